@@ -1,0 +1,319 @@
+"""The settings of one mount: flags and a TOML file merged, defaults filled in from this machine's memory.
+
+In: what the user gave (`load_config`), /proc and /sys for the memory limit, the free space of cache directories.
+Out: a frozen `MountConfig` with absolute paths and plain numbers, which travels to the daemon as JSON.
+Called by `mlfs.cli.mount`; read by `mountd`. Nothing is checked here that needs a look at the paths themselves
+(that is `mountd.preflight`).
+
+The memory limit is the smallest of the machine's memory and the limits of this process's cgroups, v1 and v2. The
+functions that decide it take file contents (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`), so tests need no cgroup.
+
+Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses those and so
+does its JSON writer: hence `PathText`, `to_json` and `from_json`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from mlfs.errors import ConfigError
+from mlfs.units import format_size, parse_duration, parse_size
+
+MIN_STAGING_BYTES = 64 * 2**20
+MAX_DEFAULT_STAGING_BYTES = 2 * 2**30
+DEFAULT_PFS_THREADS = 16
+DEFAULT_SOURCE_TIMEOUT_S = 30.0
+
+# The names of flags and TOML keys; `config` itself is not one of them.
+KEYS = (
+    "source",
+    "mountpoint",
+    "ram",
+    "ssd",
+    "lmdb",
+    "staging",
+    "pfs-threads",
+    "allow-other",
+    "foreground",
+    "log-file",
+    "index",
+    "rescan",
+    "source-timeout",
+)
+_PATH_KEYS = ("source", "mountpoint", "log-file", "index")
+
+# Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
+_V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_V2_FILES = ("memory.max", "memory.high")
+_V1_ROOT = "/sys/fs/cgroup/memory"
+_V1_FILE = "memory.limit_in_bytes"
+
+
+def _path_text(value: object) -> str:
+    if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
+        raise ValueError("an absolute path is needed")
+    return value
+
+
+PathText = Annotated[str, PlainValidator(_path_text)]
+
+
+class CacheDir(BaseModel):
+    """A directory for cached copies and how many bytes they may take up in it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: PathText
+    bytes: int = Field(ge=0)
+
+
+class MountConfig(BaseModel):
+    """Everything the daemon of one mount has to know. Paths are absolute, sizes are bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: PathText
+    mountpoint: PathText
+    ram_bytes: int = Field(ge=0)
+    ssd: list[CacheDir] = Field(default_factory=list)
+    lmdb: list[CacheDir] = Field(default_factory=list)
+    staging_bytes: int = Field(ge=1)
+    pfs_threads: int = Field(default=DEFAULT_PFS_THREADS, ge=1, le=1024)
+    allow_other: bool = False
+    foreground: bool = False
+    log_file: PathText | None = None
+    index: PathText | None = None
+    rescan: bool = False
+    source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
+
+    def to_json(self) -> str:
+        """One line of ASCII; undecodable bytes of paths survive as escaped surrogates."""
+        return json.dumps(self.model_dump(mode="python"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> MountConfig:
+        """The config that `to_json` wrote."""
+        return cls.model_validate(json.loads(text))
+
+
+def load_config(
+    flags: Mapping[str, Any], toml_path: str | None = None, *, limit_bytes: int | None = None
+) -> MountConfig:
+    """Merge flags (None: not given) with the TOML file, flags winning, and fill in the defaults.
+
+    Args:
+        flags: by flag name (`pfs-threads` or `pfs_threads`); values as typed. Relative paths: to the working directory.
+        toml_path: the file given with --config. Relative paths in it: to the directory of the file.
+        limit_bytes: the memory that may be used; default: `memory_limit_bytes()`.
+    """
+    given = _checked_keys({k: v for k, v in flags.items() if v is not None}, "")
+    merged = _load_toml(toml_path) if toml_path is not None else {}
+    merged |= _absolute(given, os.getcwd(), expand_user=False)
+    if "source" not in merged:
+        raise ConfigError("no source directory is given", "mlfs mount SOURCE [MOUNTPOINT]")
+    limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
+    ram, staging = _memory_budgets(merged, limit)
+    values: dict[str, Any] = {
+        "source": merged["source"],
+        "mountpoint": merged.get("mountpoint", merged["source"]),
+        "ram_bytes": ram,
+        "staging_bytes": staging,
+        "ssd": _cache_dirs(merged, "ssd"),
+        "lmdb": _cache_dirs(merged, "lmdb"),
+        "source_timeout_s": parse_duration(
+            merged.get("source-timeout", DEFAULT_SOURCE_TIMEOUT_S), what="source-timeout"
+        ),
+    }
+    if "pfs-threads" in merged:
+        values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
+    for key in ("log-file", "index", "allow-other", "foreground", "rescan"):
+        if key in merged:
+            values[key.replace("-", "_")] = merged[key]
+    return _validated(values)
+
+
+def _validated(values: dict[str, Any]) -> MountConfig:
+    try:
+        # strict: `allow-other = "no"` in TOML is a mistake, not a false.
+        return MountConfig.model_validate(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]).replace("_", "-").removesuffix("-bytes").removesuffix("-s")
+        raise ConfigError(
+            f"{name}: {first['input']!r} cannot be used: {first['msg']}", "see mlfs mount --help"
+        ) from None
+
+
+def _checked_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    named = {key.replace("_", "-"): value for key, value in values.items()}
+    for key in named:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(KEYS)}"
+            raise ConfigError(f"unknown key {key!r}{where}", hint)
+    return named
+
+
+def _load_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"config file {path}: {error.strerror}", "give --config a readable TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}", 'lines look like ram = "64G"') from None
+    named = _checked_keys(table, f" in {path}")
+    return _absolute(named, os.path.dirname(os.path.abspath(path)), expand_user=True)
+
+
+def _absolute(values: dict[str, Any], base: str, *, expand_user: bool) -> dict[str, Any]:
+    """Paths made absolute. Only in TOML is `~` expanded: on the command line the shell has done it."""
+
+    def absolute(path: str) -> str:
+        return os.path.normpath(os.path.join(base, os.path.expanduser(path) if expand_user else path))
+
+    result = dict(values)
+    for key in _PATH_KEYS:
+        if key in result:
+            if not isinstance(result[key], str) or not result[key]:
+                raise ConfigError(f"{key}: {result[key]!r} is not a path", "give a path as text")
+            result[key] = absolute(result[key])
+    for key in ("ssd", "lmdb"):
+        if key in result:
+            result[key] = [(absolute(path), size) for path, size in _split_cache_dirs(result[key], key)]
+    return result
+
+
+def _split_cache_dirs(values: object, key: str) -> list[tuple[str, str]]:
+    items = [values] if isinstance(values, str) else values
+    if not isinstance(items, list | tuple):
+        raise ConfigError(f"{key}: {values!r} is not a list of DIR:SIZE", f'write {key} = ["/scratch:400G"]')
+    pairs = []
+    for item in items:
+        # The last colon divides: directories may have colons in their names, sizes have none.
+        path, colon, size = item.rpartition(":") if isinstance(item, str) else ("", "", "")
+        if not (path and colon and size):
+            raise ConfigError(f"{key}: {item!r} is not DIR:SIZE", "write for example /scratch:400G or /scratch:50%")
+        pairs.append((path, size))
+    return pairs
+
+
+def _cache_dirs(merged: Mapping[str, Any], key: str) -> list[CacheDir]:
+    dirs = []
+    for path, size in merged.get(key, []):
+        of_bytes = free_bytes(path) if size.strip().endswith("%") else None
+        size_bytes = parse_size(size, of_bytes=of_bytes, what=f"{key} {path}")
+        if size_bytes == 0:
+            raise ConfigError(f"{key} {path}: a size of 0 keeps nothing", f"leave --{key} out or give a size")
+        dirs.append(CacheDir(path=path, bytes=size_bytes))
+    return dirs
+
+
+def free_bytes(path: str) -> int:
+    """Free bytes, for users, of the file system that `path` is in or will be made in."""
+    while True:
+        try:
+            stat = os.statvfs(path)
+            return stat.f_bavail * stat.f_frsize
+        except FileNotFoundError:
+            path = os.path.dirname(path)
+        except OSError as error:
+            raise ConfigError(f"free space of {path} is not known: {error.strerror}", "give a size, not %") from None
+
+
+def _memory_budgets(merged: Mapping[str, Any], limit: int) -> tuple[int, int]:
+    """Bytes for the RAM tier and the staging window; a default gives way to what was asked for the other one."""
+    wanted = {key: parse_size(merged[key], of_bytes=limit, what=key) for key in ("ram", "staging") if key in merged}
+    default_staging = max(MIN_STAGING_BYTES, min(MAX_DEFAULT_STAGING_BYTES, limit // 10))
+    staging = wanted.get("staging", default_staging)
+    if staging < 2**20:
+        raise ConfigError(
+            f"staging: {merged['staging']!r} is less than 1 MiB", "samples are fetched ahead into it: give 64M or more"
+        )
+    ram = wanted.get("ram", max(0, min(limit // 2, limit - staging)))
+    if ram + staging > limit:
+        raise ConfigError(
+            f"ram ({format_size(ram)}) and staging ({format_size(staging)}) are more than "
+            f"the memory limit of {format_size(limit)}",
+            "give smaller --ram or --staging; percentages are of that limit",
+        )
+    return ram, staging
+
+
+def _whole_number(value: object, key: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    raise ConfigError(f"{key}: {value!r} is not a whole number", f"write for example {DEFAULT_PFS_THREADS}")
+
+
+def read_text(path: str) -> str | None:
+    """The file's text, None where it cannot be read (limits that we may not see are no limits to us)."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """/proc/meminfo by name, in bytes."""
+    values = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields and fields[0].isdigit():
+            values[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return values
+
+
+def limit_files(cgroup_text: str) -> list[str]:
+    """Every file that may hold a memory limit of the process with this /proc/self/cgroup.
+
+    A limit anywhere between a cgroup and the root binds. Inside a container the path may be that of the host, of which
+    only the root is visible under /sys/fs/cgroup: walking up to the root finds that too.
+    """
+    files = []
+    for line in cgroup_text.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for directory in _ancestors(path):
+            if hierarchy == "0" and not controllers:
+                files += [f"{root}{directory}/{name}" for root in _V2_ROOTS for name in _V2_FILES]
+            elif "memory" in controllers.split(","):
+                files.append(f"{_V1_ROOT}{directory}/{_V1_FILE}")
+    return files
+
+
+def _ancestors(path: str) -> list[str]:
+    """`/a/b` -> `/a/b`, `/a`, and the root as the empty string."""
+    # A cgroup outside of our namespace shows as /../x: what lies above the root cannot be read anyway.
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    return ["".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def cgroup_limit_bytes(cgroup_text: str, read: Callable[[str], str | None] = read_text) -> int | None:
+    """The smallest memory limit that binds the process, None without any."""
+    limits = []
+    for path in limit_files(cgroup_text):
+        value = (read(path) or "").strip()
+        # v2 says "max", v1 a number near 2**63, for no limit.
+        if value.isdigit() and int(value) < 2**60:
+            limits.append(int(value))
+    return min(limits, default=None)
+
+
+def memory_limit_bytes(read: Callable[[str], str | None] = read_text) -> int:
+    """What all of this process's memory may add up to: the smallest cgroup limit or the machine's memory."""
+    total = parse_meminfo(read("/proc/meminfo") or "").get("MemTotal")
+    limits = [total, cgroup_limit_bytes(read("/proc/self/cgroup") or "", read)]
+    # Neither can be read only in a sandbox without /proc: be modest there.
+    return min((limit for limit in limits if limit is not None), default=2**30)
