@@ -1,0 +1,280 @@
+"""The demand path: opens and reads that found nothing staged, answered at once from the nearest place.
+
+In: opens and reads from the request handlers, on the loop. Out: permission to go on (the pages are there), a handle for a
+large file, or bytes; OSError only when the source failed twice. Nothing here depends on a prediction being right.
+
+Two rules keep reads right (docs/concurrency.md): a READ never waits for a push, since it holds the very page locked that
+the push needs; and a handle of an older generation gets ESTALE instead of a mix of two contents.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from mlfs.engine.fetch import Fetched, Fetcher
+from mlfs.engine.pagecache import Buffer
+from mlfs.engine.prefetch import Prefetcher
+from mlfs.engine.runner import Runner
+from mlfs.engine.staging import Staging
+from mlfs.engine.table import SampleTable, State
+from mlfs.plan.placement import NOWHERE
+from mlfs.sources.contract import OpenFile
+from mlfs.stats import Counters
+
+log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
+
+LARGEST_WHOLE_DEMAND_BYTES = 4 << 20
+HOT_BYTES = 16 << 20
+FIRST_LARGE_HANDLE = 1 << 60
+FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
+
+
+class LargeHandle(NamedTuple):
+    """An open large file, read by ranges from one descriptor: one content, whatever happens to the name."""
+
+    entry: int
+    generation: int
+    opened: OpenFile
+
+
+class Demand:
+    """Opens and reads of one mount.
+
+    Args:
+        clock: seconds, monotone.
+        hedge_s: how long the source may take before it is asked once more, in another thread.
+        timeout_s: how long that second try may take before the reader gets ETIMEDOUT.
+        keep: called with (entry, home, fetched) when a disk tier shall keep what was fetched.
+    """
+
+    def __init__(
+        self,
+        table: SampleTable,
+        staging: Staging,
+        fetcher: Fetcher,
+        prefetcher: Prefetcher,
+        counters: Counters,
+        runner: Runner,
+        clock: Callable[[], float],
+        hedge_s: float,
+        timeout_s: float,
+        keep: Callable[[int, int, Fetched], None],
+    ) -> None:
+        self.table = table
+        self.staging = staging
+        self.fetcher = fetcher
+        self.prefetcher = prefetcher
+        self.counters = counters
+        self.runner = runner
+        self.clock = clock
+        self.hedge_s = hedge_s
+        self.timeout_s = timeout_s
+        self._keep = keep
+        self._large: dict[int, LargeHandle] = {}
+        self._large_ids = itertools.count(FIRST_LARGE_HANDLE)
+        self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
+        self._hot_bytes = 0
+        self._hot_flights: dict[int, trio.Event] = {}
+
+    # -- open
+
+    def hit(self, entry: int) -> bool:
+        """Whether the entry's pages are in place; counts the read if so. No waiting: the path of every staged open."""
+        state = self.table.state[entry]
+        if state == State.KEPT:
+            self.counters.read("ram", self.table.sizes[entry])
+        elif state in (State.STAGED, State.RECENT) or (
+            state == State.DROPPING and self.staging.rescue(entry, State.RECENT)
+        ):
+            self.counters.read("page_cache", self.table.sizes[entry])
+        else:
+            return False
+        return True
+
+    async def open(self, entry: int) -> int:
+        """Get the entry's bytes in place for a reader who waits.
+
+        Returns: 0, or the number of a handle to read a large file with. Raises: OSError.
+        """
+        began = self.clock()
+        try:
+            while True:
+                state = self.table.state[entry]
+                if state == State.ABSENT:
+                    if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
+                        return await self._open_large(entry)
+                    await self._fetch(entry)
+                    return 0
+                if state == State.FETCHING and self.prefetcher.claim(entry):
+                    await self._fetch(entry)
+                    return 0
+                if state not in (State.FETCHING, State.DROPPING):
+                    self.hit(entry)
+                    return 0
+                if not await self._settled(entry):
+                    return await self._overtake(entry)
+        finally:
+            self.counters.stall(self.clock() - began)
+
+    async def _settled(self, entry: int) -> bool:
+        with trio.move_on_after(self.hedge_s):
+            await self.staging.settled(entry)
+            return True
+        return False
+
+    async def _fetch(self, entry: int) -> None:
+        """Fetch with the reader waiting; the entry is ABSENT or a claimed FETCHING."""
+        home = self.staging.home_for(entry)
+        if self.table.state[entry] != State.FETCHING:
+            self.table.move(entry, State.FETCHING)
+        fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
+        try:
+            fetched = await self._twice("demand", self.fetcher.fetch, entry, home != NOWHERE)
+        finally:
+            self.staging.finish(entry, fetched._replace(data=None), in_use=True)
+        if fetched.error is not None:
+            raise fetched.error
+        self.counters.read(fetched.route, fetched.size_bytes)
+        if home != NOWHERE and fetched.data is not None and fetched.route == "pfs":
+            self._keep(entry, home, fetched)
+
+    async def _overtake(self, entry: int) -> int:
+        """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
+        self.counters.error("prefetch_hung")
+        opened = await self._twice("demand", self._open_or_error, entry)
+        if isinstance(opened, OSError):
+            raise opened
+        return self._add_large(entry, opened)
+
+    async def _open_large(self, entry: int) -> int:
+        opened = await self._twice("demand", self._open_or_error, entry)
+        if isinstance(opened, OSError):
+            raise opened
+        self.counters.read("pfs", opened.version.size)
+        self.counters.fetch("pfs", opened.version.size)
+        return self._add_large(entry, opened)
+
+    def _add_large(self, entry: int, opened: OpenFile) -> int:
+        handle = next(self._large_ids)
+        self._large[handle] = LargeHandle(entry, self.fetcher.manifest.generation_view[entry], opened)
+        return handle
+
+    def _open_or_error(self, entry: int) -> OpenFile | OSError:
+        try:
+            return self.fetcher.open(entry)
+        except OSError as error:
+            return error
+
+    # -- read
+
+    async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        """Bytes of an entry whose page the kernel does not have (any more)."""
+        self._check_generation(entry, generation)
+        if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
+            return await self._read_range(entry, generation, offset, size)
+        data = await self._hot_bytes_of(entry, generation)
+        return memoryview(data)[offset : offset + size]
+
+    async def read_large(self, number: int, offset: int, size: int) -> Buffer:
+        """Bytes through a large file's handle."""
+        handle = self._large[number]
+        self._check_generation(handle.entry, handle.generation)
+        result = await self._twice("read", self._read_or_error, handle.opened, offset, size)
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    def close_large(self, number: int) -> int:
+        """Close a large file's handle; returns its entry."""
+        handle = self._large.pop(number)
+        handle.opened.close()
+        return handle.entry
+
+    def _check_generation(self, entry: int, generation: int) -> None:
+        if self.fetcher.manifest.generation_view[entry] != generation:
+            raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+
+    async def _read_range(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        opened = await self._twice("read", self._open_unchanged, entry)
+        if isinstance(opened, OSError):
+            raise opened
+        try:
+            self._check_generation(entry, generation)
+            result = await self._twice("read", self._read_or_error, opened, offset, size)
+        finally:
+            opened.close()
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    def _open_unchanged(self, entry: int) -> OpenFile | OSError:
+        try:
+            opened = self.fetcher.source.open(entry)
+        except OSError as error:
+            return error
+        if opened.changed:
+            opened.close()
+            return OSError(errno.ESTALE, "the file changed at the source since it was opened")
+        return opened
+
+    def _read_or_error(self, opened: OpenFile, offset: int, size: int) -> Buffer | OSError:
+        try:
+            return opened.read(offset, size)
+        except OSError as error:
+            return error
+
+    async def _hot_bytes_of(self, entry: int, generation: int) -> Buffer:
+        """The whole content, fetched once for the several READs of a file that come together."""
+        while True:
+            held = self._hot.get(entry)
+            if held is not None and held[0] == generation:
+                return held[1]
+            flight = self._hot_flights.get(entry)
+            if flight is None:
+                break
+            await flight.wait()
+        self._hot_flights[entry] = trio.Event()
+        began = self.clock()
+        try:
+            fetched = await self._twice("read", self.fetcher.read_bytes, entry)
+            self._check_generation(entry, generation)
+        finally:
+            self._hot_flights.pop(entry).set()
+            self.counters.stall(self.clock() - began)
+        if fetched.error is not None or fetched.data is None:
+            raise fetched.error or OSError(errno.EIO, "no data")
+        self.counters.fetch(fetched.route, fetched.size_bytes)
+        self.counters.error("pages_taken_back")
+        self._remember(entry, generation, fetched.data)
+        return fetched.data
+
+    def _remember(self, entry: int, generation: int, data: Buffer) -> None:
+        old = self._hot.pop(entry, None)
+        self._hot_bytes += len(data) - (len(old[1]) if old else 0)
+        self._hot[entry] = (generation, data)
+        while self._hot_bytes > HOT_BYTES:
+            _, (_, oldest) = self._hot.popitem(last=False)
+            self._hot_bytes -= len(oldest)
+
+    # -- the source fails or hangs
+
+    async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
+        """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
+        for limit_s, last in ((self.hedge_s, False), (self.timeout_s, True)):
+            with trio.move_on_after(limit_s):
+                result = await self.runner.run(pool, call, *args)
+                error = result if isinstance(result, OSError) else getattr(result, "error", None)
+                if error is None or last or error.errno in FINAL_ERRORS:
+                    return result
+                self.counters.error("source_retried")
+                continue
+            self.counters.error("source_timeout")
+        raise OSError(errno.ETIMEDOUT, f"the source did not answer within {self.timeout_s:g} s, twice")

@@ -1,0 +1,299 @@
+"""The engine of one mount: ties table, staging, demand path, prefetcher and jobs together.
+
+In: opens, reads and releases from the request handlers; jobs from the control file. Out: bytes, pages in the kernel's page
+cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from mlfs.engine.demand import Demand
+from mlfs.engine.fetch import DiskTier, Fetched, Fetcher
+from mlfs.engine.job import JobRun
+from mlfs.engine.pagecache import PageCache
+from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
+from mlfs.engine.runner import Runner
+from mlfs.engine.staging import Staging
+from mlfs.engine.table import SampleTable
+from mlfs.job import JobSpec
+from mlfs.manifest import Manifest
+from mlfs.orders.streams import JobStreams
+from mlfs.sources.contract import Source
+from mlfs.stats import Counters
+
+log = logging.getLogger("mlfs.engine")
+
+EVENTS_DELAY_S = 0.002
+EVENTS_A_TURN = 512
+MOST_KEEPING_BYTES = 64 << 20
+FIND_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets and threads of a mount.
+
+    Attributes:
+        staging_bytes: the window. ram_bytes: the RAM class. pfs_threads, disk_threads: prefetch lanes a class.
+        hedge_s, timeout_s: see Demand.
+    """
+
+    staging_bytes: int
+    ram_bytes: int
+    pfs_threads: int = 16
+    disk_threads: int = 2
+    hedge_s: float = 10.0
+    timeout_s: float = 30.0
+
+
+class Engine:
+    """See the module. `run` must be running for anything to move."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        source: Source,
+        disks: Sequence[DiskTier],
+        pages: PageCache,
+        runner: Runner,
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self.manifest = manifest
+        self.source = source
+        self.disks = list(disks)
+        self.limits = limits
+        self.clock = clock
+        self.runner = runner
+        self.counters = Counters()
+        self.jobs: dict[str, JobRun] = {}
+        self.changed_files = 0
+        self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes, limits.ram_bytes)
+        self.staging = Staging(self.table, self.disks, pages, self.counters, runner)
+        self.fetcher = Fetcher(manifest, source, self.disks, self.table, pages, self._announce)
+        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"disk{i}": limits.disk_threads for i in range(len(self.disks))}
+        self.prefetcher = Prefetcher(
+            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._stored, self._prefetch_failed
+        )
+        self.demand = Demand(
+            self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
+            limits.hedge_s, limits.timeout_s, self._keep,
+        )  # fmt: skip
+        self._events: list[tuple[int, int]] = []
+        self._events_wanted = trio.Event()
+        self._epochs_wanted = trio.Event()
+        self._to_keep: list[tuple[int, int, Fetched]] = []
+        self._keeping_bytes = 0
+        self._keep_wanted = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run_events)
+            nursery.start_soon(self._run_epochs)
+            nursery.start_soon(self._run_keeper)
+            nursery.start_soon(self.staging.run_dropper)
+            nursery.start_soon(self.prefetcher.run)
+            if any(disk.tier.used_bytes for disk in self.disks):
+                nursery.start_soon(self._find_again)
+
+    # -- the read path
+
+    def opened(self, entry: int, pid: int) -> None:
+        """A reader holds the entry open from now on."""
+        self._events.append((entry, pid))
+        self._events_wanted.set()
+
+    def released(self, entry: int) -> None:
+        """A reader closed the entry."""
+        self._events.append((entry, -1))
+        self._events_wanted.set()
+
+    async def _run_events(self) -> None:
+        """Digest opens and releases in batches: off the readers' path."""
+        while True:
+            await self._events_wanted.wait()
+            self._events_wanted = trio.Event()
+            await trio.sleep(EVENTS_DELAY_S)
+            events, self._events = self._events, []
+            for turn in range(0, len(events), EVENTS_A_TURN):
+                for entry, pid in events[turn : turn + EVENTS_A_TURN]:
+                    if pid >= 0:
+                        self._digest_open(entry, pid)
+                    else:
+                        self._digest_release(entry)
+                await trio.lowlevel.checkpoint()
+            self._judge_jobs()
+            self.prefetcher.kick()
+
+    def _digest_open(self, entry: int, pid: int) -> None:
+        counts = self.table.open_count
+        counts[entry] = counts.get(entry, 0) + 1
+        for job in self.jobs.values():
+            if not job.member[entry]:
+                continue
+            _, epoch_before = job.current_epochs()
+            over, restarted = job.observe(entry, pid)
+            if restarted:
+                self._restart(job)
+                continue
+            for match in over:
+                self._uses_over([job.use_over(match)])
+            if over and job.current_epochs()[1] != epoch_before:
+                self.counters.begin_epoch()
+                self._log_epoch(job, epoch_before)
+
+    def _uses_over(self, entries: Iterable[int]) -> None:
+        """Uses that were counted ahead came, or were given up; -1 stands for one that had not been counted."""
+        for entry in entries:
+            if entry >= 0 and not self.table.fulfil(entry):
+                self.staging.retire(entry)
+
+    def _digest_release(self, entry: int) -> None:
+        counts = self.table.open_count
+        left = counts.get(entry, 0) - 1
+        if left > 0:
+            counts[entry] = left
+            return
+        counts.pop(entry, None)
+        self.staging.retire(entry)
+
+    # -- jobs
+
+    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
+        """Start a job, in place of one of the same name."""
+        job = JobRun(spec, streams, len(self.manifest))
+        for epoch in job.missing_epochs()[:1]:
+            job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        if spec.name in self.jobs:
+            self.unregister(spec.name)
+        self.jobs[spec.name] = job
+        self._set_linger()
+        self._epochs_wanted.set()
+        self.prefetcher.kick()
+        log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
+        return job
+
+    def unregister(self, name: str) -> bool:
+        """End a job; False when there is none of that name."""
+        job = self.jobs.pop(name, None)
+        if job is None:
+            return False
+        self._uses_over(job.release_ahead())
+        self._set_linger()
+        self.prefetcher.kick()
+        log.info("unregistered job %s", name)
+        return True
+
+    def stop_prefetching(self, stop: bool) -> None:
+        """Before an unmount: fetch nothing ahead any more; or go on after all."""
+        self.prefetcher.stopped = stop
+        self.prefetcher.kick()
+
+    def _set_linger(self) -> None:
+        predicted = any(job.predicting and not job.finished for job in self.jobs.values())
+        self.staging.linger = not predicted
+        if predicted:
+            self.staging.drop_lingering()
+
+    def _restart(self, job: JobRun) -> None:
+        log.info("job %s: the script was started again from its first epoch", job.spec.name)
+        self._uses_over(job.release_ahead())
+        job.restart()
+        self.counters.begin_epoch()
+        self._epochs_wanted.set()
+
+    def _judge_jobs(self) -> None:
+        for job in self.jobs.values():
+            if job.judge():
+                log.warning("job %s: %s", job.spec.name, job.state)
+                if not job.predicting:
+                    self._uses_over(job.release_ahead())
+            if job.missing_epochs():
+                self._epochs_wanted.set()
+        self._set_linger()
+
+    def _log_epoch(self, job: JobRun, epoch: int) -> None:
+        agreement = job.matcher.agreement
+        log.info(
+            "job %s: epoch %d ended, agreement %s, %d bytes from the PFS",
+            job.spec.name, epoch, "-" if agreement is None else f"{agreement:.3f}", job.pfs_bytes_by_epoch.get(epoch, 0),
+        )  # fmt: skip
+
+    async def _run_epochs(self) -> None:
+        """Compute the orders of the epochs to come before they are needed."""
+        while True:
+            await self._epochs_wanted.wait()
+            self._epochs_wanted = trio.Event()
+            for job in list(self.jobs.values()):
+                for epoch in job.missing_epochs():
+                    job.loading.add(epoch)
+                    index = await self.runner.run("orders", job.load_epoch, epoch)
+                    job.loading.discard(epoch)
+                    self._uses_over(job.add_epoch(index))
+                    self.prefetcher.kick()
+
+    # -- copies on disk
+
+    def _keep(self, entry: int, home: int, fetched: Fetched) -> None:
+        """Have a disk tier keep what a demand fetch brought; skipped when its writer is far behind."""
+        if self._keeping_bytes + fetched.size_bytes <= MOST_KEEPING_BYTES:
+            self._keeping_bytes += fetched.size_bytes
+            self._to_keep.append((entry, home, fetched))
+            self._keep_wanted.set()
+
+    async def _run_keeper(self) -> None:
+        while True:
+            await self._keep_wanted.wait()
+            self._keep_wanted = trio.Event()
+            batch, self._to_keep = self._to_keep, []
+            for entry, home, fetched in batch:
+                if fetched.version is not None and fetched.data is not None:
+                    held = await self.runner.run(
+                        "keep", self.fetcher.store, entry, home, fetched.version, fetched.data
+                    )
+                    if held:
+                        self._stored(entry, home)
+                self._keeping_bytes -= fetched.size_bytes
+
+    def _stored(self, entry: int, home: int) -> None:
+        self.table.disk[entry] = home + 1
+
+    async def _find_again(self) -> None:
+        """Learn which samples the disk tiers hold from an earlier mount."""
+        files = self.manifest.files
+        for start in range(0, len(files), FIND_CHUNK):
+            await self.runner.run("keep", self._find_chunk, files[start : start + FIND_CHUNK].tolist())
+        log.info("found %d samples on disk again", len(self.table.disk) - self.table.disk.count(0))
+
+    def _find_chunk(self, chunk: Sequence[int]) -> None:
+        for entry, path in zip(chunk, self.manifest.paths(chunk), strict=True):
+            for index, disk in enumerate(self.disks):
+                if disk.tier.contains(path):
+                    self.table.disk[entry] = index + 1
+
+    # -- what goes wrong
+
+    def _announce(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
+        """From a worker: the source file is not what the manifest says."""
+        self.runner.on_loop(self._adopt_change, entry, size_bytes, mtime_ns, ctime_ns)
+
+    def _adopt_change(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
+        manifest = self.manifest
+        if (manifest.size_view[entry], manifest.mtime_ns_view[entry]) == (size_bytes, mtime_ns):
+            return
+        with self.table.resized(entry):
+            manifest.update(entry, size_bytes, mtime_ns, ctime_ns)
+        self.table.disk[entry] = 0
+        self.changed_files += 1
+        log.info("changed at the source: %r", manifest.path(entry))
+
+    def _prefetch_failed(self, entry: int, error: OSError) -> None:
+        if self.counters.error("prefetch_failed") == 1:
+            log.warning("prefetch of %r failed: %s (left to the demand path; further ones are counted)",
+                        self.manifest.path(entry), error)  # fmt: skip

@@ -1,0 +1,206 @@
+"""Fetches one sample and puts it into the page cache: the blocking half of the engine, run in worker threads.
+
+In: entries from the prefetcher's lanes or from the demand path. Out: a `Fetched` each, never an exception for a failure of
+the source, a tier or the kernel. Order of places: the disk tier that holds the sample, then the source (the PFS).
+
+Why the striped locks: a worker that was given up on may finish late. Pushing is allowed only while the entry still is of
+the generation the worker started with, and a change of generation replaces the pages under the same lock, so old bytes can
+never land under new attributes.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from mlfs.engine.pagecache import Buffer, PageCache
+from mlfs.engine.table import SampleTable
+from mlfs.manifest import Manifest
+from mlfs.sources.contract import OpenFile, Source
+from mlfs.tiers.contract import Tier, Version
+
+STRIPES = 64
+CHUNK_BYTES = 4 << 20
+LARGEST_WHOLE_BYTES = 64 << 20
+
+
+class DiskTier(NamedTuple):
+    """A tier on disk with its storage class."""
+
+    kind: str  # "ssd" or "lmdb"
+    tier: Tier
+    largest_bytes: int  # largest sample it takes, 0 for no limit
+
+
+class Fetched(NamedTuple):
+    """What became of a fetch.
+
+    Attributes:
+        route: where the bytes came from (`ssd`, `lmdb`, `pfs`).
+        size_bytes: content size, of the version that was fetched.
+        data: the bytes if asked for and fetched whole, else None.
+        version: version of the bytes.
+        staged: whether the whole content lies in the page cache.
+        error: the failure; then nothing else holds.
+    """
+
+    entry: int
+    route: str = "pfs"
+    size_bytes: int = 0
+    data: Buffer | None = None
+    version: Version | None = None
+    staged: bool = False
+    error: OSError | None = None
+
+
+class Fetcher:
+    """Blocking fetches; thread-safe.
+
+    Args:
+        announce: called from the worker when the source differs from the manifest, with (entry, size in bytes, mtime_ns,
+            ctime_ns): must have updated the manifest, on the loop, when it returns.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        source: Source,
+        disks: Sequence[DiskTier],
+        table: SampleTable,
+        pages: PageCache,
+        announce: Callable[[int, int, int, int], None],
+    ) -> None:
+        self.manifest = manifest
+        self.source = source
+        self.disks = disks
+        self.table = table
+        self.pages = pages
+        self.announce = announce
+        self._locks = [threading.Lock() for _ in range(STRIPES)]
+
+    def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
+        """Fetch the sample whole and push it into the page cache."""
+        try:
+            for _ in range(3):
+                result = self._fetch_once(entry, keep_data)
+                if result is not None:
+                    return result
+            raise OSError(errno.ESTALE, "the file keeps changing at the source")
+        except OSError as error:
+            return Fetched(entry, error=error)
+
+    def fetch_large(self, entry: int, go_on: Callable[[], bool]) -> Fetched:
+        """Push a sample too large to be held whole, piece by piece, while `go_on()`; nothing is kept on disk."""
+        try:
+            with closing(self.open(entry)) as opened:
+                generation = self.manifest.generation_view[entry]
+                size, offset = opened.version.size, 0
+                while offset < size and go_on():
+                    piece = opened.read(offset, min(CHUNK_BYTES, size - offset))
+                    if not self._push(entry, generation, offset, piece):
+                        break
+                    offset += len(piece)
+                return Fetched(entry, "pfs", size, None, self.version(entry), offset >= size)
+        except OSError as error:
+            return Fetched(entry, error=error)
+
+    def open(self, entry: int) -> OpenFile:
+        """Open the source file for reads of ranges, its content that of the manifest from now on. Raises: OSError."""
+        opened = self.source.open(entry)
+        try:
+            if opened.changed:
+                self._replace(entry, opened.version.size, opened.version.mtime_ns, opened.ctime_ns)
+            self.table.verified[entry] = 1
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def read_bytes(self, entry: int) -> Fetched:
+        """Fetch the sample whole without touching the page cache: for a READ that found its page gone.
+
+        The request being answered holds a page locked, so nothing here may wait for the kernel's page cache: a changed
+        source gives ESTALE, and the change is left to the next open.
+        """
+        try:
+            held = self._from_disk(entry)
+            if held is not None:
+                return held
+            fetched = self.source.read_whole(entry)
+            if fetched.changed:
+                raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+            return Fetched(entry, "pfs", len(fetched.data), fetched.data, self.version(entry))
+        except OSError as error:
+            return Fetched(entry, error=error)
+
+    def version(self, entry: int) -> Version:
+        """The version that the manifest says is current."""
+        return Version(self.manifest.size_view[entry], self.manifest.mtime_ns_view[entry])
+
+    def store(self, entry: int, index: int, version: Version, data: Buffer) -> bool:
+        """Put a copy into disk tier `index`."""
+        return self.disks[index].tier.put(self.manifest.path(entry), version, memoryview(data))
+
+    def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
+        generation = self.manifest.generation_view[entry]
+        held = self._from_disk(entry)
+        if held is not None and held.data is not None:
+            staged = self._push(entry, generation, 0, held.data)
+            return held._replace(staged=staged, data=held.data if keep_data else None)
+        fetched = self.source.read_whole(entry)
+        if fetched.changed:
+            self._replace(entry, fetched.size, fetched.mtime_ns, fetched.ctime_ns)
+            generation = self.manifest.generation_view[entry]
+        elif self.manifest.generation_view[entry] != generation:
+            return None
+        self.table.verified[entry] = 1
+        version = Version(len(fetched.data), fetched.mtime_ns)
+        staged = self._push(entry, generation, 0, fetched.data)
+        return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
+
+    def _from_disk(self, entry: int) -> Fetched | None:
+        held_by = self.table.disk[entry]
+        if not held_by or not self._is_current(entry):
+            return None
+        disk = self.disks[held_by - 1]
+        version = self.version(entry)
+        data = disk.tier.get(self.manifest.path(entry), version)
+        if data is None:
+            self.table.disk[entry] = 0
+            return None
+        return Fetched(entry, disk.kind, len(data), data, version)
+
+    def _is_current(self, entry: int) -> bool:
+        """Whether the manifest's version was seen at the source since the mount; asks the source once a sample.
+
+        A source that cannot be asked now does not make a copy of the manifest's version wrong.
+        """
+        if self.table.verified[entry]:
+            return True
+        try:
+            stat = self.source.stat(entry)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        if Version(stat.st_size, stat.st_mtime_ns) != self.version(entry):
+            return False
+        self.table.verified[entry] = 1
+        return True
+
+    def _push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
+        if not len(data):
+            return True
+        with self._locks[entry % STRIPES]:
+            if self.manifest.generation_view[entry] != generation:
+                return False
+            return self.pages.push(entry, offset, data)
+
+    def _replace(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
+        with self._locks[entry % STRIPES]:
+            self.announce(entry, size_bytes, mtime_ns, ctime_ns)
+            self.table.disk[entry] = 0
+            self.pages.replace(entry)

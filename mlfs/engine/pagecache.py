@@ -1,0 +1,24 @@
+"""The contract of the mount's page cache: the staging buffer (storage class 0) and the RAM class live in it.
+
+Implemented by the daemon over FUSE notifications, by a dict in engine tests. All calls block and run in worker threads,
+never in a request handler: a push can wait for a page that the very request being answered has locked.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class PageCache(Protocol):
+    """Pages of this mount. Everything in it is a hint: the kernel may take it back at any time."""
+
+    def push(self, entry: int, offset: int, data: Buffer) -> bool:
+        """Store bytes of an entry; True when the kernel took them. Never raises for the kernel's refusals."""
+
+    def drop(self, entry: int) -> None:
+        """Drop the entry's pages (its attributes may go too)."""
+
+    def replace(self, entry: int) -> None:
+        """The entry's content changed: drop pages and attributes, then make the kernel learn the new attributes."""

@@ -1,0 +1,268 @@
+"""The prefetcher: looks ahead along the predicted streams and has workers fetch what is not in the page cache.
+
+In: jobs with cursors, room in the staging window. Out: fetches, in the order of need, each through the lanes (worker
+threads) of the storage class the sample lies in. One dispatcher fills one queue a class; lanes empty them in batches,
+because a hop to a thread costs as much as a fetch from a fast source. Nothing polls: the dispatcher sleeps until `kick`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import trio
+
+from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher
+from mlfs.engine.job import JobRun
+from mlfs.engine.runner import Runner
+from mlfs.engine.staging import Staging
+from mlfs.engine.table import SampleTable, State
+from mlfs.plan.sequence import next_rank
+
+log = logging.getLogger("mlfs.engine")
+
+PFS_QUEUE = "pfs"
+BATCH_SECONDS = 0.002
+MOST_IN_BATCH = 32
+FAST_SAMPLE_SECONDS = 0.0005
+FAST_LANES = 2
+LOOK_SAMPLES = 256
+
+
+class Item(NamedTuple):
+    """A sample to fetch: whose (to attribute the bytes) and which disk tier shall keep a copy (NOWHERE: none)."""
+
+    entry: int
+    job: JobRun
+    epoch: int
+    home: int
+
+
+class Done(NamedTuple):
+    """What a lane's worker did with an item."""
+
+    item: Item
+    fetched: Fetched
+    stored: bool
+
+
+@dataclass
+class ClassQueue:
+    """Samples to fetch from one storage class, and the lanes that do it.
+
+    Attributes:
+        sample_s: smoothed seconds a sample takes a lane; decides how many go into a batch, and how many lanes help.
+    """
+
+    pool: str
+    lanes: int
+    items: deque[Item] = field(default_factory=deque)
+    parked: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    sample_s: float = 0.001
+
+    def batch_size(self) -> int:
+        """Samples that take about BATCH_SECONDS, so that a slow source is spread over all lanes."""
+        return max(1, min(MOST_IN_BATCH, int(BATCH_SECONDS / self.sample_s)))
+
+    def useful_lanes(self) -> int:
+        """A source that answers from memory is limited by this process: more lanes only fight for the interpreter."""
+        return min(self.lanes, FAST_LANES) if self.sample_s < FAST_SAMPLE_SECONDS else self.lanes
+
+
+class Prefetcher:
+    """Dispatcher and lanes.
+
+    Args:
+        jobs: the live collection of running jobs.
+        stored: called on the loop when a disk tier took a copy: (entry, tier index).
+        failed: called on the loop for a fetch that failed: (entry, error).
+    """
+
+    def __init__(
+        self,
+        table: SampleTable,
+        staging: Staging,
+        fetcher: Fetcher,
+        runner: Runner,
+        jobs: dict[str, JobRun],
+        lanes: dict[str, int],
+        stored: Callable[[int, int], None],
+        failed: Callable[[int, OSError], None],
+    ) -> None:
+        self.table = table
+        self.staging = staging
+        self.fetcher = fetcher
+        self.runner = runner
+        self.jobs = jobs
+        self.queues = {pool: ClassQueue(pool, count) for pool, count in lanes.items()}
+        self.claims: dict[int, bool] = {}
+        self.stopped = False
+        self._stored = stored
+        self._failed = failed
+        self._kicked = trio.Event()
+        staging.on_room = self.kick
+
+    def kick(self) -> None:
+        """Something changed that may allow fetching ahead."""
+        self._kicked.set()
+
+    def claim(self, entry: int) -> bool:
+        """Take a queued fetch away from the lanes; False when a worker has begun it."""
+        return self.claims.pop(entry, None) is not None
+
+    async def run(self) -> None:
+        """Fetch ahead for as long as the mount lives."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._dispatch_forever)
+            for queue in self.queues.values():
+                for lane in range(queue.lanes):
+                    nursery.start_soon(self._run_lane, queue, lane)
+
+    # -- looking ahead
+
+    async def _dispatch_forever(self) -> None:
+        while True:
+            await self._kicked.wait()
+            self._kicked = trio.Event()
+            while not self.stopped:
+                nearest = self._nearest()
+                if nearest is None:
+                    break
+                if not self._look(*nearest):
+                    break
+                await trio.lowlevel.checkpoint()
+
+    def _nearest(self) -> tuple[JobRun, int] | None:
+        """The job and rank whose next unseen sample is needed soonest, in steps."""
+        best: tuple[JobRun, int] | None = None
+        least = float("inf")
+        for job in self.jobs.values():
+            if not job.predicting or job.finished:
+                continue
+            frontiers = [progress.frontier for progress in job.matcher.ranks]
+            limit = max(1, job.streams.length(job.spec.start_epoch))
+            open_ends = [
+                cursor if self._can_look(job, cursor) else frontier + limit
+                for frontier, cursor in zip(frontiers, job.cursors, strict=True)
+            ]
+            rank = next_rank(frontiers, open_ends, limit)
+            if rank < 0:
+                continue
+            steps = (job.cursors[rank] - frontiers[rank]) / job.spec.batch_size
+            if steps < least:
+                best, least = (job, rank), steps
+        return best
+
+    def _can_look(self, job: JobRun, cursor: int) -> bool:
+        return cursor < job.end and job.index_at(cursor) is not None
+
+    def _look(self, job: JobRun, rank: int) -> bool:
+        """Look at the rank's next batch; False when the window is full."""
+        index = job.index_at(job.cursors[rank])
+        if index is None:
+            return False
+        offset = job.cursors[rank] - index.base
+        ids = index.ids[rank][offset : offset + max(1, min(job.spec.batch_size, LOOK_SAMPLES))]
+        progress, looked = job.matcher.ranks[rank], index.looked[rank]
+        for entry in ids.tolist():
+            position = job.cursors[rank]
+            if entry >= 0 and not progress.is_done(position):
+                if not self._want(entry, job, index.epoch):
+                    return False
+                self.table.expect(entry)
+                looked[position - index.base] = 1
+            job.cursors[rank] = position + 1
+        return True
+
+    def _want(self, entry: int, job: JobRun, epoch: int) -> bool:
+        """Have the entry staged; False when that has to wait for room."""
+        table = self.table
+        state = table.state[entry]
+        if state in (State.KEPT, State.STAGED, State.FETCHING):
+            return True
+        if state == State.RECENT:
+            table.move(entry, State.STAGED)
+            return True
+        if state == State.DROPPING:
+            return self.staging.rescue(entry, State.STAGED)
+        if table.footprint(entry) > table.window_capacity_bytes:
+            return True  # never fits: left to the demand path
+        if not table.fits_window(entry):
+            self.staging.make_room(table.footprint(entry))
+            return False
+        home = self.staging.home_for(entry)
+        table.move(entry, State.FETCHING)
+        self._enqueue(Item(entry, job, epoch, home))
+        return True
+
+    def _enqueue(self, item: Item) -> None:
+        held_by = self.table.disk[item.entry]
+        queue = self.queues[f"disk{held_by - 1}" if held_by else PFS_QUEUE]
+        self.claims[item.entry] = True
+        queue.items.append(item)
+        queue.parked.unpark(count=1)
+
+    # -- lanes
+
+    async def _run_lane(self, queue: ClassQueue, lane: int) -> None:
+        while True:
+            batch = [] if lane >= queue.useful_lanes() and lane > 0 else self._take(queue)
+            if not batch:
+                await queue.parked.park()
+                continue
+            done, seconds = await self.runner.run(queue.pool, self._fetch_batch, batch)
+            if done:
+                queue.sample_s += 0.2 * (seconds / len(done) - queue.sample_s)
+            for each in done:
+                self._finish(each)
+            queue.parked.unpark(count=queue.useful_lanes())
+
+    def _take(self, queue: ClassQueue) -> list[Item]:
+        batch: list[Item] = []
+        while queue.items and len(batch) < queue.batch_size():
+            item = queue.items.popleft()
+            if item.entry not in self.claims:
+                continue  # a demand fetch took it over
+            if self.stopped or not self.table.pending[item.entry]:
+                self.claim(item.entry)
+                self.staging.cancel(item.entry)
+                continue
+            batch.append(item)
+        return batch
+
+    def _finish(self, done: Done) -> None:
+        item, fetched, stored = done
+        if fetched.error is not None:
+            self._failed(item.entry, fetched.error)
+        elif fetched.route == "pfs":
+            counted = item.job.pfs_bytes_by_epoch
+            counted[item.epoch] = counted.get(item.epoch, 0) + fetched.size_bytes
+        if stored:
+            self._stored(item.entry, item.home)
+        self.staging.finish(item.entry, fetched)
+
+    def _fetch_batch(self, batch: list[Item]) -> tuple[list[Done], float]:
+        """In a worker thread: fetch what nobody took over; tell at once those who wait."""
+        done = []
+        began = time.perf_counter()
+        for item in batch:
+            if not self.claim(item.entry):
+                continue
+            if self.table.sizes[item.entry] > LARGEST_WHOLE_BYTES:
+                fetched = self.fetcher.fetch_large(item.entry, lambda: not self.stopped)
+            else:
+                fetched = self.fetcher.fetch(item.entry, keep_data=item.home >= 0)
+            if item.entry in self.staging.waiters:
+                self.runner.post(self.staging.finish, item.entry, fetched._replace(data=None))
+            done.append(self._store(item, fetched))
+        return done, time.perf_counter() - began
+
+    def _store(self, item: Item, fetched: Fetched) -> Done:
+        stored = False
+        if item.home >= 0 and fetched.data is not None and fetched.version is not None and fetched.route == "pfs":
+            stored = self.fetcher.store(item.entry, item.home, fetched.version, fetched.data)
+        return Done(item, fetched._replace(data=None), stored)

@@ -1,0 +1,53 @@
+"""Where blocking work runs: threads under named limiters, one name a storage class (the p_j threads of NoPFS, Section 4).
+
+In: a pool's name and a blocking call. Out: its result, on the loop. Engine tests pass a runner without threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Runner(Protocol):
+    """Runs blocking calls beside the loop."""
+
+    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
+
+    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """From a worker: run `call` on the loop, wait for it and return its result."""
+
+    def post(self, call: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> None:
+        """From a worker: run `call` on the loop soon, without waiting."""
+
+
+class ThreadRunner:
+    """The daemon's runner. Made on the loop.
+
+    Args:
+        pools: threads by pool name; a pool that is not named has `default_threads`.
+    """
+
+    def __init__(self, pools: Mapping[str, int], default_threads: int = 2) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._limiters = {name: trio.CapacityLimiter(threads) for name, threads in pools.items()}
+        self._default_threads = default_threads
+
+    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """See Runner."""
+        limiter = self._limiters.setdefault(pool, trio.CapacityLimiter(self._default_threads))
+        return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
+
+    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+        """See Runner."""
+        return trio.from_thread.run_sync(call, *args, trio_token=self._token)
+
+    def post(self, call: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> None:
+        """See Runner."""
+        self._token.run_sync_soon(call, *args)

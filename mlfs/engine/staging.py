@@ -1,0 +1,180 @@
+"""Moves samples through their states on the loop: reserve, finish, retire, drop. The window and the RAM class meet here.
+
+In: decisions of the prefetcher and the demand path, results of fetches, ends of uses. Out: state transitions, drops of
+pages (in worker threads), wake-ups of those who wait. Loop only, but for `_drop_batch`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, DiskTier, Fetched
+from mlfs.engine.pagecache import PageCache
+from mlfs.engine.runner import Runner
+from mlfs.engine.table import SampleTable, State
+from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class
+from mlfs.stats import Counters
+
+log = logging.getLogger("mlfs.engine")
+
+DROP_BATCH = 64
+IN_CACHE = frozenset({State.STAGED, State.RECENT, State.KEPT})
+
+
+class Staging:
+    """The staging window and the RAM class.
+
+    Attributes:
+        on_room: called when the window may have got room.
+        linger: whether used pages nobody is predicted to need stay until their room is needed (a plain cache), instead
+            of being dropped at once (a predicted stream, which knows that they are not needed this epoch).
+        waiters: entries whose fetch or drop somebody waits for. Worker threads look into it.
+    """
+
+    def __init__(
+        self, table: SampleTable, disks: list[DiskTier], pages: PageCache, counters: Counters, runner: Runner
+    ) -> None:
+        self.table = table
+        self.disks = disks
+        self.pages = pages
+        self.counters = counters
+        self.runner = runner
+        self.on_room: Callable[[], None] = lambda: None
+        self.linger = True
+        self.waiters: dict[int, trio.Event] = {}
+        self._recent: deque[int] = deque()
+        self._to_drop: deque[int] = deque()
+        self._drop_claims: dict[int, bool] = {}
+        self._drop_wanted = trio.Event()
+
+    # -- a sample comes
+
+    def home_for(self, entry: int) -> int:
+        """Decide where a sample about to be fetched stays: the index of a disk tier, or NOWHERE.
+
+        RAM is chosen first; then its room is set aside and NOWHERE is returned, since no copy has to be written.
+        """
+        table = self.table
+        if table.disk[entry] or table.promised[entry]:
+            return NOWHERE
+        size = table.sizes[entry]
+        rooms = [ClassRoom("ram", table.ram_free_bytes(), table.footprint(entry))]
+        if size <= LARGEST_WHOLE_BYTES:
+            for kind, tier, largest in self.disks:
+                free = tier.capacity_bytes - tier.used_bytes
+                rooms.append(ClassRoom(kind, free, tier.footprint_bytes(size), largest))
+        chosen = choose_class(size, rooms)
+        if chosen == 0:
+            table.promise_ram(entry)
+            return NOWHERE
+        return chosen - 1 if chosen > 0 else NOWHERE
+
+    def finish(self, entry: int, fetched: Fetched, in_use: bool = False) -> None:
+        """A fetch of a FETCHING entry ended. A second call for the same fetch changes nothing."""
+        if self.table.state[entry] != State.FETCHING:
+            return
+        if fetched.error is None:
+            self.counters.fetch(fetched.route, fetched.size_bytes)
+        if fetched.error is not None or not fetched.staged:
+            self.table.break_promise(entry)
+            self.table.move(entry, State.ABSENT)
+            self.on_room()
+        elif self.table.pending[entry]:
+            self.table.move(entry, State.STAGED)
+        else:
+            self.table.move(entry, State.RECENT)
+            if not in_use:
+                self.retire(entry)
+        self._settle(entry)
+
+    def cancel(self, entry: int) -> None:
+        """Give up a reserved entry that no worker has begun."""
+        self.finish(entry, Fetched(entry, error=OSError(errno.ECANCELED, "no longer needed")))
+
+    async def settled(self, entry: int) -> None:
+        """Wait until the fetch or drop of the entry that is under way ends."""
+        event = self.waiters.get(entry)
+        if event is None:
+            event = self.waiters[entry] = trio.Event()
+        await event.wait()
+
+    def _settle(self, entry: int) -> None:
+        event = self.waiters.pop(entry, None)
+        if event is not None:
+            event.set()
+
+    # -- a sample goes
+
+    def retire(self, entry: int) -> None:
+        """A use of the entry is over. Without another one ahead or a reader, RAM keeps it or its pages go."""
+        table = self.table
+        state = table.state[entry]
+        if state not in (State.STAGED, State.RECENT) or table.pending[entry] or table.open_count.get(entry):
+            return
+        if table.promised[entry]:
+            table.move(entry, State.KEPT)
+            self.on_room()
+        elif self.linger:
+            table.move(entry, State.RECENT)
+            self._recent.append(entry)
+            self.make_room(0)
+        else:
+            self._drop(entry)
+
+    def make_room(self, need_bytes: int) -> None:
+        """Begin to drop lingering pages, oldest first, until the window will have `need_bytes` free."""
+        table = self.table
+        coming = sum(table.footprint(entry) for entry in self._to_drop)
+        while self._recent and table.window_bytes - coming + need_bytes > table.window_capacity_bytes:
+            entry = self._recent.popleft()
+            if table.state[entry] == State.RECENT and not table.open_count.get(entry):
+                coming += table.footprint(entry)
+                self._drop(entry)
+
+    def drop_lingering(self) -> None:
+        """Drop all lingering pages: a predicted stream needs the room."""
+        while self._recent:
+            entry = self._recent.popleft()
+            if self.table.state[entry] == State.RECENT and not self.table.open_count.get(entry):
+                self._drop(entry)
+
+    def rescue(self, entry: int, state: State) -> bool:
+        """Keep an entry that was about to be dropped; False when its pages are already going."""
+        if self._drop_claims.pop(entry, None) is None:
+            return False
+        self.table.move(entry, state)
+        return True
+
+    def _drop(self, entry: int) -> None:
+        self.table.move(entry, State.DROPPING)
+        self._drop_claims[entry] = True
+        self._to_drop.append(entry)
+        self._drop_wanted.set()
+
+    async def run_dropper(self) -> None:
+        """Drop pages in batches, for as long as the mount lives."""
+        while True:
+            await self._drop_wanted.wait()
+            batch = [self._to_drop.popleft() for _ in range(min(DROP_BATCH, len(self._to_drop)))]
+            if not batch:
+                self._drop_wanted = trio.Event()
+                continue
+            dropped = await self.runner.run("drop", self._drop_batch, batch)
+            for entry in dropped:
+                if self.table.state[entry] == State.DROPPING:
+                    self.table.move(entry, State.ABSENT)
+                self._settle(entry)
+            self.on_room()
+
+    def _drop_batch(self, batch: list[int]) -> list[int]:
+        dropped = []
+        for entry in batch:
+            if self._drop_claims.pop(entry, None) is not None:
+                self.pages.drop(entry)
+                dropped.append(entry)
+        return dropped

@@ -1,0 +1,222 @@
+"""Which position of the predicted streams an observed open belongs to, and how far each rank is.
+
+Pure: no I/O, no clock. In: the local ranks' predicted streams (entry ids per epoch), then observed opens (entry, pid).
+Out: matched positions, expired positions, the agreement. Called by the engine's job on the loop.
+
+Linear position: an epoch's base (sum of the lengths of the epochs before) plus the index within the epoch.
+The bounds used (shared reference: "Who opens what when"): worker w of W reads batches w, w+W, ... in order, so within a
+process the next open is the next position, or the start of a batch at most `MOST_WORKERS` batches further.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+MOST_WORKERS = 64
+RECENT_OPENS = 256
+FEWEST_OPENS = 48
+REMEMBERED_READERS = 4096
+
+
+class Match(NamedTuple):
+    """A position of a stream: local rank index, linear position."""
+
+    rank_index: int
+    position: int
+
+
+class EpochIndex:
+    """Inverse of one epoch's streams: entry id -> (rank index, index in the stream).
+
+    Attributes:
+        base: linear position of the epoch's first sample.
+        length: samples per rank.
+        code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
+        more: further codes of entries read more than once in the epoch (padding, linked files).
+        ids: each local rank's stream, entry ids (-1: outside of the mount).
+        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not over.
+    """
+
+    def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int) -> None:
+        self.epoch = epoch
+        self.base = base
+        self.length = len(streams[0]) if streams else 0
+        self.ids = [stream.astype(np.int32) for stream in streams]
+        self.looked = [bytearray(self.length) for _ in streams]
+        dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
+        self.code = np.full(n_entries, -1, dtype=dtype)
+        self.more: dict[int, list[int]] = {}
+        if not self.length:
+            return
+        flat = np.concatenate(streams)
+        codes = np.arange(len(flat), dtype=dtype)
+        inside = flat >= 0
+        flat, codes = flat[inside], codes[inside]
+        self.code[flat[::-1]] = codes[::-1]  # the first position wins: written last
+        repeated = self.code[flat] != codes
+        for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
+            self.more.setdefault(entry, []).append(code)
+
+    def contains(self, position: int) -> bool:
+        """Whether a linear position lies in this epoch."""
+        return self.base <= position < self.base + self.length
+
+    def outstanding(self) -> Ids:
+        """Entries whose use is counted ahead and not over, once for each use."""
+        parts = [
+            ids[np.frombuffer(looked, dtype=np.uint8) != 0] for ids, looked in zip(self.ids, self.looked, strict=True)
+        ]
+        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+
+    def codes(self, entry: int) -> list[int]:
+        """All positions of an entry in this epoch, as rank_index * length + index."""
+        code = int(self.code.item(entry))
+        if code < 0:
+            return []
+        return [code, *self.more.get(entry, ())] if self.more else [code]
+
+
+class RankProgress:
+    """How far one rank's stream has been read.
+
+    Invariant: floor <= frontier; each position below floor is done; `done` holds the done positions at or above it.
+    """
+
+    __slots__ = ("agreed", "done", "floor", "frontier", "observed")
+
+    def __init__(self, start: int) -> None:
+        self.floor = start
+        self.frontier = start
+        self.done: set[int] = set()
+        self.agreed = 0
+        self.observed = 0
+
+    def take(self, position: int, lag: int) -> list[int]:
+        """Mark `position` as read; return the positions given up because they lie more than `lag` behind."""
+        self.done.add(position)
+        self.frontier = max(self.frontier, position + 1)
+        while self.floor in self.done:
+            self.done.discard(self.floor)
+            self.floor += 1
+        expired = []
+        while self.floor < self.frontier - lag:
+            if self.floor in self.done:
+                self.done.discard(self.floor)
+            else:
+                expired.append(self.floor)
+            self.floor += 1
+        return expired
+
+    def is_done(self, position: int) -> bool:
+        """Whether the position was read or given up."""
+        return position < self.floor or position in self.done
+
+
+class StreamMatcher:
+    """Matches opens to positions for one job.
+
+    Args:
+        n_ranks: local ranks.
+        batch_size: samples of a rank's batch.
+        start: linear position each rank starts at.
+        stream_length: samples per rank in the first epoch (scales the tolerances).
+    """
+
+    def __init__(self, n_ranks: int, batch_size: int, start: int, stream_length: int) -> None:
+        self.batch_size = batch_size
+        self.ranks = [RankProgress(start) for _ in range(n_ranks)]
+        self.lag = max(1, min(max(256, MOST_WORKERS * batch_size), stream_length))
+        self.near = min(2 * batch_size, max(1, stream_length // 16))
+        self.epochs: dict[int, EpochIndex] = {}
+        self.recent: deque[bool] = deque(maxlen=RECENT_OPENS)
+        self.recent_agreed = 0
+        self.observed = 0
+        self.agreed = 0
+        self._readers: OrderedDict[int, Match] = OrderedDict()
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the last 256 opens that were predicted; None before any open."""
+        return self.recent_agreed / len(self.recent) if self.recent else None
+
+    @property
+    def drifting(self) -> bool:
+        """Whether the prediction fails: under 50 % of the recent opens agreed."""
+        return len(self.recent) >= FEWEST_OPENS and 2 * self.recent_agreed < len(self.recent)
+
+    def observe(self, entry: int, pid: int) -> tuple[Match | None, list[Match]]:
+        """Record an open. Returns the position it is matched to (None: not predicted) and the positions given up.
+
+        A sample opened again by its last reader is no new evidence: (None, []) and nothing is counted.
+        """
+        last = self._readers.get(pid)
+        match, again = self._find(entry, last)
+        if match is None:
+            if not again:
+                self._count(None, False)
+            return None, []
+        progress = self.ranks[match.rank_index]
+        self._count(match.rank_index, self._agrees(match, last, progress))
+        self._remember(pid, match)
+        expired = progress.take(match.position, self.lag)
+        return match, [Match(match.rank_index, position) for position in expired]
+
+    def _find(self, entry: int, last: Match | None) -> tuple[Match | None, bool]:
+        """The best position not yet read within the lag of its rank's frontier, and whether it was read just now."""
+        best: Match | None = None
+        best_distance = self.lag + 1
+        again = False
+        for index in self.epochs.values():
+            for code in index.codes(entry):
+                rank_index, offset = divmod(code, index.length)
+                position = index.base + offset
+                progress = self.ranks[rank_index]
+                distance = abs(position - progress.frontier)
+                if progress.is_done(position):
+                    again = again or distance <= self.lag
+                    continue
+                if last is not None and last.rank_index == rank_index and 0 < position - last.position <= self.lag:
+                    distance = 0 if position == last.position + 1 else min(distance, 1)
+                if distance < best_distance:
+                    best, best_distance = Match(rank_index, position), distance
+        return best, again
+
+    def _agrees(self, match: Match, last: Match | None, progress: RankProgress) -> bool:
+        if abs(match.position - progress.frontier) <= self.near:
+            return True
+        if last is not None and last.rank_index == match.rank_index:
+            step = match.position - last.position
+            if step == 1:
+                return True
+            if not 0 < step <= self.lag:
+                return False
+        return self._starts_batch(match.position)
+
+    def _starts_batch(self, position: int) -> bool:
+        for index in self.epochs.values():
+            if index.contains(position):
+                return (position - index.base) % self.batch_size == 0
+        return False
+
+    def _count(self, rank_index: int | None, agrees: bool) -> None:
+        if len(self.recent) == RECENT_OPENS:
+            self.recent_agreed -= self.recent[0]
+        self.recent.append(agrees)
+        self.recent_agreed += agrees
+        self.observed += 1
+        self.agreed += agrees
+        if rank_index is not None:
+            self.ranks[rank_index].observed += 1
+            self.ranks[rank_index].agreed += agrees
+
+    def _remember(self, pid: int, match: Match) -> None:
+        self._readers[pid] = match
+        self._readers.move_to_end(pid)
+        if len(self._readers) > REMEMBERED_READERS:
+            self._readers.popitem(last=False)
