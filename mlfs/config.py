@@ -6,7 +6,7 @@ Called by `mlfs.cli.mount`; read by `mountd`. Nothing is checked here that needs
 (that is `mountd.preflight`).
 
 The memory limit is the smallest of the machine's memory and the limits of this process's cgroups, v1 and v2. The
-functions that decide it take file contents (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`), so tests need no cgroup.
+functions that decide it take file contents (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`), for the tests' sake.
 
 Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses those and so
 does its JSON writer: hence `PathText`, `to_json` and `from_json`.

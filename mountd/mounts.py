@@ -1,0 +1,337 @@
+"""What is mounted, which mounts are dead or hung, who uses one, and how to take one away.
+
+In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`, `User`. Called by
+`mountd.preflight`, the daemon's start and end, and `mlfs.cli`.
+
+A mount whose server hangs blocks whoever touches it, for ever. So nothing here touches a mount except `probe`, which
+does it in a thread that may be left behind; what is mounted and who uses it is read from /proc.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from mlfs.errors import ExitCode, MlfsError
+
+FSTYPE = "fuse.mlfs"
+PROBE_TIMEOUT_S = 5.0
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+
+T = TypeVar("T")
+
+
+class MountEntry(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    mount_id: int
+    parent_id: int
+    device: str
+    """`major:minor` of the file system's own device number."""
+    mountpoint: str
+    fstype: str
+    source: str
+    """For ours `mlfs:SOURCE`."""
+
+    @property
+    def is_mlfs(self) -> bool:
+        """Whether a daemon of ours serves it, or did."""
+        return self.fstype == FSTYPE
+
+
+class Health(Enum):
+    """What a mount point says when it is asked."""
+
+    OK = "ok"
+    DEAD = "dead"
+    """Transport endpoint is not connected: the server is gone, the mount is not."""
+    HUNG = "hung"
+    """No answer in time."""
+    MISSING = "missing"
+
+
+class User(NamedTuple):
+    """A process that keeps a mount busy."""
+
+    pid: int
+    name: str
+    what: str
+
+
+def parse_mountinfo(text: bytes) -> list[MountEntry]:
+    """The entries of a mountinfo file. Names may hold any bytes: the kernel writes some of them as octal escapes."""
+    entries = []
+    # Not splitlines(): that also splits at carriage returns, which the kernel does not escape.
+    for line in text.split(b"\n"):
+        fields = line.split(b" ")
+        if len(fields) < 10 or b"-" not in fields[6:]:
+            continue
+        # Optional fields end at the first lone dash; the six fields in front of them are always there.
+        after = fields[fields.index(b"-", 6) + 1 :]
+        entries.append(
+            MountEntry(
+                mount_id=int(fields[0]),
+                parent_id=int(fields[1]),
+                device=fields[2].decode(),
+                mountpoint=_unescape(fields[4]),
+                fstype=_unescape(after[0]),
+                source=_unescape(after[1]) if len(after) > 1 else "",
+            )
+        )
+    return entries
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), field))
+
+
+def mount_table() -> list[MountEntry]:
+    """What is mounted in this process's mount namespace, now."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        return parse_mountinfo(file.read())
+
+
+def topmost(entries: list[MountEntry], path: str) -> MountEntry | None:
+    """The mount that a look-up of `path` itself ends at; mounts stacked on one path hide those below."""
+    here = [entry for entry in entries if entry.mountpoint == path]
+    # The order of mountinfo does not say which one is on top; that a lower one is the parent of the next does.
+    covered = {entry.parent_id for entry in here}
+    return next((entry for entry in reversed(here) if entry.mount_id not in covered), None)
+
+
+def mount_at(path: str) -> MountEntry | None:
+    """The topmost mount whose mount point is `path`, None when `path` is no mount point. Touches no mount of ours."""
+    return topmost(mount_table(), resolve(path))
+
+
+def enclosing_mlfs(path: str) -> list[MountEntry]:
+    """The topmost mlfs mounts at `path` and above it, nearest first."""
+    entries, resolved, found = mount_table(), resolve(path), []
+    while True:
+        entry = topmost(entries, resolved)
+        if entry is not None and entry.is_mlfs:
+            found.append(entry)
+        if resolved == "/":
+            return found
+        resolved = os.path.dirname(resolved)
+
+
+def resolve(path: str) -> str:
+    """`os.path.realpath`, but symbolic links at and below an mlfs mount are left alone: it may be dead or hung."""
+    ours = {entry.mountpoint for entry in mount_table() if entry.is_mlfs}
+    pending = [part for part in reversed(os.path.abspath(path).split("/")) if part]
+    resolved, links = "/", 0
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            resolved = os.path.dirname(resolved)
+            continue
+        step = os.path.join(resolved, part)
+        target = None if step in ours else _link_target(step)
+        if target is None or links >= 40:
+            resolved = step
+            if step in ours:
+                return os.path.normpath(os.path.join(step, *reversed(pending)))
+            continue
+        links += 1
+        resolved = "/" if target.startswith("/") else resolved
+        pending += [name for name in reversed(target.split("/")) if name not in ("", ".")]
+    return resolved
+
+
+def _link_target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def call_with_timeout(function: Callable[[], T], timeout_s: float) -> T:
+    """What `function` returns or raises; TimeoutError when it has not within `timeout_s`.
+
+    The thread of a call that hangs is left behind: a stat of a hung mount cannot be interrupted by anything but the
+    end of the process.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # handed over to the caller below
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True, name="mlfs-may-hang")
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def probe(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> Health:
+    """Whether whatever is at `path` answers. May leave a thread behind when it does not."""
+
+    def ask() -> None:
+        os.stat(path)
+        # The kernel may answer stat from its attribute cache long after the server is gone; statfs is never cached.
+        os.statvfs(path)
+
+    try:
+        call_with_timeout(ask, timeout_s)
+    except TimeoutError:
+        return Health.HUNG
+    except OSError as error:
+        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+            return Health.DEAD
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return Health.MISSING
+        # Permission denied, say, is an answer too.
+    return Health.OK
+
+
+def is_dead(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
+    """Whether `path` is a mount whose server is gone (Transport endpoint is not connected)."""
+    return probe(path, timeout_s) is Health.DEAD
+
+
+def unmount(path: str) -> bool:
+    """Unmount the topmost mount at `path`. True: done; False: busy. Raises MlfsError when it may not or cannot be."""
+    return _unmount(path, lazy=False)
+
+
+def detach(path: str) -> None:
+    """Take the topmost mount at `path` out of the tree at once; it ends when its last user lets go."""
+    if not _unmount(path, lazy=True):
+        raise MlfsError(f"{path} is busy and could not be detached", f"try: fusermount3 -u -z {path}")
+
+
+def _unmount(path: str, *, lazy: bool) -> bool:
+    if os.geteuid() == 0:
+        code = _umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
+        if code in (0, errno.EBUSY):
+            return code == 0
+        if code in (errno.EINVAL, errno.ENOENT):
+            raise MlfsError(f"nothing is mounted at {path}", "see: findmnt -t fuse.mlfs", ExitCode.NOT_MOUNTED)
+        # EPERM: root without CAP_SYS_ADMIN, as in a container; the set-uid helper may still be allowed to.
+    return _fusermount(path, lazy)
+
+
+def _umount2(path: str, flags: int) -> int:
+    """umount2(2), the error number or 0. Follows no link and asks the mounted file system nothing."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    return 0 if libc.umount2(os.fsencode(path), flags) == 0 else ctypes.get_errno()
+
+
+def _fusermount(path: str, lazy: bool) -> bool:
+    command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", path]
+    try:
+        # The C locale: its words are looked at below.
+        done = subprocess.run(command, capture_output=True, env={**os.environ, "LC_ALL": "C"}, timeout=30, check=False)
+    except FileNotFoundError:
+        raise MlfsError("fusermount3 is not installed", "apt install fuse3", ExitCode.NO_FUSE) from None
+    except subprocess.TimeoutExpired:
+        raise MlfsError(f"fusermount3 -u {path} does not come back", "umount it as root") from None
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode == 0:
+        return True
+    if "busy" in said:
+        return False
+    if "not found in" in said or "nvalid argument" in said:
+        raise MlfsError(f"nothing is mounted at {path}", "see: findmnt -t fuse.mlfs", ExitCode.NOT_MOUNTED)
+    hint = "unmount it as the user who mounted it, or as root"
+    raise MlfsError(f"cannot unmount {path}: {said}", hint, ExitCode.NOT_PERMITTED)
+
+
+def users_of(path: str, exclude: Collection[int] = ()) -> list[User]:
+    """Processes with an open file, working directory or mapping on the mount at `path` (one entry a process).
+
+    Where `path` is no mount point, whatever lies below it counts. Other users' processes are seen by root only.
+    """
+    resolved = resolve(path)
+    entry = topmost(mount_table(), resolved)
+    users = []
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        if pid in exclude:
+            continue
+        what = _use(pid, resolved, entry)
+        if what is not None:
+            users.append(User(pid, _process_name(pid), what))
+    return users
+
+
+def _use(pid: int, path: str, entry: MountEntry | None) -> str | None:
+    """What the process has on the mount, in words; None for nothing."""
+    root = path.rstrip("/") + "/"
+    for link, what in _links(pid):
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        below = target == path or target.startswith(root)
+        # The same path may mean the directory below the mount: the shell that stood in it when it was mounted over.
+        if below and (entry is None or _mount_id(link) in (entry.mount_id, None)):
+            return what if what != "open" else f"open: {target[len(root) :] or '.'}"
+    return "mapped file" if _maps_file_on(pid, root, entry) else None
+
+
+def _links(pid: int) -> Iterator[tuple[str, str]]:
+    yield f"/proc/{pid}/cwd", "working directory"
+    yield f"/proc/{pid}/root", "root directory"
+    yield f"/proc/{pid}/exe", "running program"
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            yield f"/proc/{pid}/fd/{fd}", "open"
+    except OSError:
+        return
+
+
+def _mount_id(link: str) -> int | None:
+    """The id of the mount that a link of /proc/PID leads to, None when it is not known. Asks the mount nothing."""
+    try:
+        # O_PATH through a link of /proc jumps to the file without a look-up or an open on its file system.
+        fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+            match = re.search(r"^mnt_id:\s*(\d+)", file.read(), re.MULTILINE)
+            return int(match[1]) if match else None
+    finally:
+        os.close(fd)
+
+
+def _maps_file_on(pid: int, root: str, entry: MountEntry | None) -> bool:
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return False
+    # In maps only newlines are escaped. The device is written in hexadecimal there, in decimal in mountinfo.
+    prefix = os.fsencode(root).replace(b"\n", b"\\012")
+    major, minor = (int(part) for part in entry.device.split(":")) if entry else (0, 0)
+    device = f"{major:02x}:{minor:02x}".encode()
+    for line in lines:
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith(prefix) and (entry is None or fields[3] == device):
+            return True
+    return False
+
+
+def _process_name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return "?"

@@ -1,0 +1,206 @@
+"""A small file for each running mount, in the runtime directory: who serves it, since when, where the log is.
+
+In: a `Record` from the daemon when it serves. Out: that record for `mlfs status`, `mlfs unmount` and preflight, which
+must know the daemon's process without asking the mount (it may hang). Also the places of per-mount files in general:
+`mount_name`, `cache_dir`, `default_log_file`.
+
+A record outlives its daemon after kill -9. Pids are reused, so a record is only believed when the process with its pid
+also started when the record says it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+
+import mlfs
+from mlfs.errors import ExitCode, MlfsError
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of one running mount."""
+
+    pid: int
+    pid_start_ticks: int
+    """Field 22 of /proc/PID/stat: with the pid it names the process for good (until a reboot, which clears /run)."""
+    mountpoint: str
+    source: str
+    started: float
+    """Seconds since 1970."""
+    version: str
+    log_file: str | None
+
+
+def runtime_dir() -> str:
+    """The directory of the records, made when it is not there. $MLFS_RUNTIME_DIR overrides it (for tests)."""
+    override, xdg, uid = os.environ.get("MLFS_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR"), os.geteuid()
+    if override:
+        path = override
+    elif uid == 0:
+        # Not XDG even where it is set: `mlfs unmount` from cron must find what a login shell has mounted.
+        path = "/run/mlfs"
+    elif xdg and os.path.isdir(xdg):
+        path = os.path.join(xdg, "mlfs")
+    else:
+        path = f"/tmp/mlfs-{uid}"
+    with contextlib.suppress(FileExistsError):
+        os.makedirs(path, mode=0o700)
+    info = os.lstat(path)
+    # /tmp is everybody's: a directory or link that somebody else has put there could send our signals anywhere.
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != uid:
+        raise MlfsError(
+            f"{path} is not a directory of yours", "remove it or set XDG_RUNTIME_DIR", ExitCode.NOT_PERMITTED
+        )
+    return path
+
+
+def _read_dirs() -> list[str]:
+    """Where records may lie: a batch job and a login shell of one user do not always agree on XDG_RUNTIME_DIR."""
+    dirs, uid = [runtime_dir()], os.geteuid()
+    if uid != 0 and not os.environ.get("MLFS_RUNTIME_DIR"):
+        for path in (f"/run/user/{uid}/mlfs", f"/tmp/mlfs-{uid}"):
+            with contextlib.suppress(OSError):
+                info = os.lstat(path)
+                if path not in dirs and stat.S_ISDIR(info.st_mode) and info.st_uid == uid:
+                    dirs.append(path)
+    return dirs
+
+
+def cache_dir() -> str:
+    """$XDG_CACHE_HOME/mlfs or ~/.cache/mlfs, made when it is not there; the runtime directory where neither can be."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    path = os.path.join(base, "mlfs")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError:
+        return runtime_dir()
+    return path if os.access(path, os.W_OK | os.X_OK) else runtime_dir()
+
+
+def mount_name(mountpoint: str) -> str:
+    """A file name for a mount point: readable in front, a hash behind it so that no two are the same."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", mountpoint).strip("-")[-60:].lstrip("-.")
+    digest = hashlib.sha256(os.fsencode(mountpoint)).hexdigest()[:8]
+    return f"{readable}-{digest}" if readable else digest
+
+
+def default_log_file(mountpoint: str) -> str:
+    """Where the daemon of this mount logs when no --log-file is given. The directory is made."""
+    directory = os.path.join(cache_dir(), "log")
+    os.makedirs(directory, exist_ok=True)
+    return os.path.join(directory, mount_name(mountpoint) + ".log")
+
+
+def write(mountpoint: str, source: str, log_file: str | None, pid: int | None = None) -> Record:
+    """Record that `pid` (default: this process) serves `mountpoint`; replaces an older record, atomically."""
+    pid = os.getpid() if pid is None else pid
+    ticks = start_ticks(pid)
+    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file)
+    directory = runtime_dir()
+    fd, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            json.dump(asdict(record), file)
+        os.replace(temporary, os.path.join(directory, mount_name(mountpoint) + ".json"))
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return record
+
+
+def read(mountpoint: str) -> Record | None:
+    """The record of this mount point, of a process that may be gone (see `alive`); None without one."""
+    for directory in _read_dirs():
+        record = _read_file(os.path.join(directory, mount_name(mountpoint) + ".json"))
+        if record is not None and record.mountpoint == mountpoint:
+            return record
+    return None
+
+
+def _read_file(path: str) -> Record | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return Record(**json.load(file))
+    except (OSError, ValueError, TypeError):
+        # Not there, or of a version with other fields: nothing that could be acted on.
+        return None
+
+
+def remove(mountpoint: str, pid: int | None = None) -> None:
+    """Remove the record of this mount point; with `pid` only if it is of that process (not of one that came after)."""
+    for directory in _read_dirs():
+        path = os.path.join(directory, mount_name(mountpoint) + ".json")
+        if pid is not None:
+            record = _read_file(path)
+            if record is None or record.pid != pid:
+                continue
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def records() -> list[Record]:
+    """All records, of processes that live or not."""
+    found = []
+    for directory in _read_dirs():
+        for name in sorted(os.listdir(directory)):
+            record = _read_file(os.path.join(directory, name)) if name.endswith(".json") else None
+            if record is not None:
+                found.append(record)
+    return found
+
+
+def stale() -> list[Record]:
+    """Remove the records of processes that are gone; return what was removed."""
+    gone = [record for record in records() if not alive(record)]
+    for record in gone:
+        remove(record.mountpoint, record.pid)
+    return gone
+
+
+def alive(record: Record) -> bool:
+    """Whether the process of this record still runs."""
+    ticks = start_ticks(record.pid)
+    return ticks is not None and ticks == record.pid_start_ticks
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may hold spaces and parentheses itself: count from the last one.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    # In a container without an init nobody reaps the daemon: it stays a zombie, which serves nothing.
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def send_signal(record: Record, signal_number: int) -> bool:
+    """Send a signal to the process of this record and to no other; False when it is gone."""
+    import signal
+
+    try:
+        # A pidfd keeps naming one process: once its start time is checked, the pid cannot be reused in between.
+        fd = os.pidfd_open(record.pid)
+    except OSError:
+        return False
+    try:
+        if not alive(record):
+            return False
+        signal.pidfd_send_signal(fd, signal_number)
+        return True
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        hint = "do it as the user who mounted it, or as root"
+        raise MlfsError(f"process {record.pid} belongs to another user", hint, ExitCode.NOT_PERMITTED) from None
+    finally:
+        os.close(fd)
