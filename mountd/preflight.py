@@ -1,0 +1,205 @@
+"""What must be true before a daemon is started; what is not is refused with one line and a remedy.
+
+In: a `MountConfig`. Out: nothing, or the `MlfsError` of the first thing that is wrong, with the exit code documented in
+docs/exit-codes.md. One thing it mends by itself: a dead mount of ours at or above the paths (its daemon crashed or was
+killed) is detached, with a note. Called by `mlfs.cli.mount`, before the daemon exists.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable
+
+from mlfs.config import CacheDir, MountConfig
+from mlfs.errors import CacheError, ExitCode, MlfsError, SourceError
+from mountd import mounts, runtime
+from mountd.mounts import Health
+
+DEV_FUSE = "/dev/fuse"
+FUSE_CONF = "/etc/fuse.conf"
+# More mounts than this on one path are not leftovers of crashes: something puts them there as fast as we take them off.
+_MAX_DEAD_MOUNTS = 64
+
+
+def resolve_paths(config: MountConfig) -> MountConfig:
+    """The same config with symbolic links in source and mount point resolved, as /proc will show the mount."""
+    return config.model_copy(
+        update={"source": mounts.resolve(config.source), "mountpoint": mounts.resolve(config.mountpoint)}
+    )
+
+
+def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) -> None:
+    """Raise the first reason not to mount. `note` is told, in one line each, what was cleaned up."""
+    check_fuse(config.allow_other)
+    # Before anything looks at the paths: under a dead mount each look ends in ENOTCONN, whatever lies below it.
+    for path in dict.fromkeys((config.source, config.mountpoint)):
+        clean_dead_mounts(path, note)
+    # Only now are symbolic links that lay below a dead mount readable.
+    config = resolve_paths(config)
+    _check_not_served(config)
+    _check_source(config.source, config.source_timeout_s)
+    _check_mountpoint(config)
+    _check_cache_dirs(config)
+
+
+def check_fuse(allow_other: bool) -> None:
+    """FUSE itself: the device, the helper program, the permission to show the mount to others."""
+    try:
+        os.close(os.open(DEV_FUSE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+            hint = "modprobe fuse; in a container start it with --device /dev/fuse --cap-add SYS_ADMIN"
+            raise MlfsError(f"there is no {DEV_FUSE}", hint, ExitCode.NO_FUSE) from None
+        hint = f"as root: chmod 666 {DEV_FUSE}; in a container start it with --device /dev/fuse --cap-add SYS_ADMIN"
+        raise MlfsError(f"{DEV_FUSE} cannot be opened: {error.strerror}", hint, ExitCode.NO_FUSE) from None
+    if shutil.which("fusermount3") is None:
+        raise MlfsError("fusermount3 is not installed", "apt install fuse3", ExitCode.NO_FUSE)
+    if allow_other and os.geteuid() != 0 and not user_allow_other(_read(FUSE_CONF)):
+        hint = f"as root add the line user_allow_other to {FUSE_CONF}, or leave --allow-other out"
+        message = "--allow-other is not permitted to users on this machine"
+        raise MlfsError(message, hint, ExitCode.NOT_PERMITTED)
+
+
+def user_allow_other(fuse_conf: str) -> bool:
+    """Whether this fuse.conf lets users share their mounts."""
+    return any(line.strip() == "user_allow_other" for line in fuse_conf.splitlines())
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
+    """Detach every dead mlfs mount at `path` or above it, also several stacked ones. Returns how many."""
+    for cleaned in range(_MAX_DEAD_MOUNTS):
+        dead = [e for e in mounts.enclosing_mlfs(path) if mounts.is_dead(e.mountpoint)]
+        if not dead:
+            return cleaned
+        mountpoint = dead[0].mountpoint
+        mounts.detach(mountpoint)
+        runtime.stale()
+        note(f"cleaned up a dead mount at {mountpoint} (its daemon had crashed or been killed)")
+    message = f"dead mounts at {path} come back as fast as they are taken away"
+    raise MlfsError(message, "see: findmnt -t fuse.mlfs", ExitCode.MOUNT_POINT)
+
+
+def _check_not_served(config: MountConfig) -> None:
+    for path in dict.fromkeys((config.mountpoint, config.source)):
+        for entry in mounts.enclosing_mlfs(path):
+            record = runtime.read(entry.mountpoint)
+            by = f" by process {record.pid}" if record is not None and runtime.alive(record) else ""
+            if mounts.probe(entry.mountpoint) is Health.HUNG:
+                message = f"{entry.mountpoint} is already mounted by mlfs{by}, which does not answer"
+                raise MlfsError(message, f"mlfs unmount --force {entry.mountpoint}", ExitCode.MOUNT_POINT)
+            where = entry.mountpoint if entry.mountpoint == path else f"{entry.mountpoint}, above {path},"
+            message = f"{where} is already mounted by mlfs{by}"
+            raise MlfsError(message, f"to end that: mlfs unmount {entry.mountpoint}", ExitCode.MOUNT_POINT)
+
+
+def _check_source(source: str, timeout_s: float) -> None:
+    try:
+        mounts.call_with_timeout(lambda: _look_at_source(source), timeout_s)
+    except TimeoutError:
+        hint = "see whether its file system hangs, or give a longer --source-timeout"
+        raise SourceError(f"source {source} does not answer within {timeout_s:g} s", hint) from None
+    except OSError as error:
+        raise _source_error(source, error) from None
+
+
+def _look_at_source(source: str) -> None:
+    if not stat.S_ISDIR(os.stat(source).st_mode):
+        raise SourceError(f"source {source} is not a directory", "give the directory that holds the data set")
+    # A directory can be readable (its names) without being executable (its files), and the other way round.
+    if not os.access(source, os.R_OK):
+        raise SourceError(f"source {source} is not readable", f"chmod u+rx {source}, or run as its owner")
+    if not os.access(source, os.X_OK):
+        message = f"source {source} is not executable: the files in it cannot be reached"
+        raise SourceError(message, f"chmod u+rx {source}, or run as its owner")
+    with os.scandir(source) as entries:
+        if next(entries, None) is None:
+            raise SourceError(f"source {source} is empty", "see whether its file system is mounted")
+
+
+def _source_error(source: str, error: OSError) -> SourceError:
+    if error.errno == errno.ENOENT:
+        return SourceError(f"source {source} does not exist", "give the directory that holds the data set")
+    if error.errno == errno.ENOTDIR:
+        return SourceError(f"source {source} leads through a file", "give the directory that holds the data set")
+    if error.errno == errno.ENOTCONN:
+        entry = mounts.mount_at(source)
+        kind = f" of type {entry.fstype}" if entry else ""
+        return SourceError(f"source {source} is under a dead mount{kind}", "unmount that: fusermount3 -u -z DIR")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return SourceError(f"source {source} is not readable", "run as a user who may read it")
+    return SourceError(f"source {source} cannot be read: {error.strerror}", "see whether its file system is in order")
+
+
+def _check_mountpoint(config: MountConfig) -> None:
+    source, mountpoint = config.source, config.mountpoint
+    same = source == mountpoint
+    if not same and is_below(mountpoint, source):
+        hint = "leave it out to mount over the source itself, or give a directory elsewhere"
+        raise _mountpoint_error(f"mount point {mountpoint} is inside the source {source}", hint)
+    if not same and is_below(source, mountpoint):
+        hint = "the mount would hide its own source: give an empty directory elsewhere"
+        raise _mountpoint_error(f"the source {source} is inside the mount point {mountpoint}", hint)
+    try:
+        mode = os.stat(mountpoint).st_mode
+        if not stat.S_ISDIR(mode):
+            raise _mountpoint_error(f"mount point {mountpoint} is not a directory", "give an empty directory")
+        if not same and os.listdir(mountpoint):
+            raise _mountpoint_error(f"mount point {mountpoint} is not empty", "give an empty directory")
+    except FileNotFoundError:
+        raise _mountpoint_error(f"mount point {mountpoint} does not exist", f"mkdir -p {mountpoint}") from None
+    except OSError as error:
+        raise _mountpoint_error(f"mount point {mountpoint}: {error.strerror}", "give an empty directory") from None
+    if os.geteuid() != 0 and not os.access(mountpoint, os.W_OK):
+        # fusermount3 would refuse it later, in words that name neither the rule nor the way out.
+        message = f"mount point {mountpoint} is not writable: users may mount only over directories they can write"
+        hint = "give a MOUNTPOINT of your own, or run as root with --allow-other"
+        raise MlfsError(message, hint, ExitCode.NOT_PERMITTED)
+
+
+def _mountpoint_error(message: str, hint: str) -> MlfsError:
+    return MlfsError(message, hint, ExitCode.MOUNT_POINT)
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or lies below it (by name; both absolute and resolved)."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _check_cache_dirs(config: MountConfig) -> None:
+    seen: dict[str, str] = {}
+    for kind, dirs in (("ssd", config.ssd), ("lmdb", config.lmdb)):
+        for cache in dirs:
+            resolved = mounts.resolve(cache.path)
+            if resolved in seen:
+                message = f"cache directory {cache.path} is given twice (--{seen[resolved]}, --{kind})"
+                raise CacheError(message, "give each directory once, with the size of both")
+            seen[resolved] = kind
+            _check_cache_dir(kind, cache, resolved, config)
+
+
+def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountConfig) -> None:
+    name = f"--{kind} directory {cache.path}"
+    for path, what in ((config.source, "the source"), (config.mountpoint, "the mount point")):
+        if is_below(resolved, path):
+            raise CacheError(f"{name} is inside {what}", "give a directory on a local disk")
+    parent = os.path.dirname(resolved)
+    if os.path.isdir(resolved):
+        if not os.access(resolved, os.R_OK | os.W_OK | os.X_OK):
+            raise CacheError(f"{name} is not writable", "chmod or remount it, or give another directory")
+    elif os.path.lexists(resolved):
+        raise CacheError(f"{name} is not a directory", "give a directory")
+    elif not os.path.isdir(parent):
+        raise CacheError(f"{name} cannot be made: there is no {parent}", f"mkdir -p {parent}")
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        raise CacheError(f"{name} cannot be made: {parent} is not writable", "give a directory that you can write")
