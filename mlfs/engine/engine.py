@@ -167,7 +167,7 @@ class Engine:
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        job = JobRun(spec, streams, len(self.manifest))
+        job = JobRun(spec, streams, self.manifest.size)
         for epoch in job.missing_epochs()[:1]:
             job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         if spec.name in self.jobs:
@@ -210,6 +210,7 @@ class Engine:
 
     def _judge_jobs(self) -> None:
         for job in self.jobs.values():
+            job.rate(self.clock())
             if job.judge():
                 log.warning("job %s: %s", job.spec.name, job.state)
                 if not job.predicting:

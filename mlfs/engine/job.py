@@ -9,12 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.matching import EpochIndex, Match, StreamMatcher
 
 RECOVERED = 0.75
+RATE_SECONDS = 2.0
 SHADOW_OPENS = 32
 SHADOW_AGREEMENT = 0.8
 
@@ -35,11 +37,12 @@ class JobRun:
     counted in the table's pending uses.
     """
 
-    def __init__(self, spec: JobSpec, streams: JobStreams, n_entries: int) -> None:
+    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64]) -> None:
         self.spec = spec
         self.streams = streams
-        self.n_entries = n_entries
-        self.member = bytearray(n_entries)
+        self.n_entries = len(sizes)
+        self._sizes = sizes
+        self.member = bytearray(self.n_entries)
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.bases = [0]
@@ -50,6 +53,10 @@ class JobRun:
         self.shadow: StreamMatcher | None = None
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
+        self.stream_bytes = 0
+        self.rates: dict[int, float] = {}
+        self._rated: list[int] = []
+        self._rated_at = 0.0
 
     # -- positions
 
@@ -120,6 +127,8 @@ class JobRun:
         Returns the entries of uses that were counted ahead in those and never came.
         """
         self.matcher.epochs[index.epoch] = index
+        if not self.stream_bytes:
+            self.stream_bytes = sum(int(self._sizes[ids[ids >= 0]].sum()) for ids in index.ids)
         low, _ = self.current_epochs()
         left = [e for e in self.matcher.epochs if e < low - 1 and e != self.spec.start_epoch]
         return [entry for epoch in left for entry in self.matcher.epochs.pop(epoch).outstanding().tolist()]
@@ -168,6 +177,16 @@ class JobRun:
             index.looked = [bytearray(index.length) for _ in index.ids]
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         return entries
+
+    def rate(self, now_s: float) -> None:
+        """Update how many samples a second each local rank reads (for `status`); called when something was read."""
+        frontiers = [progress.frontier for progress in self.matcher.ranks]
+        if not self._rated:
+            self._rated, self._rated_at = frontiers, now_s
+        elif now_s - self._rated_at >= RATE_SECONDS:
+            passed = now_s - self._rated_at
+            self.rates = {i: (new - old) / passed for i, (old, new) in enumerate(zip(self._rated, frontiers, strict=True))}
+            self._rated, self._rated_at = frontiers, now_s
 
     @property
     def state(self) -> JobState:

@@ -1,0 +1,277 @@
+"""The portable channel: pyfuse3 passes the kernel's requests to the handlers, in trio's loop.
+
+In: requests from libfuse. Out: replies. Only this module imports the binding. A binding keeps one session per process.
+
+What costs here is not the handlers but the way to them, so `_tune_loop` replaces two things pyfuse3 takes from trio: its
+wait for the descriptor, which polls first instead of entering the scheduler for each request, and its lock, which lets the
+task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+from collections import deque
+from collections.abc import Sequence
+from types import SimpleNamespace, TracebackType
+from typing import Any, cast
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext
+
+from mlfs.engine.pagecache import Buffer
+from mountd.handlers import Attributes, Handlers
+from mountd.inodes import FIRST_VIRTUAL
+
+log = logging.getLogger("mlfs.channel")
+
+FROZEN_S = 365 * 86400.0
+REQUESTS_A_TURN = 64
+
+
+class _TurnLock:
+    """A lock whose holder may take it again before those who wait: they are woken when it is let go, and try then."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._waiting: deque[trio.lowlevel.Task] = deque()
+
+    async def __aenter__(self) -> None:
+        while self._held:
+            task = trio.lowlevel.current_task()
+            self._waiting.append(task)
+
+            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                self._waiting.remove(task)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        self._held = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held = False
+        if self._waiting:
+            trio.lowlevel.reschedule(self._waiting.popleft())
+
+
+class _PollFirst:
+    """Waits for the FUSE descriptor; enters trio only when nothing is there, or every REQUESTS_A_TURN requests."""
+
+    def __init__(self) -> None:
+        self._polls: dict[int, select.poll] = {}
+        self._served = 0
+
+    async def __call__(self, fd: int) -> None:
+        poll = self._polls.get(fd)
+        if poll is None:
+            poll = self._polls[fd] = select.poll()
+            poll.register(fd, select.POLLIN)
+        self._served += 1
+        if self._served % REQUESTS_A_TURN and poll.poll(0):
+            return
+        await trio.lowlevel.wait_readable(fd)
+
+
+def _tune_loop() -> None:
+    lowlevel = SimpleNamespace(**vars(trio.lowlevel))
+    lowlevel.wait_readable = _PollFirst()
+    tuned = SimpleNamespace(**vars(trio))
+    tuned.lowlevel = lowlevel
+    tuned.Lock = _TurnLock
+    pyfuse3.trio = tuned
+
+
+def _fuse_error(error: Exception) -> FUSEError:
+    """What to answer. An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
+    if isinstance(error, OSError):
+        return FUSEError(error.errno or errno.EIO)
+    log.error("a request failed in an unforeseen way", exc_info=error)
+    return FUSEError(errno.EIO)
+
+
+def _fill(target: EntryAttributes, attributes: Attributes) -> EntryAttributes:
+    timeout = FROZEN_S if attributes.frozen else 0.0
+    target.st_ino = cast(InodeT, attributes.inode)
+    target.generation = 0
+    target.entry_timeout = timeout
+    target.attr_timeout = timeout
+    target.st_mode = cast(Any, attributes.mode)
+    target.st_nlink = attributes.nlink
+    target.st_uid = attributes.uid
+    target.st_gid = attributes.gid
+    target.st_rdev = attributes.rdev
+    target.st_size = attributes.size
+    target.st_blksize = 4096
+    target.st_blocks = -(-attributes.size // 512)
+    target.st_atime_ns = attributes.mtime_ns
+    target.st_mtime_ns = attributes.mtime_ns
+    target.st_ctime_ns = attributes.ctime_ns
+    return target
+
+
+class Operations(pyfuse3.Operations):
+    """pyfuse3's side of the handlers. `requests` counts what the kernel asked, by kind."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(self, handlers: Handlers) -> None:
+        super().__init__()
+        self.handlers = handlers
+        self.requests = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
+
+    async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        self.requests["lookup"] += 1
+        try:
+            inode = self.handlers.lookup(parent_inode, bytes(name))
+            if inode:
+                return _fill(EntryAttributes(), self.handlers.attributes(inode))
+        except Exception as error:
+            raise _fuse_error(error) from None
+        absent = EntryAttributes()  # inode 0: the kernel may remember that the name does not exist
+        absent.st_ino = cast(InodeT, 0)
+        absent.entry_timeout = FROZEN_S if parent_inode < FIRST_VIRTUAL else 0.0
+        return absent
+
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        self.requests["getattr"] += 1
+        try:
+            return _fill(EntryAttributes(), self.handlers.attributes(inode))
+        except Exception as error:
+            raise _fuse_error(error) from None
+
+    async def readlink(self, inode: InodeT, ctx: RequestContext) -> Any:
+        self.requests["other"] += 1
+        try:
+            return self.handlers.readlink(inode)
+        except Exception as error:
+            raise _fuse_error(error) from None
+
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        self.requests["other"] += 1
+        try:
+            self.handlers.check_directory(inode)
+        except Exception as error:
+            raise _fuse_error(error) from None
+        return cast(FileHandleT, inode)
+
+    async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
+        self.requests["readdir"] += 1
+        attributes = EntryAttributes()
+        attributes_of = self.handlers.attributes
+        for name, inode, following in self.handlers.directory(fh, start_id):
+            _fill(attributes, attributes_of(inode))
+            if not pyfuse3.readdir_reply(token, cast(Any, name), attributes, following):
+                break
+
+    async def releasedir(self, fh: FileHandleT) -> None:
+        self.requests["other"] += 1
+
+    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+        self.requests["open"] += 1
+        try:
+            opened = self.handlers.open_staged(inode, flags, ctx.pid)
+            if opened is None:
+                opened = await self.handlers.open(inode, flags, ctx.pid, ctx.uid)
+        except Exception as error:
+            raise _fuse_error(error) from None
+        return FileInfo(fh=cast(FileHandleT, opened.handle), direct_io=opened.direct, keep_cache=not opened.direct)
+
+    async def read(self, fh: FileHandleT, off: int, size: int) -> Any:
+        self.requests["read"] += 1
+        try:
+            return await self.handlers.read(fh, off, size)
+        except Exception as error:
+            raise _fuse_error(error) from None
+
+    async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        self.requests["other"] += 1
+        try:
+            return await self.handlers.write(fh, bytes(buf))
+        except Exception as error:
+            raise _fuse_error(error) from None
+
+    async def flush(self, fh: FileHandleT) -> None:
+        raise FUSEError(errno.ENOSYS)  # the kernel then asks no more: one request less a close
+
+    async def release(self, fh: FileHandleT) -> None:
+        self.requests["release"] += 1
+        self.handlers.release(fh)
+
+    async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        for inode, count in inode_list:
+            if inode >= FIRST_VIRTUAL:
+                self.handlers.virtual.forget(inode, count)
+
+    async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        self.requests["other"] += 1
+        below = await trio.to_thread.run_sync(self.handlers.statvfs, abandon_on_cancel=True)
+        data = pyfuse3.StatvfsData()
+        for field in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail"):
+            setattr(data, field, getattr(below, field))
+        data.f_namemax = below.f_namemax
+        return data
+
+    async def setattr(
+        self, inode: InodeT, attr: EntryAttributes, fields: pyfuse3.SetattrFields, fh: Any, ctx: RequestContext
+    ) -> EntryAttributes:
+        if inode < FIRST_VIRTUAL:
+            raise FUSEError(errno.EROFS)
+        return await self.getattr(inode, ctx)  # truncating control before writing to it is no change
+
+    async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
+        raise FUSEError(errno.ENOSYS)  # asked once, then never again
+
+    async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[Any]:
+        raise FUSEError(errno.ENOSYS)
+
+
+async def _refuse(*_: object, **__: object) -> Any:
+    raise FUSEError(errno.EROFS)
+
+
+for _name in ("create", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "setxattr", "removexattr"):
+    setattr(Operations, _name, _refuse)
+
+
+class Pyfuse3Channel:
+    """The session of this process's mount."""
+
+    name = "pyfuse3"
+
+    def __init__(self) -> None:
+        self.operations: Operations | None = None
+
+    def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
+        """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
+        _tune_loop()
+        self.operations = Operations(handlers)
+        pyfuse3.init(self.operations, mountpoint, {"default_permissions", *options})
+
+    async def serve(self) -> None:
+        """Answer requests until the mount goes away or `stop`."""
+        await pyfuse3.main(min_tasks=1, max_tasks=256)
+
+    def stop(self) -> None:
+        """Make `serve` return (call on the loop)."""
+        pyfuse3.terminate()
+
+    def close(self, unmount: bool) -> None:
+        """Let go of the session; unmounts what is still mounted if `unmount`."""
+        pyfuse3.close(unmount=unmount)
+
+    def store(self, inode: int, offset: int, data: Buffer) -> None:
+        """FUSE_NOTIFY_STORE; blocks, for worker threads."""
+        pyfuse3.notify_store(cast(InodeT, inode), offset, data)
+
+    def invalidate(self, inode: int) -> None:
+        """FUSE_NOTIFY_INVAL_INODE, pages and attributes; blocks, for worker threads."""
+        pyfuse3.invalidate_inode(cast(InodeT, inode))
+
+    def request_counts(self) -> dict[str, int]:
+        """Requests so far, by kind."""
+        return dict(self.operations.requests) if self.operations else {}

@@ -1,0 +1,173 @@
+"""What the control directory shows and does: jobs in, answers, status, metrics, specifications and orders out.
+
+In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one JSON
+object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a registration,
+and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Callable
+from itertools import islice
+
+from mlfs.engine.engine import Engine
+from mlfs.engine.job import JobRun
+from mlfs.errors import JobError, MlfsError
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.streams import JobStreams, build_streams
+from mountd.status import About, metrics, status
+from mountd.virtual import Path
+
+log = logging.getLogger("mlfs.control")
+
+Json = dict[str, object]
+TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
+FIRST_PATHS = 5
+
+
+class Control:
+    """Implements mountd.virtual.Contents over an engine."""
+
+    def __init__(self, engine: Engine, about: About, outside: Callable[[bytes], list[bytes]] | None = None) -> None:
+        self.engine = engine
+        self.about = about
+        self.outside = outside
+        self.answer: Json = {"ok": True}
+
+    # -- the tree
+
+    def listing(self, path: Path) -> list[bytes] | None:
+        """See Contents."""
+        if path == ():
+            return TOP
+        if path == (b"jobs",):
+            return sorted(name.encode() + b".json" for name in self.engine.jobs)
+        if path == (b"order",):
+            return sorted(name.encode() for name in self.engine.jobs)
+        job = self._job(path[1]) if path[0] == b"order" and len(path) in (2, 3) else None
+        if job is None:
+            return None
+        if len(path) == 2:
+            return [str(epoch).encode() for epoch in range(job.spec.epochs)]
+        return None if self._number(path[2], job.spec.epochs) is None else [
+            str(rank).encode() for rank in range(job.spec.world_size)
+        ]
+
+    def has_file(self, path: Path) -> bool:
+        """See Contents."""
+        if path in ((b"control",), (b"status",), (b"metrics",)):
+            return True
+        if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):
+            return self._job(path[1].removesuffix(b".json")) is not None
+        return len(path) == 4 and self._order_of(path) is not None
+
+    async def text(self, path: Path) -> bytes:
+        """See Contents."""
+        if path == (b"control",):
+            return _line(self.answer)
+        if path == (b"status",):
+            return _line(status(self.engine, self.about))
+        if path == (b"metrics",):
+            return metrics(self.engine)
+        if path[0] == b"jobs":
+            job = self._job(path[1].removesuffix(b".json"))
+            return _line(job.spec.model_dump(mode="json") | {"state": str(job.state)}) if job else b""
+        found = self._order_of(path)
+        if found is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        job, epoch, rank = found
+        return await self.engine.runner.run("orders", self._order_text, job.streams, epoch, rank)
+
+    def _job(self, name: bytes) -> JobRun | None:
+        return self.engine.jobs.get(name.decode(errors="replace"))
+
+    def _number(self, text: bytes, below: int) -> int | None:
+        return int(text) if text.isdigit() and str(int(text)).encode() == text and int(text) < below else None
+
+    def _order_of(self, path: Path) -> tuple[JobRun, int, int] | None:
+        job = self._job(path[1]) if path[0] == b"order" else None
+        if job is None:
+            return None
+        epoch, rank = self._number(path[2], job.spec.epochs), self._number(path[3], job.spec.world_size)
+        return None if epoch is None or rank is None else (job, epoch, rank)
+
+    def _order_text(self, streams: JobStreams, epoch: int, rank: int) -> bytes:
+        paths = self._paths(streams, epoch, rank, None)
+        return b"".join(path + b"\n" for path in paths)
+
+    def _paths(self, streams: JobStreams, epoch: int, rank: int, most: int | None) -> list[bytes]:
+        ids = streams.epoch_ids(epoch, rank)[:most].tolist()
+        inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
+        return [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids]
+
+    # -- commands
+
+    async def command(self, line: bytes) -> None:
+        """See Contents."""
+        try:
+            self.answer = {"ok": True} | await self._carry_out(line)
+        except MlfsError as error:
+            field = error.field if isinstance(error, JobError) else ""
+            self.answer = {"ok": False, "error": error.message, "hint": error.hint, "field": field}
+            log.info("refused: %s", error)
+            raise OSError(errno.EINVAL, error.message) from None
+
+    async def _carry_out(self, line: bytes) -> Json:
+        op, fields = self._understand(line)
+        if op == "register":
+            return await self._register(parse_job(fields))
+        if op == "unregister":
+            return self._unregister(fields)
+        if op in ("drain", "resume"):
+            self.engine.stop_prefetching(op == "drain")
+            return {}
+        raise JobError(f"op: {op!r} is unknown", "register or unregister", "op")
+
+    def _understand(self, line: bytes) -> tuple[str, dict[str, object]]:
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise JobError(f"the line is not valid JSON: {error}", "write one JSON object a line") from None
+        if not isinstance(parsed, dict):
+            raise JobError("the line is not a JSON object", 'for example {"seed": 0, "epochs": 90}')
+        for op in ("register", "unregister"):
+            if set(parsed) == {op}:
+                inner = parsed[op]
+                return op, inner if isinstance(inner, dict) else {"name": inner}
+        op = parsed.pop("op", "register")
+        return str(op), parsed
+
+    async def _register(self, spec: JobSpec) -> Json:
+        runner = self.engine.runner
+        streams = await runner.run(
+            "orders", build_streams, spec, self.engine.manifest, os.fsencode(self.about.source), self.outside
+        )
+        job = await self.engine.register(spec, streams)
+        first: dict[str, list[str]] = {}
+        for rank in spec.ranks:
+            paths = await runner.run("orders", self._paths, streams, spec.start_epoch, rank, None)
+            start = spec.start_step * spec.batch_size
+            first[str(rank)] = [os.fsdecode(path) for path in islice(paths, start, start + FIRST_PATHS)]
+        return {
+            "job": spec.model_dump(mode="json"),
+            "samples": len(streams.sample_ids),
+            "samples_per_epoch": job.streams.length(spec.start_epoch),
+            "first_paths": first,
+        }
+
+    def _unregister(self, fields: dict[str, object]) -> Json:
+        name = fields.get("name")
+        if name is None and len(self.engine.jobs) == 1:
+            name = next(iter(self.engine.jobs))
+        if not isinstance(name, str) or not self.engine.unregister(name):
+            known = ", ".join(self.engine.jobs) or "none"
+            raise JobError(f"name: no job {name!r} is registered", f"registered: {known}", "name")
+        return {"unregistered": name}
+
+
+def _line(value: Json) -> bytes:
+    return json.dumps(value).encode("ascii") + b"\n"

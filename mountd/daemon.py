@@ -1,0 +1,251 @@
+"""The daemon of one mount: scans, mounts, serves until it is told to stop or the mount goes away, and cleans up.
+
+In: a MountConfig (from `mlfs mount`, by a pipe). Out: progress and the outcome of the start as dicts through `report`; then
+the exit code. The source directory is opened before the mount, and files are reached through that descriptor: so the mount
+can cover the source itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from urllib.parse import quote
+
+import trio
+
+from mlfs.config import MountConfig
+from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.fetch import DiskTier
+from mlfs.engine.runner import ThreadRunner
+from mlfs.errors import ExitCode, MlfsError
+from mlfs.manifest import Manifest
+from mlfs.manifest_index import default_index_path, manifest_for
+from mlfs.sources.posix import PosixSource
+from mlfs.tiers.lmdb_store import LmdbTier
+from mlfs.tiers.ssd import SsdTier
+from mountd import mounts, runtime
+from mountd.channel_pyfuse3 import Pyfuse3Channel
+from mountd.control import Control
+from mountd.handlers import Handlers
+from mountd.pagecache import MountPages
+from mountd.status import About
+from mountd.virtual import VirtualFiles
+
+log = logging.getLogger("mlfs.daemon")
+
+Report = Callable[[dict[str, object]], None]
+
+LARGEST_LMDB_SAMPLE_BYTES = 256 << 10
+SWITCH_INTERVAL_S = 0.0005
+STOP_PATIENCE_S = 10.0
+READAHEAD_KB = 1024
+DEMAND_THREADS = 64
+READ_THREADS = 32
+
+
+def serve(config: MountConfig, report: Report) -> int:
+    """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # the loop competes with workers for the interpreter: hand over sooner
+    with ExitStack() as cleanup:
+        source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        cleanup.callback(os.close, source_fd)
+        manifest, how = _manifest(config, source_fd, report)
+        disks = _disk_tiers(config, cleanup)
+        source = PosixSource(source_fd, manifest)
+        runtime.write(config.mountpoint, config.source, config.log_file)
+        cleanup.callback(runtime.remove, config.mountpoint, os.getpid())
+        return trio.run(_Service(config, manifest, source, disks, how, report).run)
+
+
+def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, str]:
+    def progress(directories: int, files: int) -> None:
+        report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
+
+    index_path = config.index or default_index_path(config.source)
+    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress)
+    for problem in scanned.problems:
+        log.warning("scan: %s", problem)
+    return manifest, scanned.how
+
+
+def _disk_tiers(config: MountConfig, cleanup: ExitStack) -> list[DiskTier]:
+    disks: list[DiskTier] = []
+    for directory in config.lmdb:
+        lmdb_tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+        cleanup.callback(lmdb_tier.close)
+        disks.append(DiskTier("lmdb", lmdb_tier, LARGEST_LMDB_SAMPLE_BYTES))
+    for directory in config.ssd:
+        ssd_tier = SsdTier(directory.path, directory.bytes, config.source)
+        cleanup.callback(ssd_tier.close)
+        disks.append(DiskTier("ssd", ssd_tier, 0))
+    return disks
+
+
+class _Service:
+    """One mount from the moment its parts are there until it is gone."""
+
+    def __init__(
+        self,
+        config: MountConfig,
+        manifest: Manifest,
+        source: PosixSource,
+        disks: list[DiskTier],
+        how: str,
+        report: Report,
+    ) -> None:
+        self.config = config
+        self.manifest = manifest
+        self.source = source
+        self.disks = disks
+        self.how = how
+        self.report = report
+        self.channel = Pyfuse3Channel()
+        self.gone = False
+
+    async def run(self) -> int:
+        """Mount, serve, unmount."""
+        engine = self._make_engine()
+        self._mount(engine)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(engine.run)
+                nursery.start_soon(self._stop_on_signal, engine)
+                nursery.start_soon(self._announce)
+                await self.channel.serve()
+                self.gone = True
+                nursery.cancel_scope.cancel()
+        finally:
+            self.channel.close(unmount=not self.gone)
+            log.info("unmounted %s", self.config.mountpoint)
+        return ExitCode.OK
+
+    def _make_engine(self) -> Engine:
+        config = self.config
+        limits = Limits(
+            config.staging_bytes, config.ram_bytes, config.pfs_threads,
+            hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
+        )  # fmt: skip
+        pools = {"pfs": config.pfs_threads, "demand": DEMAND_THREADS, "read": READ_THREADS, "orders": 1, "drop": 1}
+        pages = MountPages(
+            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
+        )
+        return Engine(self.manifest, self.source, self.disks, pages, ThreadRunner(pools), limits, time.monotonic)
+
+    def _mount(self, engine: Engine) -> None:
+        about = About(
+            self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts
+        )
+        virtual = VirtualFiles(Control(engine, about), os.getuid(), os.getgid())
+        options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
+        if self.config.allow_other:
+            options.add("allow_other")
+        try:
+            self.channel.mount(Handlers(engine, virtual), self.config.mountpoint, options)
+        except (OSError, RuntimeError) as error:
+            raise MlfsError(
+                f"{self.config.mountpoint} cannot be mounted: {error}",
+                "see the lines above, or try `fusermount3 --version` and `ls -l /dev/fuse`",
+                ExitCode.MOUNT_POINT,
+            ) from error
+
+    async def _announce(self) -> None:
+        """Say that we serve, once the mount has answered."""
+        mountpoint = os.fsencode(self.config.mountpoint)
+        await trio.to_thread.run_sync(os.stat, mountpoint + b"/.mlfs/status", abandon_on_cancel=True)
+        _raise_readahead(mountpoint)
+        gc.collect()
+        gc.freeze()  # what exists now lives as long as the mount: no collection needs to look at it again
+        self.report(
+            {
+                "serving": {
+                    "pid": os.getpid(),
+                    "files": self.manifest.n_files,
+                    "bytes": self.manifest.total_bytes,
+                    "how": self.how,
+                }
+            }
+        )
+        log.info("serving %s at %s", self.config.source, self.config.mountpoint)
+
+    async def _stop_on_signal(self, engine: Engine) -> None:
+        """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then detach."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                log.info("%s: stopping", signal.Signals(number).name)
+                engine.stop_prefetching(True)
+                break
+            with trio.move_on_after(STOP_PATIENCE_S):
+                while not await trio.to_thread.run_sync(mounts.unmount, self.config.mountpoint):
+                    await self._say_who_reads()
+                    await trio.sleep(0.2)
+                await trio.sleep_forever()  # the channel notices that the mount is gone
+            log.warning("detaching with files still open")
+            self.channel.stop()
+
+    async def _say_who_reads(self) -> None:
+        for pid, name, what in await trio.to_thread.run_sync(mounts.users_of, self.config.mountpoint, {os.getpid()}):
+            log.info("in use by %d (%s): %s", pid, name, what)
+
+
+def _raise_readahead(mountpoint: bytes) -> None:
+    """Large files read by ranges profit from longer requests; only root may ask for it, and it is no failure otherwise."""
+    device = os.stat(mountpoint).st_dev
+    path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    try:
+        with open(path, "w") as setting:
+            setting.write(str(READAHEAD_KB))
+    except OSError as error:
+        log.debug("read-ahead stays as it is: %s", error)
+
+
+def _log_to(path: str | None) -> None:
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if path is not None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        handlers = [logging.handlers.RotatingFileHandler(path, maxBytes=16 << 20, backupCount=1)]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
+
+
+def main() -> int:
+    """`python -m mountd.daemon --config-fd N --status-fd M`: started by `mlfs mount`."""
+    parser = argparse.ArgumentParser(description="the daemon of one mlfs mount; started by `mlfs mount`")
+    parser.add_argument("--config-fd", type=int, required=True)
+    parser.add_argument("--status-fd", type=int, required=True)
+    args = parser.parse_args()
+    with open(args.config_fd, encoding="ascii") as pipe:
+        config = MountConfig.from_json(pipe.read())
+    status = open(args.status_fd, "w", encoding="ascii", buffering=1)  # noqa: SIM115 - closed when we serve
+
+    def report(message: dict[str, object]) -> None:
+        if status.closed:
+            return
+        try:
+            status.write(json.dumps(message) + "\n")
+            if "serving" in message or "error" in message:
+                status.close()
+        except BrokenPipeError:
+            log.debug("nobody listens any more")
+
+    _log_to(config.log_file)
+    try:
+        return serve(config, report)
+    except MlfsError as error:
+        report({"error": {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}})
+        return int(error.exit_code)
+    except Exception as error:
+        log.exception("the daemon failed")
+        report({"error": {"message": f"the daemon failed: {error!r}", "hint": f"see {config.log_file}", "exit_code": 1}})
+        return int(ExitCode.FAILURE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""What the requests of the kernel mean: lookup, attributes, directories, open, read, release. No binding is imported.
+
+In: requests from a channel. Out: entries, attributes, bytes; OSError with the errno to answer with. The data tree comes from
+the manifest, the bytes from the engine, the control directory from mountd.virtual.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlfs.engine.demand import FIRST_LARGE_HANDLE
+from mlfs.engine.engine import Engine
+from mlfs.engine.pagecache import Buffer
+from mountd.inodes import (
+    FIRST_VIRTUAL,
+    FIRST_VIRTUAL_HANDLE,
+    ROOT_INODE,
+    entry_of,
+    entry_of_handle,
+    generation_of_handle,
+    handle_of,
+    inode_of,
+)
+from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
+
+
+class Attributes(NamedTuple):
+    """Attributes of an inode, as stat(2) names them; times in ns."""
+
+    inode: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    frozen: bool  # whether the kernel may cache them
+
+
+class Opened(NamedTuple):
+    """A handle, and whether the kernel must pass every read on."""
+
+    handle: int
+    direct: bool
+
+
+class Handlers:
+    """Requests of one mount. Methods raise OSError; those that may wait are async."""
+
+    def __init__(self, engine: Engine, virtual: VirtualFiles) -> None:
+        self.engine = engine
+        self.manifest = engine.manifest
+        self.virtual = virtual
+
+    # -- names and attributes
+
+    def lookup(self, parent: int, name: bytes) -> int:
+        """The inode of a name, 0 when there is none."""
+        if parent >= FIRST_VIRTUAL:
+            return self.virtual.lookup(parent, name)
+        if parent == ROOT_INODE and name == CONTROL_DIRECTORY:
+            return self.virtual.root
+        if name == b"." or name == b"..":
+            entry = entry_of(parent)
+            return inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
+        entry = self.manifest.lookup(entry_of(parent), name)
+        return inode_of(entry) if entry >= 0 else 0
+
+    def attributes(self, inode: int) -> Attributes:
+        """Attributes of an inode that the kernel knows."""
+        if inode >= FIRST_VIRTUAL:
+            node = self.virtual.node(inode)
+            times = self.virtual.started_ns
+            return Attributes(
+                inode, node.mode, 1, self.virtual.owner_uid, self.virtual.owner_gid, 0, 0, times, times, False
+            )
+        m, entry = self.manifest, entry_of(inode)
+        mode = m.mode_view[entry]
+        rdev = 0 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else m.rdev(entry)
+        return Attributes(
+            inode, mode, m.nlink_view[entry], m.uid_view[entry], m.gid_view[entry], rdev,
+            m.size_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
+        )  # fmt: skip
+
+    def readlink(self, inode: int) -> bytes:
+        """The target of a symbolic link."""
+        return self.manifest.target(entry_of(inode))
+
+    def check_directory(self, inode: int) -> None:
+        """Before readdir."""
+        mode = self.virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
+        if not stat.S_ISDIR(mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def directory(self, inode: int, start: int) -> Iterator[tuple[bytes, int, int]]:
+        """Entries of a directory from position `start`: (name, inode, position of the next). The order never changes."""
+        if inode >= FIRST_VIRTUAL:
+            for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
+                yield name, child, position + 1
+            return
+        children = self.manifest.children(entry_of(inode))
+        name_of = self.manifest.name
+        hide = inode == ROOT_INODE
+        for position in range(start, len(children)):
+            entry = children[position]
+            name = name_of(entry)
+            if hide and name == CONTROL_DIRECTORY:
+                continue
+            yield name, entry + 1, position + 1
+
+    # -- files
+
+    def open_staged(self, inode: int, flags: int, pid: int) -> Opened | None:
+        """Open without waiting: None when the bytes are not in place or the file is special."""
+        if inode >= FIRST_VIRTUAL:
+            return None
+        if flags & WRITING:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        entry = inode - 1
+        if not self.engine.demand.hit(entry):
+            return None
+        self.engine.opened(entry, pid)
+        return Opened(handle_of(entry, self.manifest.generation_view[entry]), False)
+
+    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
+        """Open, waiting for the bytes if need be."""
+        if inode >= FIRST_VIRTUAL:
+            return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
+        entry = entry_of(inode)
+        handle = await self.engine.demand.open(entry)
+        self.engine.opened(entry, pid)
+        return Opened(handle or handle_of(entry, self.manifest.generation_view[entry]), False)
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
+        """Bytes that the kernel does not have."""
+        if handle >= FIRST_VIRTUAL_HANDLE:
+            return self.virtual.read(handle, offset, size)
+        if handle >= FIRST_LARGE_HANDLE:
+            return await self.engine.demand.read_large(handle, offset, size)
+        return await self.engine.demand.read(
+            entry_of_handle(handle), generation_of_handle(handle), offset, size
+        )
+
+    async def write(self, handle: int, data: bytes) -> int:
+        """Only the control file takes writes."""
+        if handle < FIRST_VIRTUAL_HANDLE:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return await self.virtual.write(handle, data)
+
+    def release(self, handle: int) -> None:
+        """The last descriptor of an open file was closed."""
+        if handle >= FIRST_VIRTUAL_HANDLE:
+            self.virtual.release(handle)
+        elif handle >= FIRST_LARGE_HANDLE:
+            self.engine.released(self.engine.demand.close_large(handle))
+        else:
+            self.engine.released(entry_of_handle(handle))
+
+    def statvfs(self) -> os.statvfs_result:
+        """Sizes of the source file system (blocking)."""
+        return self.engine.source.statvfs()

@@ -1,0 +1,40 @@
+"""Inode and handle numbers of a mount: plain arithmetic, so no table grows and a new server would use the same numbers.
+
+Inodes: 1 is the root, entry + 1 a manifest entry; virtual files (the control directory) start at FIRST_VIRTUAL.
+Handles of data files carry the entry and the generation of its content; large and virtual files have counted handles.
+"""
+
+from __future__ import annotations
+
+from mlfs.engine.demand import FIRST_LARGE_HANDLE
+
+ROOT_INODE = 1
+FIRST_VIRTUAL = 1 << 48
+FIRST_VIRTUAL_HANDLE = FIRST_LARGE_HANDLE << 1
+_GENERATION_SHIFT = 40
+_ENTRY_MASK = (1 << _GENERATION_SHIFT) - 1
+
+
+def inode_of(entry: int) -> int:
+    """The inode of a manifest entry."""
+    return entry + 1
+
+
+def entry_of(inode: int) -> int:
+    """The manifest entry of an inode below FIRST_VIRTUAL."""
+    return inode - 1
+
+
+def handle_of(entry: int, generation: int) -> int:
+    """The handle of an open data file: stateless."""
+    return entry | generation << _GENERATION_SHIFT
+
+
+def entry_of_handle(handle: int) -> int:
+    """The entry a stateless handle stands for."""
+    return handle & _ENTRY_MASK
+
+
+def generation_of_handle(handle: int) -> int:
+    """The generation of the content it was opened with."""
+    return handle >> _GENERATION_SHIFT

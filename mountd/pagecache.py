@@ -1,0 +1,103 @@
+"""The page cache of our own mount, filled and emptied by FUSE notifications.
+
+In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache; the
+binding's two notifications are passed in, so that either channel can serve.
+
+What the kernel asks for: it takes pages only for an inode it has looked up, and completes a file's last page only when it
+knows the file's size. So an inode it does not know, or whose attributes went with its pages, is first looked up through
+our own mount (a request that the loop answers; hence worker threads only).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+
+from mlfs.engine.pagecache import Buffer
+from mlfs.manifest import Manifest
+from mountd.inodes import inode_of
+
+log = logging.getLogger("mlfs.pagecache")
+
+PIECE_BYTES = 8 << 20
+
+
+class MountPages:
+    """Pages of one mount.
+
+    Args:
+        mountpoint: absolute path of the mount.
+        store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
+        invalidate: (inode), the binding's FUSE_NOTIFY_INVAL_INODE: pages and attributes.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        mountpoint: bytes,
+        store: Callable[[int, int, Buffer], None],
+        invalidate: Callable[[int], None],
+    ) -> None:
+        self.manifest = manifest
+        self._prefix = mountpoint.rstrip(b"/") + b"/"
+        self._store = store
+        self._invalidate = invalidate
+        self._attributes_gone = bytearray(len(manifest))
+        self.pushed = 0
+        self.refused = 0
+
+    def push(self, entry: int, offset: int, data: Buffer) -> bool:
+        """See PageCache."""
+        if self._attributes_gone[entry]:
+            self._look_up(entry)
+        try:
+            self._push_pieces(entry, offset, data)
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                return self._refuse(entry, error)
+            try:
+                self._look_up(entry)
+                self._push_pieces(entry, offset, data)
+            except OSError as second:
+                return self._refuse(entry, second)
+        self.pushed += 1
+        return True
+
+    def drop(self, entry: int) -> None:
+        """See PageCache."""
+        self._attributes_gone[entry] = 1
+        try:
+            self._invalidate(inode_of(entry))
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the inode, so it has no pages of it
+                log.warning("pages of %r could not be dropped: %s", self.manifest.path(entry), error)
+
+    def replace(self, entry: int) -> None:
+        """See PageCache."""
+        self.drop(entry)
+        self._look_up(entry)
+
+    def _push_pieces(self, entry: int, offset: int, data: Buffer) -> None:
+        inode = inode_of(entry)
+        if len(data) <= PIECE_BYTES:
+            self._store(inode, offset, data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            self._store(inode, offset + start, view[start : start + PIECE_BYTES])
+
+    def _look_up(self, entry: int) -> None:
+        """Make the kernel know the inode and its attributes."""
+        try:
+            os.stat(self._prefix + self.manifest.path(entry), follow_symlinks=False)
+            self._attributes_gone[entry] = 0
+        except OSError as error:
+            log.debug("look-up of %r through the mount: %s", self.manifest.path(entry), error)
+
+    def _refuse(self, entry: int, error: OSError) -> bool:
+        self.refused += 1
+        if self.refused == 1:
+            log.warning("the kernel refused pages of %r: %s (further ones are counted)", self.manifest.path(entry), error)
+        return False

@@ -1,0 +1,249 @@
+"""The status of a mount as JSON and as Prometheus metrics.
+
+In: the engine's state. Out: plain dicts and text, made when somebody reads them. Called by mountd.control, on the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import mlfs
+from mlfs.engine.engine import Engine
+from mlfs.engine.job import JobRun, JobState
+from mlfs.engine.table import State
+from mlfs.plan.placement import pfs_bound_bytes
+
+Json = dict[str, object]
+
+MISSING_PREDICTION = (
+    "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is fetched"
+    " ahead. Likely: another seed, set_epoch is not called, another world size or batch size, or shuffle is off."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What never changes while a mount lives."""
+
+    source: str
+    mountpoint: str
+    how: str
+    started: float
+    requests: Callable[[], dict[str, int]]
+
+
+def status(engine: Engine, about: About) -> Json:
+    """Everything `mlfs status` shows."""
+    table, counters = engine.table, engine.counters
+    return {
+        "version": mlfs.__version__,
+        "pid": os.getpid(),
+        "source": about.source,
+        "mountpoint": about.mountpoint,
+        "state": "draining" if engine.prefetcher.stopped else "serving",
+        "uptime_s": round(time.time() - about.started, 3),
+        "messages": messages(engine),
+        "jobs": [job_status(engine, job) for job in engine.jobs.values()],
+        "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
+        "fetches": counters.all.as_dict()["fetches"],
+        "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
+        "pfs": pfs_status(engine),
+        "tiers": tiers_status(engine),
+        "staging": {"capacity_bytes": table.window_capacity_bytes, "used_bytes": table.window_bytes},
+        "manifest": {
+            "files": engine.manifest.n_files,
+            "bytes": engine.manifest.total_bytes,
+            "how": about.how,
+            "changed": engine.changed_files,
+        },
+        "errors": dict(counters.errors),
+        "requests": about.requests(),
+        "memory": {"rss_bytes": rss_bytes()},
+    }
+
+
+def messages(engine: Engine) -> list[str]:
+    """What a person should know, in plain words."""
+    if not engine.jobs:
+        return ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
+    said = []
+    for job in engine.jobs.values():
+        if job.state == JobState.DRIFTING:
+            recent = job.matcher.recent
+            percent = 100 * (job.matcher.agreement or 0.0)
+            said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=len(recent)))
+    if engine.changed_files:
+        said.append(f"{engine.changed_files} files changed at the source since the scan; readers got the new content")
+    return said
+
+
+def job_status(engine: Engine, job: JobRun) -> Json:
+    """One job's part of the status."""
+    matcher = job.matcher
+    return {
+        "name": job.spec.name,
+        "state": str(job.state),
+        "agreement": round(matcher.agreed / matcher.observed, 6) if matcher.observed else 0.0,
+        "agreement_recent": round(matcher.agreement or 0.0, 6),
+        "observed_opens": matcher.observed,
+        "epochs": job.spec.epochs,
+        "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
+        "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
+        "spec": job.spec.model_dump(mode="json"),
+    }
+
+
+def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
+    """How far one rank is, and how far ahead of it samples are staged."""
+    progress = job.matcher.ranks[index]
+    epoch = job.epoch_of(progress.frontier)
+    length = max(1, job.streams.length(epoch))
+    offset = progress.frontier - job.base(epoch)
+    batch = job.spec.batch_size
+    samples, staged_bytes = staged_ahead(engine, job, index)
+    rate = job.rates.get(index, 0.0)
+    return {
+        "rank": job.spec.ranks[index],
+        "epoch": epoch,
+        "step": min(offset, length) // batch,
+        "position": offset,
+        "samples_per_epoch": length,
+        "steps_per_epoch": -(-length // batch),
+        "agreement": round(progress.agreed / progress.observed, 6) if progress.observed else 0.0,
+        "ahead": {
+            "samples": samples,
+            "bytes": staged_bytes,
+            "seconds": round(samples / rate, 3) if rate > 0 else None,
+        },
+    }
+
+
+def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
+    """Samples and bytes that lie in the page cache for the rank, from its next read on without a gap."""
+    position, samples, total = job.matcher.ranks[index].frontier, 0, 0
+    state, sizes = engine.table.state, engine.table.sizes
+    while position < job.cursors[index]:
+        epoch = job.index_at(position)
+        if epoch is None:
+            break
+        for entry in epoch.ids[index][position - epoch.base : job.cursors[index] - epoch.base].tolist():
+            if entry >= 0:
+                if state[entry] not in (State.STAGED, State.KEPT, State.RECENT):
+                    return samples, total
+                samples += 1
+                total += sizes[entry]
+            position += 1
+    return samples, total
+
+
+def pfs_status(engine: Engine) -> Json:
+    """Bytes read from the PFS, beside the least that any cache of this size could do with."""
+    capacity = engine.table.ram_capacity_bytes + sum(disk.tier.capacity_bytes for disk in engine.disks)
+    by_epoch: dict[int, int] = {}
+    stream_bytes = 0
+    epoch = 0
+    for job in engine.jobs.values():
+        for number, count in job.pfs_bytes_by_epoch.items():
+            by_epoch[number] = by_epoch.get(number, 0) + count
+        epoch = max(epoch, job.current_epochs()[1])
+        stream_bytes += job.stream_bytes
+    return {
+        "total_bytes": engine.counters.all.fetches["pfs"].bytes,
+        "epoch_bytes": by_epoch.get(epoch, 0),
+        "bound_bytes": pfs_bound_bytes(stream_bytes, capacity),
+        "epoch": epoch,
+        "by_epoch": {str(number): count for number, count in sorted(by_epoch.items())},
+    }
+
+
+def tiers_status(engine: Engine) -> list[Json]:
+    """How full each storage class is."""
+    table = engine.table
+    tiers: list[Json] = [
+        {
+            "name": "ram",
+            "capacity_bytes": table.ram_capacity_bytes,
+            "used_bytes": table.kept_bytes,
+            "promised_bytes": table.promised_bytes,
+            "samples": table.kept_samples,
+            "errors": 0,
+        }
+    ]
+    for index, disk in enumerate(engine.disks):
+        tiers.append(
+            {
+                "name": disk.tier.name,
+                "capacity_bytes": disk.tier.capacity_bytes,
+                "used_bytes": disk.tier.used_bytes,
+                "samples": table.disk.count(index + 1),
+                "errors": disk.tier.errors,
+            }
+        )
+    return tiers
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class _EngineCollector(Collector):
+    """Turns the counters into Prometheus families."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        engine = self.engine
+        reads = CounterMetricFamily("mlfs_reads", "Opens by where the bytes were", labels=["route"])
+        read_bytes = CounterMetricFamily("mlfs_read_bytes", "Bytes of those opens", labels=["route"])
+        for route, tally in engine.counters.all.reads.items():
+            reads.add_metric([route], tally.count)
+            read_bytes.add_metric([route], tally.bytes)
+        fetches = CounterMetricFamily("mlfs_fetches", "Samples fetched by where from", labels=["route"])
+        fetched = CounterMetricFamily("mlfs_fetched_bytes", "Bytes of those fetches", labels=["route"])
+        for route, tally in engine.counters.all.fetches.items():
+            fetches.add_metric([route], tally.count)
+            fetched.add_metric([route], tally.bytes)
+        yield from (reads, read_bytes, fetches, fetched)
+        stalls = engine.counters.all.stalls
+        yield CounterMetricFamily("mlfs_stalls", "Reads that had to wait", value=stalls.count)
+        yield CounterMetricFamily("mlfs_stall_seconds", "Seconds readers waited", value=stalls.total_s)
+        errors = CounterMetricFamily("mlfs_errors", "Failures by kind", labels=["kind"])
+        for kind, count in engine.counters.errors.items():
+            errors.add_metric([kind], count)
+        yield errors
+        yield from self._gauges()
+
+    def _gauges(self) -> Iterator[Metric]:
+        table = self.engine.table
+        yield GaugeMetricFamily("mlfs_staging_bytes", "Bytes in the staging window", value=table.window_bytes)
+        used = GaugeMetricFamily("mlfs_tier_bytes", "Bytes held by a tier", labels=["tier"])
+        for tier in tiers_status(self.engine):
+            used.add_metric([str(tier["name"])], float(str(tier["used_bytes"])))
+        yield used
+        agreement = GaugeMetricFamily("mlfs_agreement", "Share of opens that were predicted", labels=["job"])
+        epoch = GaugeMetricFamily("mlfs_epoch", "Epoch of a rank", labels=["job", "rank"])
+        for job in self.engine.jobs.values():
+            if job.matcher.observed:
+                agreement.add_metric([job.spec.name], job.matcher.agreed / job.matcher.observed)
+            for rank, progress in zip(job.spec.ranks, job.matcher.ranks, strict=True):
+                epoch.add_metric([job.spec.name, str(rank)], job.epoch_of(progress.frontier))
+        yield agreement
+        yield epoch
+        yield GaugeMetricFamily("mlfs_rss_bytes", "Resident memory of the daemon", value=rss_bytes())
+
+
+def metrics(engine: Engine) -> bytes:
+    """Prometheus text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_EngineCollector(engine))
+    return generate_latest(registry)

@@ -1,0 +1,169 @@
+"""The control directory MOUNT/.mlfs: there for whoever names it, in no listing of the root.
+
+control          write one JSON object a line; read the last answer
+status           JSON        metrics   Prometheus text
+jobs/NAME.json   the specification as understood, with its state
+order/NAME/EPOCH/RANK        the predicted order, a path a line
+
+In: lookups, opens, reads and writes from the handlers. Out: text made when a file is opened, by the functions of
+mountd.control. Virtual inodes are given out on lookup and taken back when the kernel forgets them.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import time
+
+from typing import NamedTuple, Protocol
+
+from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
+
+CONTROL_DIRECTORY = b".mlfs"
+Path = tuple[bytes, ...]
+_DIRECTORY = stat.S_IFDIR | 0o555
+_FILE = stat.S_IFREG | 0o444
+_CONTROL = stat.S_IFREG | 0o644
+
+
+class Contents(Protocol):
+    """What the control directory shows: implemented by mountd.control."""
+
+    def listing(self, path: Path) -> list[bytes] | None:
+        """Names in a directory, None when the path is no directory."""
+
+    def has_file(self, path: Path) -> bool:
+        """Whether the path is a file."""
+
+    async def text(self, path: Path) -> bytes:
+        """A file's content now."""
+
+    async def command(self, line: bytes) -> None:
+        """Carry out a line written to control. Raises OSError(EINVAL) when it is refused."""
+
+
+class Node(NamedTuple):
+    """A path below the control directory and its mode."""
+
+    path: Path
+    mode: int
+
+
+class Handle:
+    """An open virtual file: what it read when it was opened, what was written and is not a whole line yet."""
+
+    __slots__ = ("pending", "text", "writable")
+
+    def __init__(self, text: bytes, writable: bool) -> None:
+        self.text = text
+        self.writable = writable
+        self.pending = b""
+
+
+class VirtualFiles:
+    """Inodes and handles of the control directory.
+
+    Args:
+        owner_uid, owner_gid: who mounted; besides root the only one who may write.
+    """
+
+    def __init__(self, contents: Contents, owner_uid: int, owner_gid: int) -> None:
+        self.contents = contents
+        self.owner_uid = owner_uid
+        self.owner_gid = owner_gid
+        self.started_ns = time.time_ns()
+        self.root = FIRST_VIRTUAL
+        self._nodes: dict[int, Node] = {self.root: Node((), _DIRECTORY)}
+        self._inodes: dict[Path, int] = {(): self.root}
+        self._looked_up: dict[int, int] = {}
+        self._next = itertools.count(FIRST_VIRTUAL + 1)
+        self._handles: dict[int, Handle] = {}
+        self._next_handle = itertools.count(FIRST_VIRTUAL_HANDLE)
+
+    def node(self, inode: int) -> Node:
+        """Raises ESTALE for an inode that was forgotten."""
+        try:
+            return self._nodes[inode]
+        except KeyError:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+
+    def lookup(self, parent: int, name: bytes) -> int:
+        """The inode of a name, 0 when there is none. Counts as one look-up by the kernel."""
+        path = (*self.node(parent).path, name)
+        mode = self._mode(path)
+        if mode == 0:
+            return 0
+        inode = self._inodes.get(path)
+        if inode is None:
+            inode = self._inodes[path] = next(self._next)
+            self._nodes[inode] = Node(path, mode)
+        self._looked_up[inode] = self._looked_up.get(inode, 0) + 1
+        return inode
+
+    def forget(self, inode: int, count: int) -> None:
+        """The kernel forgot `count` look-ups."""
+        left = self._looked_up.get(inode, 0) - count
+        if left > 0:
+            self._looked_up[inode] = left
+            return
+        self._looked_up.pop(inode, None)
+        if inode != self.root and inode in self._nodes:
+            del self._inodes[self._nodes.pop(inode).path]
+
+    def children(self, inode: int) -> list[tuple[bytes, int]]:
+        """Names and inodes of a directory; each counts as looked up."""
+        names = self.contents.listing(self.node(inode).path) or []
+        return [(name, self.lookup(inode, name)) for name in names]
+
+    def _mode(self, path: Path) -> int:
+        if self.contents.listing(path) is not None:
+            return _DIRECTORY
+        if not self.contents.has_file(path):
+            return 0
+        return _CONTROL if path == (b"control",) else _FILE
+
+    # -- open files
+
+    async def open(self, inode: int, writing: bool, uid: int) -> int:
+        """A handle. Raises EACCES for writing to anything but control, and by others than root and the owner."""
+        node = self.node(inode)
+        if writing and (node.path != (b"control",) or uid not in (0, self.owner_uid)):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        text = await self.contents.text(node.path)
+        handle = next(self._next_handle)
+        self._handles[handle] = Handle(text, writing)
+        return handle
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        """A part of what the file held when it was opened."""
+        return self._handles[handle].text[offset : offset + size]
+
+    def release(self, handle: int) -> None:
+        """Close."""
+        self._handles.pop(handle, None)
+
+    async def write(self, handle: int, data: bytes) -> int:
+        """Carry out the whole lines written so far. A last line without newline counts as whole if it parses.
+
+        Raises: EINVAL for a line that is refused (control says why).
+        """
+        state = self._handles[handle]
+        *lines, rest = (state.pending + data).split(b"\n")
+        state.pending = b""
+        for line in lines:
+            if line.strip():
+                await self.contents.command(line)
+        if rest.strip():
+            if len(data) % 4096 == 0 and not _closes(rest):
+                state.pending = rest  # a long line that was cut by the writer's buffer or the kernel
+            else:
+                await self.contents.command(rest)
+        return len(data)
+
+
+def _closes(line: bytes) -> bool:
+    return line.rstrip().endswith(b"}")
+
+
