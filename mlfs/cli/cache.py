@@ -1,0 +1,179 @@
+"""`mlfs cache list|verify|clear DIR`: what lies on disk in a cache directory.
+
+In: parsed arguments from `mlfs.cli.main`. Out: a table or JSON on stdout, an exit code. The work is done by
+`mlfs.tiers.upkeep`. Errors leave as MlfsError for the main program to print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from mlfs.errors import CacheError, ConfigError, ExitCode
+from mlfs.tiers import catalogue, upkeep
+from mlfs.tiers.catalogue import SourceDir
+from mlfs.tiers.upkeep import Store
+
+_PROGRESS_AFTER_S = 2.0
+_SHOWN_FAULTS = 20
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `cache` and its actions; `run` is left in the arguments as `run`."""
+    parser = subparsers.add_parser(
+        "cache",
+        help="list, verify or clear what lies in a cache directory",
+        description="Look after a cache directory.",
+    )
+    parser.set_defaults(run=run)
+    actions = parser.add_subparsers(dest="cache_action", metavar="ACTION", required=True)
+    texts = {
+        "list": "show whose copies lie in DIR, how many and how large",
+        "verify": "read and check every copy in DIR; damaged ones are removed",
+        "clear": "remove all copies from DIR; nothing that mlfs did not make is touched",
+    }
+    for name, text in texts.items():
+        action = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        action.add_argument("directory", metavar="DIR", help="the directory given to --ssd or --lmdb")
+        action.add_argument("--source", metavar="PATH", help="only the copies of this source")
+        if name != "clear":
+            action.add_argument("--json", action="store_true", help="print JSON")
+        if name == "verify":
+            action.add_argument("--keep", action="store_true", help="leave damaged copies where they are")
+        if name == "clear":
+            action.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the arguments say. Returns 1 when verify found damage or clear was declined, else 0.
+
+    Raises CacheError (no cache there, in use by a mount) or ConfigError (clear without a terminal and without --yes).
+    """
+    sources = _chosen(args.directory, args.source)
+    if args.cache_action == "list":
+        return _list(sources, args.json)
+    if args.cache_action == "verify":
+        return _verify(sources, args.json, args.keep)
+    return _clear(sources, args.directory, args.yes)
+
+
+def _chosen(directory: str, source: str | None) -> list[SourceDir]:
+    sources = catalogue.find_sources(directory)
+    if source is None:
+        return sources
+    # As given, or as a mount would name it.
+    names = {catalogue.source_hash(source), catalogue.source_hash(os.path.realpath(source))}
+    chosen = [entry for entry in sources if os.path.basename(entry.path) in names]
+    if not chosen:
+        raise CacheError(f"no copies of {source} in {directory}", "`mlfs cache list` shows whose copies are there")
+    return chosen
+
+
+def _label(source: SourceDir) -> str:
+    """The source's path for people: bytes that are not text are shown escaped."""
+    if source.source is None:
+        return f"unknown source in {source.path}"
+    return source.source.encode("utf-8", "backslashreplace").decode()
+
+
+def _list(sources: list[SourceDir], as_json: bool) -> int:
+    found = [store for source in sources for store in upkeep.stores(source)]
+    if as_json:
+        print(json.dumps([_as_dict(store) for store in found], indent=2))
+        return ExitCode.OK
+    rows = [("SOURCE", "KIND", "SAMPLES", "SIZE", "NEWEST")]
+    for store in found:
+        newest = datetime.fromtimestamp(store.newest_ns / 1e9).strftime("%Y-%m-%d %H:%M")
+        samples = str(store.samples) if store.samples >= 0 else "damaged"
+        rows.append((_label(store.source), str(store.kind), samples, _human(store.used_bytes), newest))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        print(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}")
+    return ExitCode.OK
+
+
+def _as_dict(store: Store) -> dict[str, Any]:
+    return {
+        "source": store.source.source,
+        "kind": str(store.kind),
+        "samples": store.samples if store.samples >= 0 else None,
+        "bytes": store.used_bytes,
+        "newest": datetime.fromtimestamp(store.newest_ns / 1e9, UTC).isoformat(),
+    }
+
+
+def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
+    report = []
+    faults: list[str] = []
+    for store in (store for source in sources for store in upkeep.stores(source)):
+        right = damaged = 0
+        for fault in _with_progress(upkeep.verify(store, keep=keep), store):
+            if fault is None:
+                right += 1
+                continue
+            damaged += 1
+            if len(faults) < _SHOWN_FAULTS:
+                faults.append(fault)
+        report.append({"source": store.source.source, "kind": str(store.kind), "right": right, "damaged": damaged})
+        if not as_json:
+            fate = "" if not damaged else ", left in place" if keep else ", removed"
+            print(f"{_label(store.source)} ({store.kind}): {right} right, {damaged} damaged{fate}")
+    if as_json:
+        print(json.dumps({"stores": report, "faults": faults}, indent=2))
+    else:
+        for fault in faults:
+            print(f"  {fault.encode('utf-8', 'backslashreplace').decode()}")
+    return ExitCode.FAILURE if faults else ExitCode.OK
+
+
+def _with_progress(verdicts: Iterator[str | None], store: Store) -> Iterator[str | None]:
+    """Pass the verdicts on; on a terminal, show a bar if it takes longer than 2 s."""
+    started_s = time.monotonic()
+    done = 0
+    for verdict in verdicts:
+        yield verdict
+        done += 1
+        if time.monotonic() - started_s > _PROGRESS_AFTER_S and sys.stderr.isatty():
+            break
+    else:
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"verifying {store.kind}", total=max(store.samples, done), completed=done)
+        for verdict in verdicts:
+            yield verdict
+            progress.advance(task)
+
+
+def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
+    found = [store for source in sources for store in upkeep.stores(source)]
+    size = _human(sum(store.used_bytes for store in found))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("clear asks before it removes anything, and there is no terminal", "give --yes")
+        print(f"{directory} holds {size} of copies of {len(sources)} source(s):")
+        for source in sources:
+            print(f"  {_label(source)}")
+        if input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("Nothing was removed.")
+            return ExitCode.FAILURE
+    for source in sources:
+        upkeep.clear(source)
+    print(f"Removed {size}.")
+    return ExitCode.OK
+
+
+def _human(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
