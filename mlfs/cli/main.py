@@ -1,0 +1,106 @@
+"""The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
+
+In: argv. Out: an exit code (docs/exit-codes.md). Called by the `mlfs` script and `python -m mlfs.cli.main`.
+A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. These modules
+import whatever is heavy inside of `run`, so that `mlfs --help` and shell completion are quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import mlfs
+from mlfs.cli import mount, register, status, unmount
+from mlfs.errors import ExitCode, MlfsError
+
+_DESCRIPTION = """\
+Mount a directory of training files read-only, tell it the seed of the training job, and have each file in memory
+just before the job reads it. The training script stays as it is.
+"""
+
+_EPILOG = """\
+the whole way:
+  mlfs mount /data/imagenet
+  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
+      --world-size 4 --ranks 0-3
+  torchrun --nproc-per-node 4 train.py
+  mlfs status /data/imagenet
+  mlfs unmount /data/imagenet
+
+mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
+"""
+
+# Commands whose modules are too heavy to import for a help text: (module, one line).
+_HEAVY = {"cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory")}
+
+
+def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser for this command line; heavy sub-commands are filled in only when they are named in it."""
+    parser = argparse.ArgumentParser(
+        prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
+    parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    mount.add_parser(commands)
+    register.add_parser(commands)
+    register.add_unregister_parser(commands)
+    status.add_parser(commands)
+    unmount.add_parser(commands)
+    for name, (module, line) in _HEAVY.items():
+        if name in argv:
+            importlib.import_module(module).add_parser(commands)
+        else:
+            commands.add_parser(name, help=line)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code. Bad usage leaves through argparse's own SystemExit(2)."""
+    argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        # Paths may hold any bytes; they are printed as they are.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
+    debug = False
+    try:
+        args = build_parser(argv).parse_args(argv)
+        debug = args.debug
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        return _complain("interrupted", ExitCode.INTERRUPTED, debug)
+    except MlfsError as error:
+        return _complain(str(error), error.exit_code, debug)
+    except Exception as error:
+        hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
+        return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
+
+
+def _complain(text: str, code: ExitCode, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    # A name with a newline in it must not make two lines of one error.
+    print(f"mlfs: {one_line(text)}", file=sys.stderr)
+    return code
+
+
+def one_line(text: str) -> str:
+    """The text with control characters shown as escapes."""
+    return "".join(char if char >= " " and char != "\x7f" else repr(char)[1:-1] for char in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

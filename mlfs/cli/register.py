@@ -1,0 +1,241 @@
+"""`mlfs register MOUNT ...` and `mlfs unregister MOUNT [NAME]`: tell a mount what a training job will read.
+
+In: parsed arguments, the environment (--from-env), a JSON file. Out: one JSON line on the mount's control file; what
+the mount understood and the first paths that it predicts for each rank, on stdout. Called by `mlfs.cli.main`.
+The values are judged by the mount, not here: it knows the samplers, and its control file answers scripts the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from mlfs.errors import ConfigError, ExitCode, JobError
+
+_EPILOG = """\
+examples:
+  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
+      --world-size 4 --ranks 0-3
+  mlfs register /data/imagenet --name val --root val --sampler sequential --epochs 90 --batch-size 256 \\
+      --world-size 1 --ranks 0
+  mlfs register /data/imagenet --from-env --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64
+  mlfs register /data/imagenet --json-file job.json --start-epoch 12      resume: register again
+
+Compare the first paths that are printed with what the script reads first: when they differ, the seed, the number of
+ranks or the layout are not those of the script. Registering a name again replaces that job.
+
+--from-env takes --world-size and --ranks of this node from WORLD_SIZE, LOCAL_WORLD_SIZE and GROUP_RANK (torchrun), or
+from SLURM_NTASKS, SLURM_NTASKS_PER_NODE and SLURM_NODEID (Slurm, one task a rank). Flags win over the environment,
+the environment over --json-file.
+"""
+
+# Flag, metavar, type, help. The field's name is the flag's, with underscores.
+_FIELDS: tuple[tuple[str, str, type, str], ...] = (
+    ("--sampler", "NAME", str, "order of the reads: torch-distributed, sequential, explicit"),
+    ("--seed", "N", int, "the sampler's seed (default: 0)"),
+    ("--epochs", "N", int, "passes over the data in the whole run"),
+    ("--batch-size", "N", int, "samples a step of one rank"),
+    ("--world-size", "N", int, "ranks in the whole job (default: 1)"),
+    ("--name", "NAME", str, "name of the job, for status and unregister (default: default)"),
+    ("--root", "DIR", str, "the data set's directory below MOUNT (default: MOUNT itself)"),
+    ("--layout", "NAME", str, "how paths become samples: imagefolder, sorted (default: imagefolder)"),
+    ("--start-epoch", "N", int, "first epoch, counted from 0, of a resumed run (default: 0)"),
+    ("--start-step", "N", int, "first step in that epoch, counted from 0 (default: 0)"),
+)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `register`."""
+    parser = subparsers.add_parser(
+        "register",
+        help="tell a mount the seed of a training job",
+        description="Register a training job: the mount then knows the order of all its reads and stays ahead of them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    job = parser.add_argument_group("the job, as in the training script")
+    for flag, metavar, kind, text in _FIELDS:
+        job.add_argument(flag, metavar=metavar, type=kind, help=text)
+    job.add_argument("--ranks", metavar="LIST", help="ranks that run on this node: 0-3 or 0,2,5-7 (default: all)")
+    text = "shuffle=True or False of the sampler (default: shuffle)"
+    job.add_argument("--shuffle", action=argparse.BooleanOptionalAction, help=text)
+    text = "drop_last of the sampler (default: no)"
+    job.add_argument("--drop-last", action=argparse.BooleanOptionalAction, help=text)
+    text = "for --sampler explicit: file with one path or index a line for each epoch"
+    job.add_argument("--order-file", metavar="FILE", help=text)
+    text = "for --layout imagefolder: which files are samples (default: torchvision's image extensions)"
+    job.add_argument("--extensions", metavar=".A,.B", help=text)
+    more = parser.add_argument_group("where the values come from")
+    text = "world size and ranks from the launcher's environment (default: no)"
+    more.add_argument("--from-env", action="store_true", help=text)
+    text = "a JSON object with these fields, - for standard input (default: none)"
+    more.add_argument("--json-file", metavar="FILE", help=text)
+    text = "print the JSON that would be written to the mount's control file, and stop (default: no)"
+    more.add_argument("--dry-run", action="store_true", help=text)
+    parser.set_defaults(run=run)
+
+
+def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `unregister`."""
+    parser = subparsers.add_parser(
+        "unregister",
+        help="end a registered job",
+        description="Forget a registered job: nothing more is fetched ahead for it. The mount goes on serving.",
+        epilog="examples:\n  mlfs unregister /data/imagenet\n  mlfs unregister /data/imagenet val",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the job's name (default: the only job)")
+    parser.set_defaults(run=run_unregister)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Register; raises JobError with the field that the mount refused."""
+    command = {"op": "register", **job_fields(args, os.environ)}
+    if args.dry_run:
+        print(json.dumps(command, indent=2))
+        return ExitCode.OK
+    from mlfs.cli import client
+
+    mountpoint = client.require_mount(args.mount)
+    answer = client.send(mountpoint, command)
+    print("\n".join(understood(mountpoint, answer)))
+    return ExitCode.OK
+
+
+def run_unregister(args: argparse.Namespace) -> int:
+    """Unregister."""
+    from mlfs.cli import client
+
+    mountpoint = client.require_mount(args.mount)
+    command = {"op": "unregister"} | ({} if args.name is None else {"name": args.name})
+    client.send(mountpoint, command)
+    print(f"unregistered {args.name or 'the job'} at {mountpoint}")
+    return ExitCode.OK
+
+
+def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of the job that were given: JSON file, then environment, then flags, the later ones winning."""
+    flags = {name: value for name, value in _flag_fields(args).items() if value is not None}
+    fields = _json_fields(args.json_file) if args.json_file is not None else {}
+    if args.from_env and not {"world_size", "ranks"} <= flags.keys():
+        fields |= env_fields(environment)
+    return fields | flags
+
+
+def _flag_fields(args: argparse.Namespace) -> dict[str, Any]:
+    fields = {flag.lstrip("-").replace("-", "_"): None for flag, *_ in _FIELDS}
+    values: dict[str, Any] = {name: getattr(args, name) for name in fields}
+    values |= {"shuffle": args.shuffle, "drop_last": args.drop_last}
+    if args.ranks is not None:
+        values["ranks"] = parse_ranks(args.ranks)
+    if args.order_file is not None:
+        # The daemon has another working directory.
+        values["order_file"] = os.path.abspath(args.order_file)
+    if args.extensions is not None:
+        values["extensions"] = [_extension(part) for part in args.extensions.split(",") if part.strip()]
+    return values
+
+
+def _extension(text: str) -> str:
+    return "." + text.strip().removeprefix(".").lower()
+
+
+def parse_ranks(text: str) -> list[int]:
+    """`0-3` -> [0, 1, 2, 3]; `0,2,5-7` -> [0, 2, 5, 6, 7]."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise ConfigError(f"--ranks: {text!r} is not a list of ranks", "write for example 0-3 or 0,2,5-7")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or high - low >= 2**20:
+            raise ConfigError(f"--ranks: {part.strip()!r} is not a range of ranks", "write for example 0-3")
+        ranks += range(low, high + 1)
+    return sorted(set(ranks))
+
+
+def _json_fields(path: str) -> dict[str, Any]:
+    try:
+        if path == "-":
+            text = sys.stdin.read()
+        else:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read()
+        fields = json.loads(text)
+    except OSError as error:
+        raise ConfigError(f"--json-file {path}: {error.strerror}", "give a readable file, or - for stdin") from None
+    except ValueError as error:
+        raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
+    if not isinstance(fields, dict):
+        raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
+    # A file that was made for the control file itself may have it.
+    fields.pop("op", None)
+    return fields
+
+
+_LAUNCHERS = {
+    "torchrun": ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    "Slurm": ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
+}
+
+
+def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
+    """World size and this node's ranks from the launcher's variables; JobError names what is missing or odd."""
+    missing: dict[str, list[str]] = {}
+    for launcher, names in _LAUNCHERS.items():
+        missing[launcher] = [name for name in names if not environment.get(name)]
+        if not missing[launcher]:
+            return _node_ranks(names, [environment[name] for name in names])
+    # Of a launcher that has set some of its variables, the others are what the user must supply.
+    launcher = min(missing, key=lambda name: len(missing[name]))
+    absent = " and ".join(missing[launcher])
+    message = f"--from-env: {absent} {'is' if len(missing[launcher]) == 1 else 'are'} not set"
+    if len(missing[launcher]) == 3:
+        message = "--from-env: neither torchrun's nor Slurm's variables are set"
+    all_names = "; ".join(", ".join(names) for names in _LAUNCHERS.values())
+    raise JobError(message, f"needed: {all_names}; or give --world-size and --ranks")
+
+
+def _node_ranks(names: tuple[str, ...], texts: list[str]) -> dict[str, Any]:
+    for name, text in zip(names, texts, strict=True):
+        if not (text.isascii() and text.isdecimal()):
+            raise JobError(f"--from-env: {name}={text!r} is not a whole number", "or give --world-size and --ranks")
+    world_size, per_node, node = (int(text) for text in texts)
+    first = node * per_node
+    if per_node < 1 or first + per_node > world_size:
+        values = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
+        message = f"--from-env: {values} do not go together"
+        raise JobError(message, "nodes with different numbers of ranks need --world-size and --ranks")
+    return {"world_size": world_size, "ranks": list(range(first, first + per_node))}
+
+
+def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
+    """What the mount has understood and predicts, for people."""
+    said, first_paths = answer.get("job"), answer.get("first_paths")
+    job: dict[str, Any] = said if isinstance(said, dict) else {}
+    lines = [f"registered job {job.get('name', 'default')} at {mountpoint}; understood as:"]
+    lines += [f"  {name:<12} {_shown(value)}" for name, value in job.items() if value is not None and name != "name"]
+    for rank, paths in (first_paths if isinstance(first_paths, dict) else {}).items():
+        lines.append(f"rank {rank} is predicted to read first:")
+        lines += [f"  {path}" for path in paths]
+    if not first_paths:
+        lines.append("no reads are predicted for the ranks of this node")
+    lines.append(f"how it goes: mlfs status {mountpoint}")
+    return lines
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        whole = [item for item in value if isinstance(item, int)]
+        if len(whole) > 2 and whole == value and whole == list(range(whole[0], whole[0] + len(whole))):
+            return f"{whole[0]}-{whole[-1]}"
+        return ", ".join(str(item) for item in value)
+    return str(value)

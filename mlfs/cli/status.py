@@ -1,0 +1,274 @@
+"""`mlfs status MOUNT`: what a mount does, in tables or as JSON, once or again and again.
+
+In: parsed arguments, MOUNT/.mlfs/status. Out: text on stdout. Called by `mlfs.cli.main`. Each section is made from
+the part of the JSON that is about it; what is missing is shown as `-`, so that a status of another version still reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_EPILOG = """\
+examples:
+  mlfs status /data/imagenet
+  mlfs status /data/imagenet --watch           again every second, until Ctrl-C
+  mlfs status /data/imagenet --watch 5s
+  mlfs status /data/imagenet --json | jq '.jobs[0].agreement'
+
+agreement: share of the observed opens that were predicted. Under 50 % mlfs stops guessing and says why it may be.
+ahead: what lies ready for a rank beyond its position. stall: the time a reader waits. bound: what has to come from the
+source in an epoch after the first, because it does not fit into the caches.
+"""
+
+_STATES = {
+    "serving": "serving reads",
+    "draining": "ending: readers may finish, nothing is fetched ahead",
+}
+_ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
+_PIPE_WIDTH = 120
+_NONE = "-"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `status`."""
+    parser = subparsers.add_parser(
+        "status",
+        help="show what a mount does, how far each rank is, where reads came from",
+        description="Show jobs, positions, agreement, reads by route, stalls and tiers of a mount.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
+    parser.add_argument("--json", action="store_true", help="print the mount's JSON (default: tables)")
+    text = "show it again every TIME until Ctrl-C: 500ms, 1s, 1m (default: once; --watch alone: 1s)"
+    parser.add_argument("--watch", metavar="TIME", nargs="?", const="1s", help=text)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the status; raises NOT_MOUNTED or whatever keeps the mount from answering."""
+    from mlfs.cli import client
+    from mlfs.units import parse_duration
+
+    if args.mount is None and args.watch not in (None, "1s"):
+        # `mlfs status --watch /data/x`: argparse takes the path for the time.
+        args.mount, args.watch = args.watch, "1s"
+    if args.mount is None:
+        raise ConfigError("no mount point is given", "mlfs status MOUNT")
+    mountpoint = client.require_mount(args.mount)
+    if args.watch is not None:
+        return _watch(mountpoint, max(0.1, parse_duration(args.watch, what="--watch")), args.json)
+    _print(_console(), client.read_status(mountpoint), args.json)
+    return ExitCode.OK
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Piped, rich would assume 80 columns and cut the tables.
+    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def _print(console: Console, status: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(status, indent=2), flush=True)
+    else:
+        console.print(render(status))
+
+
+def _watch(mountpoint: str, every_s: float, as_json: bool) -> int:
+    console = _console()
+    try:
+        if as_json or not console.is_terminal:
+            for status in _statuses(mountpoint, every_s):
+                _print(console, status, as_json)
+        else:
+            from rich.live import Live
+
+            with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+                for status in _statuses(mountpoint, every_s):
+                    live.update(render(status), refresh=True)
+    except KeyboardInterrupt:
+        # The way to end it: no error.
+        return ExitCode.OK
+    print(f"mlfs: the mount at {mountpoint} is gone", file=sys.stderr)
+    return ExitCode.OK
+
+
+def _statuses(mountpoint: str, every_s: float) -> Iterator[dict[str, Any]]:
+    """The status again and again, until nothing is mounted there any more."""
+    from mlfs.cli import client
+
+    while True:
+        try:
+            client.require_mount(mountpoint)
+            yield client.read_status(mountpoint)
+        except MlfsError as error:
+            if error.exit_code is not ExitCode.NOT_MOUNTED:
+                raise
+            return
+        time.sleep(every_s)
+
+
+def render(status: dict[str, Any]) -> RenderableType:
+    """The whole status as something rich can print."""
+    from rich.console import Group
+
+    sections = (_headline, _messages, _jobs, _reads, _tiers, _numbers)
+    return Group(*(part for section in sections for part in section(status)))
+
+
+def _headline(status: dict[str, Any]) -> list[RenderableType]:
+    from rich.text import Text
+
+    state = str(status.get("state", _NONE))
+    line = Text(str(status.get("mountpoint", _NONE)), style="bold")
+    line.append(f": {_STATES.get(state, state)}", style="")
+    line.append(f" for {_duration(status.get('uptime_s'))} (process {status.get('pid', _NONE)})", style="dim")
+    manifest = _part(status, "manifest")
+    source = f"source {status.get('source', _NONE)}: {_count(manifest.get('files'))} files, "
+    source += f"{_size(manifest.get('bytes'))}, {_count(manifest.get('changed'))} changed since the scan"
+    return [line, Text(source)]
+
+
+def _messages(status: dict[str, Any]) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(f"! {message}", style="yellow") for message in _list(status, "messages")]
+
+
+def _table(title: str, *columns: str) -> Table:
+    """First column left, numbers right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    from rich.text import Text
+
+    # Text: names with square brackets are no markup.
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def _jobs(status: dict[str, Any]) -> list[RenderableType]:
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for job in _list(status, "jobs"):
+        title = f"job {job.get('name', _NONE)}: {job.get('state', _NONE)}, agreement {_percent(job.get('agreement'))}"
+        title += f" of {_count(job.get('observed_opens'))} opens"
+        table = _table(title, "rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
+        for rank in _list(job, "ranks"):
+            ahead = _part(rank, "ahead")
+            _row(
+                table,
+                _count(rank.get("rank")),
+                _of(rank.get("epoch"), job.get("epochs")),
+                _of(rank.get("step"), rank.get("steps_per_epoch")),
+                _count(rank.get("position")),
+                _count(ahead.get("samples")),
+                _size(ahead.get("bytes")),
+                _duration(ahead.get("seconds")),
+            )
+        parts.append(table)
+        if job.get("message"):
+            parts.append(Text(f"! {job['message']}", style="yellow"))
+    return parts or [Text("no job is registered: reads are served as they come (mlfs register --help)")]
+
+
+def _reads(status: dict[str, Any]) -> list[RenderableType]:
+    reads, fetches = _part(status, "reads"), _part(status, "fetches")
+    epoch, total = _part(reads, "epoch"), _part(reads, "all")
+    columns = ("reads: this epoch", "bytes", "reads: all", "bytes", "fetched ahead", "bytes")
+    table = _table("reads and fetches by route", "route", *columns)
+    names = dict(_ROUTES)
+    # Routes of a later version (peers, say) come behind those that are known here.
+    names |= {name: name for part in (total, epoch, fetches) for name in part if name not in names}
+    for key, name in names.items():
+        now, ever, ahead = _part(epoch, key), _part(total, key), _part(fetches, key)
+        cells = [_count(now.get("reads")), _size(now.get("bytes")), _count(ever.get("reads")), _size(ever.get("bytes"))]
+        _row(table, name, *cells, _count(ahead.get("count")), _size(ahead.get("bytes")))
+    return [table]
+
+
+def _tiers(status: dict[str, Any]) -> list[RenderableType]:
+    table = _table("tiers", "name", "used", "of", "full", "samples", "errors")
+    staging = _part(status, "staging")
+    rows = [*_list(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
+    for tier in rows:
+        used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
+        full = used / capacity if _is_number(used) and _is_number(capacity) and capacity else None
+        cells = (_size(used), _size(capacity), _percent(full), _count(tier.get("samples")), _count(tier.get("errors")))
+        _row(table, str(tier.get("name", _NONE)), *cells)
+    return [table] if rows else []
+
+
+def _numbers(status: dict[str, Any]) -> list[RenderableType]:
+    from rich.text import Text
+
+    stalls, pfs, errors = _part(status, "stalls"), _part(status, "pfs"), _part(status, "errors")
+    happened = ", ".join(f"{name.replace('_', ' ')} {_count(value)}" for name, value in errors.items() if value)
+    lines = [
+        f"stalls   {_count(stalls.get('count'))}, {_duration(stalls.get('total_s'))} in all, "
+        f"worst {_duration(stalls.get('worst_s'))}",
+        f"PFS      {_size(pfs.get('epoch_bytes'))} this epoch, bound {_size(pfs.get('bound_bytes'))}, "
+        f"{_size(pfs.get('total_bytes'))} in all",
+        f"errors   {happened or ('none' if 'errors' in status else _NONE)}",
+        f"memory   {_size(_part(status, 'memory').get('rss_bytes'))} of the daemon",
+    ]
+    return [Text(line) for line in lines]
+
+
+def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
+    value = mapping.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(mapping: dict[str, Any], key: str) -> list[Any]:
+    value = mapping.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if _is_number(value) else str(value) if isinstance(value, str) else _NONE
+
+
+def _of(value: Any, total: Any) -> str:
+    return f"{_count(value)}/{_count(total)}" if _is_number(total) else _count(value)
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * value:.1f} %" if _is_number(value) else _NONE
+
+
+def _size(value: Any) -> str:
+    from mlfs.units import format_size
+
+    return format_size(value) if _is_number(value) else _NONE
+
+
+def _duration(value: Any) -> str:
+    from mlfs.units import format_duration
+
+    return format_duration(value) if _is_number(value) else _NONE

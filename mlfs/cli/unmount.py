@@ -1,0 +1,237 @@
+"""`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, see the daemon off.
+
+In: parsed arguments. Out: exit code; BUSY with the processes named when readers do not let go in time. Called by
+`mlfs.cli.main`. Also cleans up after a daemon that was killed, and gets rid of one that hangs (--force).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from mlfs.errors import ExitCode, MlfsError
+
+if TYPE_CHECKING:
+    from mountd.mounts import User
+    from mountd.runtime import Record
+
+DEFAULT_TIMEOUT_S = 30.0
+_RETRY_S = 0.1
+_CONTROL_TIMEOUT_S = 5.0
+# What the daemon gets to write back its state and end after its mount is gone.
+_END_TIMEOUT_S = 15.0
+_TERM_TIMEOUT_S = 5.0
+_SHOWN_USERS = 8
+
+_EPILOG = """\
+examples:
+  mlfs unmount /data/imagenet
+  mlfs unmount /data/imagenet --timeout 5m     wait longer for readers
+  mlfs unmount /data/imagenet --force          take it away under them; their reads fail from then on
+
+A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `unmount`."""
+    parser = subparsers.add_parser(
+        "unmount",
+        help="end a mount; says who still uses it",
+        description="Stop prefetching, wait for readers to close their files, unmount, and end the daemon.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument(
+        "--timeout", metavar="TIME", default="30s", help="how long to wait for readers: 250ms, 30s, 5m (default: 30s)"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="do not wait: detach the mount and end its daemon (default: no)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Unmount; returns OK or raises BUSY, NOT_MOUNTED, NOT_PERMITTED."""
+    from mlfs.units import parse_duration
+    from mountd import mounts
+
+    timeout_s = parse_duration(args.timeout, what="--timeout")
+    mountpoint = mounts.resolve(args.mount)
+    # `mlfs unmount .` would keep the mount busy itself.
+    os.chdir("/")
+    entry = mounts.mount_at(mountpoint)
+    if entry is None or not entry.is_mlfs:
+        return _end_leftover_daemon(mountpoint)
+    health = mounts.probe(mountpoint)
+    if health is mounts.Health.DEAD:
+        return _clean_up_dead(mountpoint)
+    hung = health is mounts.Health.HUNG
+    daemon = _daemon(mountpoint, hung)
+    if hung and not args.force:
+        _say(f"{mountpoint} does not answer; trying to unmount it all the same")
+    drained = not hung and _control(mountpoint, "drain")
+    try:
+        done = mounts.unmount(mountpoint) or (not args.force and _wait_for_users(mountpoint, timeout_s, daemon))
+        if not done and not args.force:
+            raise _busy(mountpoint, timeout_s, daemon)
+    except BaseException:
+        # Also after Ctrl-C: what stays mounted goes on as it was.
+        if drained:
+            _control(mountpoint, "resume")
+        raise
+    if not done:
+        mounts.detach(mountpoint)
+    _see_off(mountpoint, daemon, force=args.force)
+    print(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on"))
+    return ExitCode.OK
+
+
+def _say(text: str) -> None:
+    print(f"mlfs: {text}", file=sys.stderr)
+
+
+def _end_leftover_daemon(mountpoint: str) -> int:
+    """Nothing is mounted: end a daemon whose mount vanished, or say that there is nothing to unmount."""
+    from mlfs.cli.client import not_mounted
+    from mountd import runtime
+
+    record = runtime.read(mountpoint)
+    if record is None or not runtime.alive(record):
+        if record is not None:
+            runtime.remove(mountpoint, record.pid)
+        raise not_mounted(mountpoint)
+    _see_off(mountpoint, record, force=True)
+    print(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})")
+    return ExitCode.OK
+
+
+def _clean_up_dead(mountpoint: str) -> int:
+    from mountd import mounts, preflight, runtime
+
+    record = runtime.read(mountpoint)
+    preflight.clean_dead_mounts(mountpoint, _say)
+    if record is not None:
+        _see_off(mountpoint, record, force=True)
+    rest = mounts.mount_at(mountpoint)
+    more = "; another mlfs mount lies below it" if rest is not None and rest.is_mlfs else ""
+    print(f"unmounted {mountpoint}: its daemon was gone already{more}")
+    return ExitCode.OK
+
+
+def _daemon(mountpoint: str, hung: bool) -> Record | None:
+    """Who serves the mount: by the runtime record or, where that is lost, by its own word."""
+    from mlfs.cli import client
+    from mountd import runtime
+
+    record = runtime.read(mountpoint)
+    if record is not None and runtime.alive(record):
+        return record
+    if hung:
+        return None
+    try:
+        pid = client.read_status(mountpoint).get("pid")
+    except MlfsError:
+        return None
+    ticks = runtime.start_ticks(pid) if isinstance(pid, int) else None
+    # In a container the pid may be one of another pid namespace and mean somebody else here.
+    if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
+        return None
+    return runtime.Record(pid, ticks, mountpoint, "", 0.0, "", None)
+
+
+def _looks_like_ours(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read()
+    except OSError:
+        return False
+    return b"mlfs" in words or b"mountd" in words
+
+
+def _control(mountpoint: str, op: str) -> bool:
+    """Tell the daemon to drain or to resume; what it answers does not stop an unmount, but lacking rights do."""
+    from mlfs.cli import client
+
+    try:
+        client.send(mountpoint, {"op": op}, _CONTROL_TIMEOUT_S)
+    except MlfsError as error:
+        if error.exit_code is ExitCode.NOT_PERMITTED and op == "drain":
+            raise
+        return False
+    return True
+
+
+def _wait_for_users(mountpoint: str, timeout_s: float, daemon: Record | None) -> bool:
+    """Try again until the mount can go, telling who holds it whenever that changes. False: time is up."""
+    from mountd import mounts
+
+    deadline, told = time.monotonic() + timeout_s, ""
+    looked = 0.0
+    while time.monotonic() < deadline:
+        if time.monotonic() - looked > 1.0 or not looked:
+            looked = time.monotonic()
+            now = _in_words(_users(mountpoint, daemon))
+            if now != told:
+                _say(f"{mountpoint} is in use by {now}; waiting")
+                told = now
+        time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
+        if mounts.unmount(mountpoint):
+            return True
+    return False
+
+
+def _users(mountpoint: str, daemon: Record | None) -> list[User]:
+    from mountd import mounts
+
+    return mounts.users_of(mountpoint, exclude={os.getpid(), *([daemon.pid] if daemon else [])})
+
+
+def _in_words(users: list[User]) -> str:
+    if not users:
+        return "a process that this user cannot see"
+    shown = [f"{user.name} (pid {user.pid}, {user.what})" for user in users[:_SHOWN_USERS]]
+    rest = len(users) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+def _busy(mountpoint: str, timeout_s: float, daemon: Record | None) -> MlfsError:
+    who = _in_words(_users(mountpoint, daemon))
+    message = f"{mountpoint} is still in use after {timeout_s:g} s by {who}"
+    return MlfsError(message, "end them, give a longer --timeout, or use --force", ExitCode.BUSY)
+
+
+def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
+    """Wait until the daemon has ended; with force make it. Leaves no runtime record of it behind."""
+    from mountd import runtime
+
+    if daemon is None:
+        runtime.stale()
+        return
+    steps = [(None, _END_TIMEOUT_S), (signal.SIGTERM, _TERM_TIMEOUT_S)]
+    if force:
+        steps = [(signal.SIGTERM, _TERM_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)]
+    for signal_number, timeout_s in steps:
+        if signal_number is not None:
+            runtime.send_signal(daemon, signal_number)
+        if _gone_within(daemon, timeout_s):
+            runtime.remove(mountpoint, daemon.pid)
+            return
+    message = f"{mountpoint} is unmounted, but its daemon (process {daemon.pid}) does not end"
+    raise MlfsError(message, f"mlfs unmount --force {mountpoint}, or see its log {daemon.log_file or ''}".rstrip())
+
+
+def _gone_within(daemon: Record, timeout_s: float) -> bool:
+    from mountd import runtime
+
+    deadline = time.monotonic() + timeout_s
+    while runtime.alive(daemon):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
