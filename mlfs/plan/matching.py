@@ -11,6 +11,7 @@ process the next open is the next position, or the start of a batch at most `MOS
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,16 @@ class Match(NamedTuple):
 
     rank_index: int
     position: int
+
+
+class Evidence(IntEnum):
+    """How well an open fits a position, best first. All but NONE count as agreement."""
+
+    NEXT = 0  # the position after this reader's last
+    NEXT_BATCH = 1  # the start of a later batch of this reader's rank
+    FIRST_BATCH = 2  # a new reader at the start of a batch
+    NEAR = 3  # close to how far the rank has read: readers that are threads, sharing batches
+    NONE = 4  # within the lag, by chance for all we know
 
 
 class EpochIndex:
@@ -138,7 +149,7 @@ class StreamMatcher:
         self.recent_agreed = 0
         self.observed = 0
         self.agreed = 0
-        self._readers: OrderedDict[int, Match] = OrderedDict()
+        self._readers: OrderedDict[int, tuple[int, Match]] = OrderedDict()
 
     @property
     def agreement(self) -> float | None:
@@ -156,53 +167,46 @@ class StreamMatcher:
         A sample opened again by its last reader is no new evidence: (None, []) and nothing is counted.
         """
         last = self._readers.get(pid)
-        match, again = self._find(entry, last)
-        if match is None:
-            if not again:
-                self._count(None, False)
+        if last is not None and last[0] == entry:
             return None, []
-        progress = self.ranks[match.rank_index]
-        self._count(match.rank_index, self._agrees(match, last, progress))
-        self._remember(pid, match)
-        expired = progress.take(match.position, self.lag)
+        match, evidence = self._find(entry, last[1] if last else None)
+        if match is None:
+            self._count(None, False)
+            return None, []
+        self._count(match.rank_index, evidence < Evidence.NONE)
+        self._remember(pid, entry, match)
+        expired = self.ranks[match.rank_index].take(match.position, self.lag)
         return match, [Match(match.rank_index, position) for position in expired]
 
-    def _find(self, entry: int, last: Match | None) -> tuple[Match | None, bool]:
-        """The best position not yet read within the lag of its rank's frontier, and whether it was read just now."""
+    def _find(self, entry: int, last: Match | None) -> tuple[Match | None, Evidence]:
+        """The position not yet read that the open fits best, and how well; None when none lies within the lag."""
         best: Match | None = None
-        best_distance = self.lag + 1
-        again = False
+        best_key = (Evidence.NONE + 1, 0, 0)
         for index in self.epochs.values():
             for code in index.codes(entry):
                 rank_index, offset = divmod(code, index.length)
                 position = index.base + offset
                 progress = self.ranks[rank_index]
                 distance = abs(position - progress.frontier)
-                if progress.is_done(position):
-                    again = again or distance <= self.lag
+                if distance > self.lag or progress.is_done(position):
                     continue
-                if last is not None and last.rank_index == rank_index and 0 < position - last.position <= self.lag:
-                    distance = 0 if position == last.position + 1 else min(distance, 1)
-                if distance < best_distance:
-                    best, best_distance = Match(rank_index, position), distance
-        return best, again
+                match = Match(rank_index, position)
+                # An epoch is read to its end before the next begins: of equal evidence the earlier epoch wins.
+                key = (self._evidence(match, offset, distance, last), index.epoch, distance)
+                if key < best_key:
+                    best, best_key = match, key
+        return best, Evidence(min(best_key[0], Evidence.NONE))
 
-    def _agrees(self, match: Match, last: Match | None, progress: RankProgress) -> bool:
-        if abs(match.position - progress.frontier) <= self.near:
-            return True
+    def _evidence(self, match: Match, offset: int, distance: int, last: Match | None) -> Evidence:
         if last is not None and last.rank_index == match.rank_index:
             step = match.position - last.position
             if step == 1:
-                return True
-            if not 0 < step <= self.lag:
-                return False
-        return self._starts_batch(match.position)
-
-    def _starts_batch(self, position: int) -> bool:
-        for index in self.epochs.values():
-            if index.contains(position):
-                return (position - index.base) % self.batch_size == 0
-        return False
+                return Evidence.NEXT
+            if 0 < step <= self.lag and offset % self.batch_size == 0:
+                return Evidence.NEXT_BATCH
+        elif last is None and offset % self.batch_size == 0:
+            return Evidence.FIRST_BATCH
+        return Evidence.NEAR if distance <= self.near else Evidence.NONE
 
     def _count(self, rank_index: int | None, agrees: bool) -> None:
         if len(self.recent) == RECENT_OPENS:
@@ -215,8 +219,8 @@ class StreamMatcher:
             self.ranks[rank_index].observed += 1
             self.ranks[rank_index].agreed += agrees
 
-    def _remember(self, pid: int, match: Match) -> None:
-        self._readers[pid] = match
+    def _remember(self, pid: int, entry: int, match: Match) -> None:
+        self._readers[pid] = (entry, match)
         self._readers.move_to_end(pid)
         if len(self._readers) > REMEMBERED_READERS:
             self._readers.popitem(last=False)
