@@ -7,32 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from disks import Clock, SmallDisk
 
 
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-class SmallDisk:
-    """A tmpfs of a given size. Needs root, as the tests of mounts do."""
-
-    def __init__(self, path: Path, size_bytes: int) -> None:
-        self.path = path
-        path.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", path], check=True)
-
-    def read_only(self, value: bool) -> None:
-        subprocess.run(["mount", "-o", f"remount,{'ro' if value else 'rw'}", self.path], check=True)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from conftest import Clock, SmallDisk
 from contract import MIB, MakeTier, TierContract, content, holds, put
+from disks import Clock, SmallDisk
 from killing import kill_and_look
 
 from mlfs.errors import CacheError
@@ -172,6 +173,26 @@ def test_missing_record_is_counted(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_a_page_that_is_free_and_in_use(tmp_path: Path) -> None:
+    """LMDB would give the page to the next sample, and overwrite a live one."""
+    kept = fill(tmp_path, [400] * 60 + [5000] * 10)
+    path = data_file(tmp_path)
+    right = path.read_bytes()
+    fd = os.open(path, os.O_RDONLY)
+    walk = lmdb_pages._Walk(fd, False)
+    lists = [(page, node) for page, node in walk._nodes(walk._meta.free) if not node.big]
+    os.close(fd)
+    root = walk._meta.main.root
+    page, node = lists[0]
+    at = int.from_bytes(page[:8], "little") * 4096 + node.value_at
+    wrong = right[:at] + struct.pack("=QQ", 1, root) + right[at + 16 :]
+    check_damaged_file(tmp_path, path, wrong, kept)
+    path.write_bytes(wrong)
+    tier = LmdbTier(tmp_path, 8 * MIB, "/src")
+    assert (tier.errors, tier.used_bytes) == (1, 0)
+    tier.close()
+
+
 def test_walk_finds_what_lmdb_finds(tmp_path: Path) -> None:
     """The walk over pages against LMDB itself, with small, large and replaced values, three levels deep."""
     chance = random.Random(5)
@@ -233,7 +254,9 @@ def test_full_disk(small_disk: Callable[[int], SmallDisk], clock: Clock, caplog:
     tier.flush()
     assert tier.errors > 0
     assert not put(tier, b"k", V)  # it rests
+    errors, used_bytes = tier.errors, tier.used_bytes
     held = tier.keys()
+    assert (tier.errors, tier.used_bytes) == (errors, used_bytes)  # what was not committed was forgotten already
     assert 20 <= len(held) < 120
     assert all(holds(tier, key, Version(9000, int(key))) for key in held)
     assert tier.used_bytes == len(held) * tier.footprint_bytes(9000)

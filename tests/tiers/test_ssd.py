@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Clock, SmallDisk
 from contract import MIB, MakeTier, TierContract, holds, put
+from disks import Clock, SmallDisk
 from killing import kill_and_look
 
 from mlfs.errors import CacheError, ExitCode
