@@ -1,0 +1,241 @@
+"""The benchmark of a mount: prints each figure as a ratio against its limit, medians of several rounds in one run.
+
+a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache and bindfs (a passthrough in C)
+b  demand reads of a slow source through the mount, beside the slow source itself
+c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs beside
+   the same loop without I/O
+d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs
+
+Results are for reading, not for passing: compare within a run, machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing as mp
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench_job import run_job
+
+SAMPLE_BYTES = 110_000
+ROOT = Path(__file__).resolve().parent.parent
+Loop = Callable[[str], None]
+
+
+def main() -> int:
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds the medians are taken of (default: 5)")
+    parser.add_argument("--files", type=int, default=2000, help="files of 110 kB (default: 2000)")
+    args = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    try:
+        data = make_files(work / "data", args.files)
+        parts = {"a": staged_reads, "b": demand_reads, "c": registered_job, "d": prefetch_rate}
+        for part in args.parts:
+            print(f"\n({part}) {(parts[part].__doc__ or '').splitlines()[0]}", flush=True)
+            parts[part](work, data, args.rounds)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+def make_files(directory: Path, count: int) -> Path:
+    """Files of random bytes in ImageFolder's layout, ten classes; read once, so that they lie in the page cache."""
+    for index in range(count):
+        path = directory / f"class{index % 10}" / f"{index:06d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(SAMPLE_BYTES))
+    return directory
+
+
+@contextmanager
+def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str]]:
+    """An mlfs mount."""
+    mountpoint.mkdir(exist_ok=True)
+    mlfs("mount", str(source), str(mountpoint), *flags)
+    try:
+        yield {"path": str(mountpoint)}
+    finally:
+        mlfs("unmount", str(mountpoint), "--force")
+
+
+def mlfs(*words: str) -> None:
+    """The command itself."""
+    command = [sys.executable, "-m", "mlfs.cli.main", *words]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"mlfs {' '.join(words)}: {done.stderr}")
+
+
+@contextmanager
+def slow_source(backing: Path, mountpoint: Path, latency: str = "2ms", bandwidth: str = "100M") -> Iterator[Path]:
+    """A mounted file system with a latency per open and a bandwidth."""
+    mountpoint.mkdir(exist_ok=True)
+    words = ["--open-latency", latency, "--bandwidth", bandwidth]
+    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *words], check=True)
+    try:
+        yield mountpoint
+    finally:
+        subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
+
+
+def status(mountpoint: Path) -> dict:
+    """What the mount says of itself."""
+    return json.loads((mountpoint / ".mlfs/status").read_text())
+
+
+def files_below(directory: Path) -> list[str]:
+    """All sample files, sorted."""
+    return sorted(str(path) for path in directory.glob("*/*.jpg"))
+
+
+def read_os(path: str) -> None:
+    """os.open and os.read."""
+    fd = os.open(path, os.O_RDONLY)
+    os.read(fd, SAMPLE_BYTES + 1)
+    os.close(fd)
+
+
+def read_builtin(path: str) -> None:
+    """open() and read(), as most loaders do."""
+    with open(path, "rb") as file:
+        file.read()
+
+
+def _reader(paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue) -> None:  # type: ignore[valid-type]
+    ready.wait()
+    began = time.time()
+    for path in paths:
+        read(path)
+    times.put((began, time.time()))
+
+
+def files_a_second(paths: list[str], readers: int, read: Loop) -> float:
+    """Read all paths once, dealt to `readers` processes."""
+    ready, times = mp.Barrier(readers), mp.Queue()
+    processes = [mp.Process(target=_reader, args=(paths[i::readers], read, ready, times)) for i in range(readers)]
+    for process in processes:
+        process.start()
+    spans = [times.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return len(paths) / (max(end for _, end in spans) - min(begin for begin, _ in spans))
+
+
+def staged_reads(work: Path, data: Path, rounds: int) -> None:
+    """staged reads, files/s; limit: ext4 from page cache (1.0). Wanted: 2 readers >= 0.25, >= 1.3 x bindfs"""
+    plain, through = work / "bindfs", work / "mount"
+    plain.mkdir(exist_ok=True)
+    subprocess.run(["bindfs", data, plain], check=True)
+    try:
+        with mount(data, through, "--ram", "2G"):
+            for path in files_below(through):
+                read_os(path)
+            for readers in (1, 2, 4):
+                for name, read in (("os.open", read_os), ("open()", read_builtin)):
+                    _staged_round(data, through, plain, readers, name, read, rounds)
+    finally:
+        subprocess.run(["fusermount3", "-u", "-z", plain], check=False)
+
+
+def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: str, read: Loop, rounds: int) -> None:
+    rates: dict[str, list[float]] = {"ext4": [], "mlfs": [], "bindfs": []}
+    places = {"ext4": files_below(data), "mlfs": files_below(through), "bindfs": files_below(plain)}
+    before = status(through)["requests"]
+    for _ in range(rounds):
+        for place, paths in places.items():
+            rates[place].append(files_a_second(paths, readers, read))
+    after = status(through)["requests"]
+    count = rounds * len(places["mlfs"])
+    asked = {k: round((after[k] - before[k]) / count, 2) for k in after if (after[k] - before[k]) / count >= 0.01}
+    middle = {place: statistics.median(values) for place, values in rates.items()}
+    print(
+        f"  {readers} readers {name:8} ext4 {middle['ext4']:7.0f}  mlfs {middle['mlfs']:7.0f}"
+        f"  bindfs {middle['bindfs']:7.0f}  mlfs/ext4 {middle['mlfs'] / middle['ext4']:.2f}"
+        f"  mlfs/bindfs {middle['mlfs'] / middle['bindfs']:.2f}  requests a read {asked}",
+        flush=True,
+    )
+
+
+def demand_reads(work: Path, data: Path, rounds: int) -> None:
+    """demand reads of the slow source (2 ms an open, 100 MB/s), ms a file. Wanted: at most 0.5 ms added"""
+    with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", "--ram", "2G"):
+        direct, through = files_below(slow), files_below(work / "mount")
+        share = len(direct) // rounds
+        spent: dict[str, list[float]] = {"direct": [], "mlfs": []}
+        for index in range(rounds):
+            part = slice(index * share, (index + 1) * share)
+            spent["direct"].append(1000 / files_a_second(direct[part], 1, read_os))
+            spent["mlfs"].append(1000 / files_a_second(through[part], 1, read_os))
+        middle = {place: statistics.median(values) for place, values in spent.items()}
+        print(
+            f"  direct {middle['direct']:.2f} ms  mlfs {middle['mlfs']:.2f} ms"
+            f"  added {middle['mlfs'] - middle['direct']:.2f} ms  ratio {middle['mlfs'] / middle['direct']:.2f}"
+        )
+
+
+def registered_job(work: Path, data: Path, rounds: int) -> None:
+    """a registered job, 2 ranks x 2 workers, slow source. Wanted: epoch 0 <= 1.2 x bound, later <= 1.1 x no I/O"""
+    epochs = 4
+    firsts, laters = [], []
+    bound_s = sum(os.path.getsize(path) for path in files_below(data)) / 100e6
+    for _ in range(rounds):
+        with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", "--ram", "2G"):
+            fields = json.dumps({"seed": 0, "epochs": epochs, "batch_size": 32, "world_size": 2})
+            control = work / "mount/.mlfs/control"
+            times = run_job(work / "mount", epochs, lambda: control.write_text(fields))  # noqa: B023 - called here
+        without = run_job(data, 2, lambda: 0, no_io=True)
+        later, no_io = statistics.median(times[1:]), without[1]
+        firsts.append(times[0] / bound_s)
+        laters.append(later / no_io)
+        print(
+            f"  epoch 0 {times[0]:.2f} s, bound {bound_s:.2f} s, ratio {firsts[-1]:.2f};"
+            f"  later {later:.2f} s, no I/O {no_io:.2f} s, ratio {laters[-1]:.3f}",
+            flush=True,
+        )
+    print(f"  medians: epoch 0 / bound {statistics.median(firsts):.2f}, later / no I/O {statistics.median(laters):.3f}")
+
+
+def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
+    """the prefetcher on a local source, samples of 110 kB a second. Wanted: at least 10,000"""
+    rates, costs = [], []
+    total = len(files_below(data))
+    for _ in range(rounds):
+        with mount(data, work / "mount", "--ram", "1G", "--staging", "1G"):
+            through = work / "mount"
+            files_below(through)  # as the script that builds its list of samples does: the kernel knows the inodes
+            pid = status(through)["pid"]
+            cpu, began = cpu_seconds(pid), time.perf_counter()
+            fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
+            (through / ".mlfs/control").write_text(json.dumps(fields))
+            while status(through)["fetches"].get("pfs", {"count": 0})["count"] < total:
+                time.sleep(0.005)
+            rates.append(total / (time.perf_counter() - began))
+            costs.append((cpu_seconds(pid) - cpu) / total * 1e6)
+    rate, cost = statistics.median(rates), statistics.median(costs)
+    print(
+        f"  {rate:.0f} samples/s (all {[round(r) for r in rates]}), {cost:.0f} us CPU a sample, of 10,000: {rate / 1e4:.2f}"
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
