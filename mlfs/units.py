@@ -16,7 +16,7 @@ SIZE_EXAMPLES = "write for example 64G, 1.5TiB, 512M, 4096 or 10%"
 DURATION_EXAMPLES = "write for example 250ms, 2s, 1m30s, 1h or a number of seconds"
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|([kmgtpe]?)(ib|b|))", re.IGNORECASE | re.ASCII)
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|sec|m|min|h|d)", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|sec|s|min|m|h|d)", re.IGNORECASE | re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIXES = " kmgtpe"
 # More than any file system or memory holds; keeps every size within a signed 64-bit integer.

@@ -1,0 +1,81 @@
+"""What the tests of the commands use: real FUSE mounts to kill, stop and hold open; a process without rights."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mountd import mounts
+
+TINY_FS = str(Path(__file__).parent / "tiny_fs.py")
+NOBODY = 65534
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Fail unless the condition comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class Mounts:
+    """Starts tiny file systems and ends what is left of them."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, path: Path | str) -> subprocess.Popen[bytes]:
+        """Mount at `path`; returns when it is there."""
+        known = {entry.mount_id for entry in mounts.mount_table()}
+        process = subprocess.Popen([sys.executable, TINY_FS, os.fspath(path)])
+        self.processes.append(process)
+        wait_for(lambda: any(e.is_mlfs and e.mount_id not in known for e in mounts.mount_table()))
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """kill -9, as a crash."""
+        process.kill()
+        process.wait()
+
+    def end(self) -> None:
+        """End all of them."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            self.kill(process)
+
+
+def as_nobody(function: Callable[[], object]) -> object:
+    """What `function` returns or raises in a process without root's rights."""
+    if os.geteuid() != 0:
+        return function()
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            try:
+                result = (True, function())
+            except Exception as error:
+                result = (False, error)
+            os.write(write_fd, pickle.dumps((result[0], result[1], getattr(result[1], "__dict__", {}))))
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as file:
+        good, value, attributes = pickle.loads(file.read())
+    os.waitpid(pid, 0)
+    if good:
+        return value
+    value.__dict__.update(attributes)
+    raise value

@@ -1,0 +1,158 @@
+"""Flags and TOML merged, defaults from the memory limit, cgroups of both versions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mlfs.config import (
+    CacheDir,
+    MountConfig,
+    cgroup_limit_bytes,
+    free_bytes,
+    limit_files,
+    load_config,
+    memory_limit_bytes,
+    parse_meminfo,
+)
+from mlfs.errors import ConfigError, ExitCode
+
+GIB = 2**30
+
+
+def toml(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mlfs.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_follow_from_the_memory_limit() -> None:
+    config = load_config({"source": "/data"}, limit_bytes=64 * GIB)
+    assert (config.source, config.mountpoint) == ("/data", "/data")
+    assert (config.ram_bytes, config.staging_bytes) == (32 * GIB, 2 * GIB)
+    assert (config.pfs_threads, config.source_timeout_s, config.ssd, config.log_file) == (16, 30.0, [], None)
+    small = load_config({"source": "/data"}, limit_bytes=10 * 2**20 * 10)
+    assert (small.staging_bytes, small.ram_bytes) == (64 * 2**20, 36 * 2**20)
+
+
+def test_flags_win_over_the_file_and_both_spell_names_alike(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'source = "/data"\nram = "4G"\nssd = ["/:1G"]\npfs-threads = 8\nsource-timeout = "5s"\n')
+    flags = {"ram": "25%", "pfs_threads": None, "mountpoint": "/mnt/x", "staging": "1G"}
+    config = load_config(flags, path, limit_bytes=16 * GIB)
+    assert config.ram_bytes == 4 * GIB
+    assert config.staging_bytes == GIB
+    assert (config.pfs_threads, config.source_timeout_s) == (8, 5.0)
+    assert config.ssd == [CacheDir(path="/", bytes=GIB)]
+    assert (config.source, config.mountpoint) == ("/data", "/mnt/x")
+    assert load_config({"pfs-threads": "3"}, path, limit_bytes=16 * GIB).pfs_threads == 3
+
+
+def test_relative_paths_are_those_of_where_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("HOME", "/home/me")
+    path = toml(tmp_path, 'source = "data/../set"\nlog-file = "~/log"\nlmdb = ["c:d:1G"]\n')
+    config = load_config({"mountpoint": "mnt", "index": "~/i"}, path, limit_bytes=GIB)
+    assert config.source == f"{tmp_path}/set"
+    assert config.log_file == "/home/me/log"
+    assert config.lmdb == [CacheDir(path=f"{tmp_path}/c:d", bytes=GIB)]
+    assert (config.mountpoint, config.index) == ("/mnt", "/~/i")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('rma = "1G"', "'ram'"),
+        ("pfs_thread = 4", "'pfs-threads'"),
+        ("zzzzzz = 1", "known keys"),
+        ('ram = "lots"', "lots"),
+        ("pfs-threads = 0", "pfs-threads"),
+        ("pfs-threads = 1.5", "pfs-threads"),
+        ('allow-other = "no"', "allow-other"),
+        ('ssd = ["/scratch"]', "DIR:SIZE"),
+        ("ssd = 4", "DIR:SIZE"),
+        ('ssd = ["/scratch:0"]', "keeps nothing"),
+        ("log-file = 4", "log-file"),
+        ('staging = "1K"', "staging"),
+        ('source-timeout = "soon"', "soon"),
+        ("ram = ", "valid TOML"),
+        ('source-timeout = "0s"', "source-timeout"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config({"source": "/data"}, toml(tmp_path, line + "\n"), limit_bytes=GIB)
+    assert says in str(error.value)
+    assert error.value.hint
+    assert error.value.exit_code == ExitCode.USAGE
+
+
+def test_a_missing_config_file_and_a_missing_source_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config({"source": "/data"}, str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match="no source"):
+        load_config({}, toml(tmp_path, 'ram = "1G"\n'), limit_bytes=4 * GIB)
+
+
+def test_budgets_above_the_limit_are_refused_and_defaults_give_way() -> None:
+    with pytest.raises(ConfigError, match="memory limit of 4 GiB"):
+        load_config({"source": "/d", "ram": "60%", "staging": "50%"}, limit_bytes=4 * GIB)
+    assert load_config({"source": "/d", "staging": "75%"}, limit_bytes=4 * GIB).ram_bytes == GIB
+    assert load_config({"source": "/d", "ram": "3G", "staging": "1G"}, limit_bytes=4 * GIB).ram_bytes == 3 * GIB
+
+
+def test_percent_of_a_cache_directory_is_of_its_free_space(tmp_path: Path) -> None:
+    free = free_bytes(str(tmp_path / "not" / "there" / "yet"))
+    config = load_config({"source": "/d", "ssd": [f"{tmp_path}/not/there:50%"]}, limit_bytes=GIB)
+    # Other processes write to that disk at the same time.
+    assert config.ssd[0].bytes == pytest.approx(free / 2, rel=0.2)
+
+
+def test_any_bytes_in_paths_travel_as_json() -> None:
+    name = os.fsdecode(b"/da\xff ta\n[x]")
+    config = load_config({"source": name, "ssd": [f"{name}/c:1G"]}, limit_bytes=GIB)
+    again = MountConfig.from_json(config.to_json())
+    assert again == config
+    assert os.fsencode(again.ssd[0].path) == b"/da\xff ta\n[x]/c"
+    assert config.to_json().isascii()
+    assert "\n" not in config.to_json()
+
+
+def test_the_config_refuses_what_it_does_not_know() -> None:
+    config = load_config({"source": "/d"}, limit_bytes=GIB)
+    with pytest.raises(ValueError, match="extra"):
+        MountConfig.model_validate({**config.model_dump(), "peers": 3})
+    with pytest.raises(ValueError, match="absolute"):
+        MountConfig.model_validate({**config.model_dump(), "source": "relative"})
+
+
+def test_meminfo() -> None:
+    assert parse_meminfo("MemTotal:  100 kB\nHugePages_Total:   3\nodd line\n") == {
+        "MemTotal": 102400,
+        "HugePages_Total": 3,
+    }
+
+
+def test_limits_bind_at_every_level_of_both_versions() -> None:
+    v2 = {"/sys/fs/cgroup/a/b/memory.max": "max\n", "/sys/fs/cgroup/a/memory.max": "700\n"}
+    assert cgroup_limit_bytes("0::/a/b\n", v2.get) == 700
+    assert cgroup_limit_bytes("0::/a/b\n", (v2 | {"/sys/fs/cgroup/a/b/memory.high": "600"}).get) == 600
+    root = "/sys/fs/cgroup/memory"
+    v1 = {f"{root}/x/memory.limit_in_bytes": str(2**63 - 4096), f"{root}/memory.limit_in_bytes": "900"}
+    assert cgroup_limit_bytes("4:cpu,memory:/x\n0::/\n", v1.get) == 900
+    assert cgroup_limit_bytes("4:memory:/x\n", {f"{root}/x/memory.limit_in_bytes": str(2**63 - 4096)}.get) is None
+    assert cgroup_limit_bytes("3:cpu:/x\n", v1.get) is None
+
+
+def test_a_path_with_colons_or_outside_of_the_namespace_is_understood() -> None:
+    assert "/sys/fs/cgroup/a:b/memory.max" in limit_files("0::/a:b\n")
+    assert limit_files("0::/../../x\n")[0] == "/sys/fs/cgroup/x/memory.max"
+
+
+def test_the_smallest_of_cgroup_and_machine_counts() -> None:
+    files = {"/proc/meminfo": "MemTotal: 1000 kB\n", "/proc/self/cgroup": "0::/\n"}
+    assert memory_limit_bytes(files.get) == 1024000
+    assert memory_limit_bytes((files | {"/sys/fs/cgroup/memory.max": "5000"}).get) == 5000
+    assert memory_limit_bytes((files | {"/sys/fs/cgroup/memory.max": "5000000"}).get) == 1024000
+    assert memory_limit_bytes({}.get) == GIB
