@@ -48,6 +48,9 @@ class LargeHandle(NamedTuple):
 class Demand:
     """Opens and reads of one mount.
 
+    Attributes:
+        from_pfs: bytes fetched from the PFS by opens that the jobs have not digested yet, by entry.
+
     Args:
         clock: seconds, monotone.
         hedge_s: how long the source may take before it is asked once more, in another thread.
@@ -78,6 +81,7 @@ class Demand:
         self.hedge_s = hedge_s
         self.timeout_s = timeout_s
         self._keep = keep
+        self.from_pfs: dict[int, int] = {}
         self._large: dict[int, LargeHandle] = {}
         self._large_ids = itertools.count(FIRST_LARGE_HANDLE)
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
@@ -143,6 +147,8 @@ class Demand:
         if fetched.error is not None:
             raise fetched.error
         self.counters.read(fetched.route, fetched.size_bytes)
+        if fetched.route == "pfs":
+            self.from_pfs[entry] = fetched.size_bytes
         if home != NOWHERE and fetched.data is not None and fetched.route == "pfs":
             self._keep(entry, home, fetched)
 
@@ -160,6 +166,7 @@ class Demand:
             raise opened
         self.counters.read("pfs", opened.version.size)
         self.counters.fetch("pfs", opened.version.size)
+        self.from_pfs[entry] = opened.version.size
         return self._add_large(entry, opened)
 
     def _add_large(self, entry: int, opened: OpenFile) -> int:

@@ -134,6 +134,7 @@ class Engine:
     def _digest_open(self, entry: int, pid: int) -> None:
         counts = self.table.open_count
         counts[entry] = counts.get(entry, 0) + 1
+        demanded_bytes = self.demand.from_pfs.pop(entry, 0)
         for job in self.jobs.values():
             if not job.member[entry]:
                 continue
@@ -142,6 +143,8 @@ class Engine:
             if restarted:
                 self._restart(job)
                 continue
+            if demanded_bytes:
+                job.count_pfs(job.epoch_of(over[0].position) if over else epoch_before, demanded_bytes)
             for match in over:
                 self._uses_over([job.use_over(match)])
             if over and job.current_epochs()[1] != epoch_before:

@@ -178,6 +178,10 @@ class JobRun:
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         return entries
 
+    def count_pfs(self, epoch: int, size_bytes: int) -> None:
+        """Attribute bytes read from the PFS to an epoch."""
+        self.pfs_bytes_by_epoch[epoch] = self.pfs_bytes_by_epoch.get(epoch, 0) + size_bytes
+
     def rate(self, now_s: float) -> None:
         """Update how many samples a second each local rank reads (for `status`); called when something was read."""
         frontiers = [progress.frontier for progress in self.matcher.ranks]

@@ -239,8 +239,7 @@ class Prefetcher:
         if fetched.error is not None:
             self._failed(item.entry, fetched.error)
         elif fetched.route == "pfs":
-            counted = item.job.pfs_bytes_by_epoch
-            counted[item.epoch] = counted.get(item.epoch, 0) + fetched.size_bytes
+            item.job.count_pfs(item.epoch, fetched.size_bytes)
         if stored:
             self._stored(item.entry, item.home)
         self.staging.finish(item.entry, fetched)

@@ -1,0 +1,196 @@
+"""Fakes behind the engine's contracts: a page cache in a dict, a runner without threads, jobs with given streams.
+
+The source is the real one over a real tree; time is trio's MockClock, so a fetch takes as long as the test says and no
+test waits. Nothing here knows FUSE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import trio
+
+from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.fetch import DiskTier
+from mlfs.scan import scan
+from mlfs.sources.posix import PosixSource
+
+
+class FakePages:
+    """The page cache: what was pushed and not dropped."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, bytearray] = {}
+        self.pushes = 0
+        self.refuse: set[int] = set()
+
+    def push(self, entry: int, offset: int, data: bytes) -> bool:
+        if entry in self.refuse:
+            return False
+        held = self.held.setdefault(entry, bytearray())
+        held[offset : offset + len(data)] = data
+        self.pushes += 1
+        return True
+
+    def drop(self, entry: int) -> None:
+        self.held.pop(entry, None)
+
+    def replace(self, entry: int) -> None:
+        self.drop(entry)
+
+
+class InlineRunner:
+    """Runs blocking calls on the loop itself, after the time they are said to take.
+
+    Attributes:
+        seconds: by pool; a pool that is not named takes no time.
+        hang: entries whose calls never return (until cancelled).
+        threads: most calls of a pool at a time.
+    """
+
+    def __init__(self, seconds: dict[str, float] | None = None, threads: dict[str, int] | None = None) -> None:
+        self.seconds = seconds or {}
+        self.hang: set[int] = set()
+        self.calls: list[str] = []
+        self._limits = {pool: trio.CapacityLimiter(n) for pool, n in (threads or {}).items()}
+
+    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        self.calls.append(pool)
+        if args and isinstance(args[0], int) and args[0] in self.hang:
+            await trio.sleep_forever()
+        limiter = self._limits.get(pool)
+        if limiter is None:
+            await trio.sleep(self.seconds.get(pool, 0))
+            return call(*args)
+        async with limiter:
+            await trio.sleep(self.seconds.get(pool, 0))
+            return call(*args)
+
+    def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
+
+    def post(self, call: Callable[..., Any], *args: Any) -> None:
+        call(*args)
+
+
+class GivenStreams:
+    """Streams of a job: one list of entries for each rank, for each epoch."""
+
+    def __init__(self, epochs: list[list[list[int]]]) -> None:
+        self._epochs = epochs
+        flat = [entry for epoch in epochs for rank in epoch for entry in rank]
+        self.sample_ids = np.unique(np.array(flat, dtype=np.int64))
+
+    def length(self, epoch: int) -> int:
+        return len(self._epochs[epoch][0])
+
+    def epoch_ids(self, epoch: int, rank: int) -> np.ndarray:
+        return np.array(self._epochs[epoch][rank], dtype=np.int64)
+
+
+def given_job(epochs: list[list[list[int]]], batch_size: int = 4, name: str = "train", **more: Any) -> tuple[Any, Any]:
+    """A specification and its streams."""
+    ranks = list(range(len(epochs[0])))
+    fields = {"start_epoch": 0, "start_step": 0, "world_size": len(ranks)} | more
+    spec = SimpleNamespace(name=name, ranks=ranks, batch_size=batch_size, epochs=len(epochs), **fields)
+    return spec, GivenStreams(epochs)
+
+
+def shuffled(entries: list[int], epochs: int, ranks: int, seed: int = 0) -> list[list[list[int]]]:
+    """Epochs of random order, dealt to ranks."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(entries).tolist() for _ in range(epochs)]
+    per_rank = len(entries) // ranks
+    return [[order[rank::ranks][:per_rank] for rank in range(ranks)] for order in orders]
+
+
+class CountingSource(PosixSource):
+    """The real source, which counts what it was asked, fails by countdown and shows what it answered."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.read: list[int] = []
+        self.failures: dict[int, int] = {}
+
+    def read_whole(self, entry: int) -> Any:
+        self.read.append(entry)
+        if self.failures.get(entry, 0):
+            self.failures[entry] -= 1
+            raise OSError(5, "injected")
+        return super().read_whole(entry)
+
+
+class Mount:
+    """An engine over a tree, with all its parts at hand."""
+
+    def __init__(self, engine: Engine, pages: FakePages, source: CountingSource, runner: InlineRunner) -> None:
+        self.engine = engine
+        self.pages = pages
+        self.source = source
+        self.runner = runner
+        self.files: list[int] = engine.manifest.files.tolist()
+
+    async def read(self, entry: int, pid: int = 1) -> bytes:
+        """Open, read, close, as the handlers do; the bytes come from the page cache if it has them."""
+        engine = self.engine
+        handle = 0 if engine.demand.hit(entry) else await engine.demand.open(entry)
+        engine.opened(entry, pid)
+        size = engine.manifest.size_view[entry]
+        if handle:
+            data = bytes(await engine.demand.read_large(handle, 0, size))
+            engine.released(engine.demand.close_large(handle))
+            return data
+        held = self.pages.held.get(entry)
+        if held is None:
+            data = bytes(await engine.demand.read(entry, engine.manifest.generation_view[entry], 0, size))
+        else:
+            data = bytes(held)
+        engine.released(entry)
+        return data
+
+    def content(self, entry: int) -> bytes:
+        """What the source file holds."""
+        return Path(os.fsdecode(self.root) + "/" + os.fsdecode(self.engine.manifest.path(entry))).read_bytes()
+
+    root: bytes = b""
+
+
+@contextmanager
+def tree(directory: Path, count: int, size: int = 5000) -> Iterator[int]:
+    """A directory of files with contents of their own; yields its descriptor."""
+    for index in range(count):
+        path = directory / f"c{index % 3}" / f"{index:05d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(index.to_bytes(4, "big") * (size // 4))
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, count: int = 60, size: int = 5000, *, staging: int = 1 << 20, ram: int = 0,
+    disks: list[DiskTier] | None = None, seconds: dict[str, float] | None = None, pfs_threads: int = 4,
+    hedge_s: float = 10.0, timeout_s: float = 30.0,
+) -> Any:  # fmt: skip
+    """An engine that runs."""
+    with tree(directory, count, size) as fd:
+        manifest = scan(fd)
+        source = CountingSource(fd, manifest)
+        pages, runner = FakePages(), InlineRunner(seconds)
+        limits = Limits(staging, ram, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
+        engine = Engine(manifest, source, disks or [], pages, runner, limits, trio.current_time)
+        mount = Mount(engine, pages, source, runner)
+        mount.root = os.fsencode(directory)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine.run)
+            yield mount
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,353 @@
+"""The engine under simulated time: prefetch, budgets, demand, failures, changes, jobs that come and go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from fakes import Mount, given_job, running, shuffled
+
+from mlfs.engine.table import State, footprint_bytes
+from mlfs.plan.placement import pfs_bound_bytes
+
+
+def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run under a clock that jumps over all waits."""
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def train(mount: Mount, epochs: list[list[list[int]]], step_s: float = 0.01, pid0: int = 100) -> None:
+    """Read the streams: a process a rank, checking every byte."""
+
+    async def rank_reads(rank: int, stream: list[int]) -> None:
+        for entry in stream:
+            assert await mount.read(entry, pid0 + rank) == mount.content(entry)
+            await trio.sleep(step_s)
+
+    for epoch in epochs:
+        async with trio.open_nursery() as nursery:
+            for rank, stream in enumerate(epoch):
+                nursery.start_soon(rank_reads, rank, stream)
+
+
+def check_budgets(mount: Mount) -> None:
+    """The table's sums are what its states say, and within the budgets."""
+    table = mount.engine.table
+    window = sum(table.footprint(e) for e in mount.files if State.FETCHING <= table.state[e] <= State.DROPPING)
+    kept = sum(table.footprint(e) for e in mount.files if table.state[e] == State.KEPT)
+    promised = sum(table.footprint(e) for e in mount.files if table.promised[e])
+    assert (window, kept, promised) == (table.window_bytes, table.kept_bytes, table.promised_bytes)
+    assert kept + promised <= table.ram_capacity_bytes
+
+
+def test_a_registered_job_never_waits_after_its_start(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 60, seconds={"pfs": 0.02}, ram=1 << 20) as mount:
+            epochs = shuffled(mount.files, 3, 2)
+            await mount.engine.register(*given_job(epochs))
+            await trio.sleep(1)
+            await train(mount, epochs)
+            reads = mount.engine.counters.all.reads
+            assert mount.engine.counters.all.stalls.count == 0
+            assert reads["page_cache"].count + reads["ram"].count == 180
+            assert len(mount.source.read) == len(set(mount.source.read)) == 60
+            job = mount.engine.jobs["train"]
+            await trio.sleep(1)
+            assert job.finished
+            assert job.matcher.agreed == job.matcher.observed == 180
+            check_budgets(mount)
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("kept_samples", [0, 7, 30, 60])
+def test_pfs_bytes_meet_the_bound_and_the_window_holds(tmp_path: Path, kept_samples: int) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(
+            tmp_path, 60, seconds={"pfs": 0.005}, ram=kept_samples * cost, staging=8 * cost
+        ) as mount:
+            epochs = shuffled(mount.files, 4, 2)
+            await mount.engine.register(*given_job(epochs, batch_size=2))
+            table = mount.engine.table
+
+            async def watch() -> None:
+                while True:
+                    assert table.window_bytes <= table.window_capacity_bytes
+                    await trio.sleep(0.003)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await train(mount, epochs)
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
+            by_epoch = mount.engine.jobs["train"].pfs_bytes_by_epoch
+            bound = pfs_bound_bytes(60 * 5000, kept_samples * 5000)
+            assert by_epoch[0] == 60 * 5000
+            for epoch in (1, 2, 3):  # the window may carry a few samples over from the epoch before
+                assert bound - 8 * 5000 <= by_epoch.get(epoch, 0) <= bound
+            assert table.kept_samples == kept_samples
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_demand_reads_without_a_job_are_fetched_once_and_kept(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 20, ram=1 << 20) as mount:
+            for _ in range(3):
+                for entry in mount.files:
+                    assert await mount.read(entry) == mount.content(entry)
+                await trio.sleep(0.1)
+            assert Counter(mount.source.read) == dict.fromkeys(mount.files, 1)
+            assert mount.engine.counters.all.reads["ram"].count == 40
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_unkept_pages_linger_within_the_window_without_a_job(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(tmp_path, 30, ram=0, staging=10 * cost) as mount:
+            for entry in mount.files:
+                await mount.read(entry)
+                await trio.sleep(0.05)
+                assert mount.engine.table.window_bytes <= 10 * cost
+            assert len(mount.pages.held) == 10
+            assert set(mount.pages.held) == set(mount.files[-10:])
+
+    simulate(body)
+
+
+def test_many_readers_of_one_file_make_one_source_read(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 3, seconds={"demand": 0.5}) as mount:
+            entry = mount.files[0]
+            async with trio.open_nursery() as nursery:
+                for pid in range(20):
+                    nursery.start_soon(mount.read, entry, pid)
+            assert mount.source.read == [entry]
+
+    simulate(body)
+
+
+def test_a_queued_prefetch_is_taken_over_by_a_reader(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 40, seconds={"pfs": 1.0, "demand": 0.1}, pfs_threads=1) as mount:
+            epochs = shuffled(mount.files, 1, 1)
+            await mount.engine.register(*given_job(epochs))
+            await trio.sleep(0.5)
+            began = trio.current_time()
+            assert await mount.read(epochs[0][0][30]) == mount.content(epochs[0][0][30])
+            assert trio.current_time() - began < 0.3
+            await trio.sleep(60)
+            assert max(Counter(mount.source.read).values()) == 1
+
+    simulate(body)
+
+
+def test_a_failing_prefetch_costs_no_read(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 30) as mount:
+            epochs = shuffled(mount.files, 1, 1)
+            mount.source.failures = {entry: 1 for entry in mount.files[::3]}
+            await mount.engine.register(*given_job(epochs))
+            await trio.sleep(1)
+            await train(mount, epochs)
+            assert mount.engine.counters.errors["prefetch_failed"] == 10
+
+    simulate(body)
+
+
+def test_a_reader_gets_the_error_only_when_the_retry_fails_too(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 3) as mount:
+            once, always, fine = mount.files
+            mount.source.failures = {once: 1, always: 2}
+            assert await mount.read(once) == mount.content(once)
+            with pytest.raises(OSError, match="injected") as caught:
+                await mount.read(always)
+            assert caught.value.errno == errno.EIO
+            assert await mount.read(fine) == mount.content(fine)
+            assert await mount.read(always) == mount.content(always)
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_a_hanging_source_times_out_and_others_go_on(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 10, hedge_s=2, timeout_s=5) as mount:
+            hung, *others = mount.files
+            mount.runner.hang = {hung}
+
+            async def reader() -> None:
+                with pytest.raises(OSError, match="did not answer"):
+                    await mount.read(hung)
+                assert trio.current_time() - began == pytest.approx(7, abs=0.5)
+
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(reader)
+                for entry in others:
+                    assert await mount.read(entry) == mount.content(entry)
+                assert trio.current_time() - began < 1
+            mount.runner.hang = set()
+            assert await mount.read(hung) == mount.content(hung)
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_changed_files_are_read_new_and_cached_copies_go(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 6, ram=0, staging=1 << 20) as mount:
+            entry = mount.files[2]
+            for size in (100, 9000, 0, 5000):
+                path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
+                path.write_bytes(os.urandom(size))
+                os.utime(path, ns=(1, size + 7))
+                mount.engine.staging.linger = False
+                mount.engine.staging.drop_lingering()
+                await trio.sleep(0.1)
+                assert await mount.read(entry) == mount.content(entry)
+                await trio.sleep(0.1)
+                check_budgets(mount)
+            assert mount.engine.changed_files == 4
+            assert mount.engine.manifest.size_view[entry] == 5000
+
+    simulate(body)
+
+
+def test_a_wrong_prediction_stops_the_guessing_and_reads_go_on(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(tmp_path, 300, staging=40 * cost) as mount:
+            job = await mount.engine.register(*given_job(shuffled(mount.files, 4, 1, seed=1), batch_size=16))
+            real = shuffled(mount.files, 2, 1, seed=2)
+            await train(mount, real)
+            await trio.sleep(1)
+            assert not job.predicting
+            assert mount.engine.staging.linger
+            check_budgets(mount)
+            await train(mount, real[:1])
+            assert mount.engine.table.window_bytes <= 40 * cost
+            assert sum(mount.engine.table.pending) == 0
+
+    simulate(body)
+
+
+def test_a_second_run_of_the_script_is_followed_from_the_start(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 300, ram=0, staging=50 * footprint_bytes(5000), seconds={"pfs": 0.001}) as mount:
+            epochs = shuffled(mount.files, 3, 2)
+            job = await mount.engine.register(*given_job(epochs, batch_size=8))
+            await train(mount, epochs[:2])
+            await trio.sleep(1)
+            before = mount.engine.counters.all.stalls.count
+            await train(mount, epochs, pid0=500)
+            await trio.sleep(1)
+            assert job.finished
+            assert mount.engine.counters.all.stalls.count - before < 100
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_registering_again_resumes_and_unregistering_leaves_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(tmp_path, 90, ram=10 * cost, staging=20 * cost) as mount:
+            epochs = shuffled(mount.files, 4, 1)
+            await mount.engine.register(*given_job(epochs, batch_size=10))
+            await train(mount, epochs[:1])
+            again = given_job(epochs, batch_size=10, start_epoch=2, start_step=3)
+            job = await mount.engine.register(*again)
+            await trio.sleep(1)
+            assert job.matcher.ranks[0].frontier == 2 * 90 + 30
+            assert job.cursors[0] >= 2 * 90 + 30 + 10
+            await train(mount, [[epochs[2][0][30:]], epochs[3]])
+            await trio.sleep(1)
+            assert job.finished
+            assert mount.engine.unregister("train")
+            assert not mount.engine.unregister("train")
+            await trio.sleep(1)
+            table = mount.engine.table
+            assert sum(table.pending) == 0
+            assert table.window_bytes <= 20 * cost
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_two_jobs_share_the_window(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(tmp_path, 120, staging=24 * cost, seconds={"pfs": 0.002}) as mount:
+            train_files, val_files = mount.files[:90], mount.files[90:]
+            train_epochs, val_epochs = shuffled(train_files, 2, 1), [[val_files]] * 2
+            await mount.engine.register(*given_job(train_epochs, batch_size=5))
+            await mount.engine.register(*given_job(val_epochs, batch_size=5, name="val"))
+            for epoch in range(2):
+                await train(mount, train_epochs[epoch : epoch + 1], pid0=100)
+                await train(mount, val_epochs[epoch : epoch + 1], pid0=900 + epoch)
+            await trio.sleep(1)
+            assert all(job.finished for job in mount.engine.jobs.values())
+            assert mount.engine.counters.all.stalls.count < 12
+            check_budgets(mount)
+
+    simulate(body)
+
+
+def test_a_reader_that_stops_for_an_hour_costs_nothing_and_goes_on(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        async with running(tmp_path, 60, staging=10 * cost) as mount:
+            epochs = shuffled(mount.files, 2, 2)
+            await mount.engine.register(*given_job(epochs, batch_size=4))
+            await train(mount, [[stream[:20] for stream in epochs[0]]])
+            await trio.sleep(1)
+            calls = len(mount.runner.calls)
+            await trio.sleep(3600)
+            assert len(mount.runner.calls) == calls
+            await train(mount, [[stream[20:] for stream in epochs[0]], epochs[1]])
+            await trio.sleep(1)
+            assert mount.engine.jobs["train"].finished
+
+    simulate(body)
+
+
+def test_ranks_at_different_speeds_and_random_pauses(tmp_path: Path) -> None:
+    async def body() -> None:
+        cost = footprint_bytes(5000)
+        rng = random.Random(7)
+        async with running(tmp_path, 120, staging=30 * cost, ram=40 * cost, seconds={"pfs": 0.003}) as mount:
+            epochs = shuffled(mount.files, 5, 3)
+            await mount.engine.register(*given_job(epochs, batch_size=4))
+
+            async def rank_reads(rank: int) -> None:
+                for number, epoch in enumerate(epochs):
+                    for entry in epoch[rank]:
+                        assert await mount.read(entry, 100 * number + rank) == mount.content(entry)
+                        await trio.sleep(rng.random() * 0.01 * (rank + 1))
+
+            async with trio.open_nursery() as nursery:
+                for rank in range(3):
+                    nursery.start_soon(rank_reads, rank)
+            await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert job.finished
+            assert job.matcher.agreed == job.matcher.observed
+            assert mount.engine.table.kept_samples == 40
+            check_budgets(mount)
+
+    simulate(body)
