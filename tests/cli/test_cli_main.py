@@ -1,0 +1,135 @@
+"""The command as a whole: help, exit codes, one line for each error, any bytes, quick."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mlfs.cli import main as cli
+from mlfs.errors import ExitCode, MlfsError
+
+
+def mlfs(*argv: str | bytes, **more: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "mlfs.cli.main", *argv], capture_output=True, check=False, env={**os.environ, **more}
+    )
+
+
+@pytest.mark.parametrize("command", ["mount", "register", "unregister", "status", "unmount", "cache"])
+def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    assert f"mlfs {command}" in text
+    if command != "cache":
+        assert "examples:" in text
+
+
+def test_each_flag_says_its_default() -> None:
+    parser = cli.build_parser([])
+    choices = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    required = {"--help", "--sampler", "--epochs", "--batch-size", "--order-file"}
+    for name in ("mount", "register", "status", "unmount"):
+        for action in choices[name]._actions:
+            flag = next(iter(action.option_strings[-1:]), None) if len(action.option_strings) < 2 else None
+            flag = flag or next((f for f in action.option_strings if not f.startswith("--no-")), None)
+            if flag and flag not in required | {"-h"}:
+                assert "(default: " in str(action.help), f"{name} {flag} does not say its default"
+
+
+def test_the_help_lists_all_commands_and_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--help", "--version"):
+        with pytest.raises(SystemExit) as end:
+            cli.main([flag])
+        assert end.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("mount", "register", "unregister", "status", "unmount", "cache"):
+        assert re.search(rf"^    {command}\b", text, re.MULTILINE)
+    assert re.search(r"^mlfs \d+\.\d+", text, re.MULTILINE)
+
+
+def test_the_help_imports_nothing_heavy() -> None:
+    code = "import sys; from mlfs.cli.main import build_parser; build_parser([]).format_help(); print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.decode().split())
+    assert not loaded & {"numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config", "mountd.mounts"}
+    assert "argparse" in loaded
+
+
+def test_the_help_is_quick() -> None:
+    def once() -> float:
+        started = time.perf_counter()
+        assert mlfs("--help").returncode == 0
+        return time.perf_counter() - started
+
+    def bare() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import argparse"], check=True)
+        return time.perf_counter() - started
+
+    # Relative to an interpreter that does nothing: other work on the machine slows both down.
+    assert min(once() for _ in range(3)) < 4 * min(bare() for _ in range(3)) + 0.1
+
+
+def test_bad_usage_is_2() -> None:
+    for argv in ([], ["mout"], ["unmount"], ["register", "/x", "--seed", "one"]):
+        done = mlfs(*argv)
+        assert done.returncode == ExitCode.USAGE
+        assert b"usage:" in done.stderr
+    done = mlfs("mount")
+    assert done.returncode == ExitCode.USAGE
+    assert b"no source" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (MlfsError("it is so", "do this", ExitCode.SOURCE), 3, "mlfs: it is so (do this)\n"),
+        (MlfsError("a\nb\x1b[31m"), 1, "mlfs: a\\nb\\x1b[31m\n"),
+        (KeyboardInterrupt(), 130, "mlfs: interrupted\n"),
+        (
+            ValueError("odd"),
+            1,
+            "mlfs: unexpected ValueError: odd (run it again as `mlfs --debug ...` for the traceback)\n",
+        ),
+    ],
+)
+def test_each_error_is_one_line_and_a_code(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(args: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr("mlfs.cli.unmount.run", fail)
+    assert cli.main(["unmount", "/x"]) == code
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(line)
+    assert stderr.count("\n") == 1
+    assert cli.main(["--debug", "unmount", "/x"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_paths_of_any_bytes_are_printed_as_they_are() -> None:
+    done = mlfs("unmount", b"/no\xff\nwhere", LC_ALL="C.UTF-8")
+    assert done.returncode == ExitCode.NOT_MOUNTED
+    assert b"/no\xff\\nwhere is not an mlfs mount" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = """import sys, mlfs.cli.main as m, mlfs.cli.status as s
+s.run = lambda args: [print('x' * 100) for _ in range(10000)] and 0
+sys.exit(m.main(['status', '/x']))"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0

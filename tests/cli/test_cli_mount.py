@@ -1,0 +1,171 @@
+"""`mlfs mount` with a stand-in for the daemon: it returns when the mount answers, else it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_support import TINY_FS, wait_for
+
+from mlfs.cli import main as cli
+from mlfs.cli import mount
+from mlfs.errors import ExitCode, MlfsError
+from mountd import mounts, runtime
+
+SMALL = ["--ram", "1M", "--staging", "1M"]
+RUN = f"""import sys
+from mlfs.cli import main, mount
+mount.DAEMON_COMMAND = (sys.executable, {TINY_FS!r})
+sys.exit(main.main(sys.argv[1:]))"""
+
+
+@pytest.fixture
+def source(open_dir: Path) -> str:
+    """A source directory with a file, under a name that is not text."""
+    path = os.path.join(open_dir, os.fsdecode(b"set \xff\n'1"))
+    os.mkdir(path)
+    Path(path, "a.jpg").write_text("x")
+    return path
+
+
+def run_mount(source: str, behaviour: str = "serve") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", RUN, "mount", source, *SMALL],
+        capture_output=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, "TINY_FS": behaviour, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def left_behind(source: str) -> list[object]:
+    return [x for x in (mounts.mount_at(source), runtime.read(source)) if x is not None]
+
+
+def test_it_returns_when_the_mount_answers_and_says_what_is_next(source: str) -> None:
+    done = run_mount(source)
+    assert (done.returncode, done.stderr) == (0, b"")
+    record = runtime.read(source)
+    assert record is not None
+    out = os.fsdecode(done.stdout)
+    assert f"mounted {source} over itself, read-only, served by process {record.pid}\n" in out
+    assert "1 files, 4 KiB (scanned 0.1 s)" in out
+    assert "RAM 1 MiB" in out
+    assert f"log      {runtime.default_log_file(source)}" in out
+    assert "mlfs register '" in out
+    assert os.path.exists(f"{source}/.mlfs/status")
+    assert os.getsid(record.pid) == record.pid, "Ctrl-C in the terminal would end the daemon"
+    again = run_mount(source)
+    assert again.returncode == ExitCode.MOUNT_POINT
+    assert f"already mounted by mlfs by process {record.pid}".encode() in again.stderr
+    assert subprocess.run([sys.executable, "-m", "mlfs.cli.main", "unmount", source], check=True).returncode == 0
+    assert left_behind(source) == []
+    assert os.listdir(source) == ["a.jpg"]
+    assert not os.path.exists(f"/proc/{record.pid}") or not runtime.alive(record)
+
+
+def test_the_daemons_reason_is_the_commands(source: str) -> None:
+    done = run_mount(source, "error")
+    assert done.returncode == 3
+    assert done.stderr == b"mlfs: no luck today (come back)\n"
+    assert left_behind(source) == []
+
+
+def test_a_daemon_that_dies_without_a_word_is_reported_with_its_log(source: str) -> None:
+    done = run_mount(source, "die")
+    assert done.returncode == ExitCode.FAILURE
+    assert b"  | the last words of the daemon\n" in done.stderr
+    assert b"the daemon was killed by SIGKILL before it served" in done.stderr
+    assert left_behind(source) == []
+
+
+def test_a_mount_that_does_not_answer_is_taken_back(source: str) -> None:
+    done = run_mount(source, "broken")
+    assert done.returncode == ExitCode.FAILURE
+    assert b"does not answer" in done.stderr
+    assert left_behind(source) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_waiting_it_leaves_no_daemon(source: str, number: signal.Signals) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-c", RUN, "mount", source, *SMALL],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TINY_FS": "silent"},
+    )
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    wait_for(lambda: bool(children.read_text()))
+    (daemon,) = (int(pid) for pid in children.read_text().split())
+    # Not before it runs as the stand-in: a child that is still the command itself would not be the daemon yet.
+    wait_for(lambda: b"tiny_fs" in Path(f"/proc/{daemon}/cmdline").read_bytes())
+    command.send_signal(number)
+    _, stderr = command.communicate(timeout=10)
+    assert (command.returncode, stderr) == (130, b"mlfs: interrupted\n")
+    assert runtime.start_ticks(daemon) is None
+    assert left_behind(source) == []
+
+
+def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    source = str(tmp_path / "set")
+    assert cli.main(["mount", source, *SMALL, "--log-file", "/proc/none/log"]) == ExitCode.USAGE
+    assert "/proc/none/log" in capsys.readouterr().err
+
+
+def test_in_the_foreground_it_serves_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Not the odd name: what pytest captures in this process has to be text.
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    source = str(tmp_path / "set")
+
+    class Daemon:
+        @staticmethod
+        def serve(config: object, report: object) -> int:
+            assert callable(report)
+            report({"progress": {"phase": "scan", "dirs": 1, "files": 2}})
+            report({"serving": {"pid": 12, "files": 2000, "bytes": 1024, "how": "read from the index"}})
+            return 0
+
+    monkeypatch.setattr(mount.importlib, "import_module", lambda name: Daemon)
+    assert cli.main(["mount", source, "--foreground", *SMALL]) == 0
+    assert "2,000 files, 1 KiB (read from the index)" in capsys.readouterr().out
+
+    def fail(config: object, report: object) -> int:
+        assert callable(report)
+        report({"error": {"message": "no", "exit_code": 5}})
+        return 5
+
+    monkeypatch.setattr(Daemon, "serve", staticmethod(fail))
+    assert cli.main(["mount", source, "--foreground", *SMALL]) == 5
+    assert capsys.readouterr().err == "mlfs: no\n"
+
+
+def test_progress_is_told_only_when_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(mount.time, "monotonic", lambda: now[0])
+    with mount.Progress() as progress:
+        progress.update({"phase": "scan", "dirs": 10, "files": 20000})
+        now[0] += 1.9
+        progress.tick()
+        assert capsys.readouterr().err == ""
+        now[0] += 0.2
+        progress.tick()
+        assert capsys.readouterr().err == "mlfs: scan: 10 directories, 20,000 files\n"
+        now[0] += 1
+        progress.update({"phase": "mount"})
+        assert capsys.readouterr().err == ""
+        now[0] += 5
+        progress.tick()
+        assert capsys.readouterr().err == "mlfs: mount\n"
+
+
+def test_odd_error_reports_still_make_an_error() -> None:
+    assert mount._reported({"message": "m", "exit_code": 77}).exit_code == ExitCode.FAILURE
+    assert isinstance(mount._reported({}), MlfsError)

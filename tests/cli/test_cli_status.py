@@ -1,0 +1,154 @@
+"""`mlfs status`: every number has its place, missing ones are dashes, watching ends with the mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_support import Mounts
+from rich.console import Console
+
+from mlfs.cli import main as cli
+from mlfs.cli.status import render
+from mlfs.errors import ExitCode
+from mountd import mounts
+
+STATUS: dict[str, Any] = {
+    "version": "0.1.0",
+    "pid": 4711,
+    "source": "/pfs/set",
+    "mountpoint": "/data/[set]",
+    "state": "serving",
+    "uptime_s": 90,
+    "messages": ["the seed may be wrong"],
+    "jobs": [
+        {
+            "name": "train[x]",
+            "state": "running",
+            "agreement": 0.987,
+            "observed_opens": 12345,
+            "message": "set_epoch is not called",
+            "epochs": 90,
+            "ranks": [
+                {
+                    "rank": 2,
+                    "epoch": 3,
+                    "step": 17,
+                    "position": 98765,
+                    "steps_per_epoch": 500,
+                    "ahead": {"samples": 321, "bytes": 5 * 2**20, "seconds": 1.25},
+                }
+            ],
+        }
+    ],
+    "reads": {
+        "all": {"ram": {"reads": 11, "bytes": 1024}, "peer": {"reads": 7, "bytes": 3}},
+        "epoch": {"ram": {"reads": 4, "bytes": 2048}},
+    },
+    "fetches": {"pfs": {"count": 66, "bytes": 4096}},
+    "stalls": {"count": 9, "total_s": 2.5, "worst_s": 0.75},
+    "pfs": {"epoch_bytes": 2**30, "bound_bytes": 3 * 2**30, "total_bytes": 2**40},
+    "tiers": [{"name": "ssd:/scratch", "capacity_bytes": 200, "used_bytes": 50, "samples": 33, "errors": 1}],
+    "staging": {"capacity_bytes": 2**31, "used_bytes": 2**30},
+    "manifest": {"files": 1281167, "bytes": 2**37, "scanned_s": 1, "changed": 5},
+    "errors": {"source_reads": 3, "none_of_these": 0},
+    "memory": {"rss_bytes": 77 * 2**20},
+}
+
+
+def text_of(status: dict[str, Any]) -> str:
+    console = Console(width=140, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(render(status))
+    return capture.get()
+
+
+def cells(text: str, first: str) -> list[str]:
+    """The line that begins with a word, by columns."""
+    line = next(line for line in text.splitlines() if line.strip().startswith(first + " "))
+    return [cell for cell in line.strip().split("  ") if cell.strip()]
+
+
+def test_every_number_has_its_place() -> None:
+    text = text_of(STATUS)
+    for part in (
+        "/data/[set]: serving reads for 1 min 30 s (process 4711)",
+        "source /pfs/set: 1,281,167 files, 128 GiB, 5 changed since the scan",
+        "! the seed may be wrong",
+        "job train[x]: running, agreement 98.7 % of 12,345 opens",
+        "! set_epoch is not called",
+        "stalls   9, 2.5 s in all, worst 750 ms",
+        "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
+        "errors   source reads 3\n",
+        "memory   77 MiB",
+    ):
+        assert part in text
+    assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
+    assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
+    assert [cell.strip() for cell in cells(text, "PFS")] == ["PFS", "-", "-", "-", "-", "66", "4 KiB"]
+    assert [cell.strip() for cell in cells(text, "peer")] == ["peer", "-", "-", "7", "3 B", "-", "-"]
+    tier = [cell.strip() for cell in cells(text, "ssd:/scratch")]
+    assert tier == ["ssd:/scratch", "50 B", "200 B", "25.0 %", "33", "1"]
+    assert [cell.strip() for cell in cells(text, "staging")][:4] == ["staging", "1 GiB", "2 GiB", "50.0 %"]
+
+
+def test_whatever_is_missing_or_odd_is_a_dash() -> None:
+    assert "no job is registered" in text_of({})
+    odd: dict[str, Any] = {key: None for key in STATUS}
+    assert "stalls   -, - in all, worst -" in text_of(odd)
+    for key in STATUS:
+        assert text_of({name: value for name, value in STATUS.items() if name != key})
+    assert "- of - opens" in text_of({"jobs": [{"name": "x", "ranks": [{}]}]})
+    assert "0 B" in text_of({"tiers": [{"name": "ram", "capacity_bytes": 0, "used_bytes": 0}]})
+
+
+def test_json_is_passed_on_and_tables_are_not_cut(
+    open_dir: Path, tiny: Mounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(open_dir / "m")
+    os.mkdir(path)
+    server = tiny.start(path)
+    assert cli.main(["status", "--json", path]) == 0
+    assert json.loads(capsys.readouterr().out)["pid"] == server.pid
+    assert cli.main(["status", path]) == 0
+    assert f"{path}: serving reads" in capsys.readouterr().out
+    tiny.kill(server)
+    assert cli.main(["status", path]) == ExitCode.NOT_MOUNTED
+    assert "is gone" in capsys.readouterr().err
+
+
+def test_usage_of_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status"]) == ExitCode.USAGE
+    assert cli.main(["status", "--watch"]) == ExitCode.USAGE
+    assert cli.main(["status", "/proc", "--watch", "x"]) == ExitCode.NOT_MOUNTED
+    # The path right behind --watch is the path.
+    capsys.readouterr()
+    assert cli.main(["status", "--watch", "/nowhere"]) == ExitCode.NOT_MOUNTED
+    assert "/nowhere is not" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["unmounted", "interrupted"])
+def test_watching_ends_quietly(open_dir: Path, tiny: Mounts, ending: str) -> None:
+    path = str(open_dir / "m")
+    os.mkdir(path)
+    tiny.start(path)
+    argv = [sys.executable, "-m", "mlfs.cli.main", "status", path, "--watch", "100ms", "--json"]
+    watch = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert watch.stdout is not None
+    for _ in range(2):
+        # Twice the first line of a whole object: it did go round.
+        while watch.stdout.readline() != b"{\n":
+            pass
+    if ending == "interrupted":
+        watch.send_signal(signal.SIGINT)
+    else:
+        assert mounts.unmount(path) or mounts.detach(path) is None
+    _, stderr = watch.communicate(timeout=10)
+    assert watch.returncode == 0
+    assert stderr == (b"" if ending == "interrupted" else f"mlfs: the mount at {path} is gone\n".encode())

@@ -1,0 +1,139 @@
+"""`mlfs unmount`: names who is in the way, waits, forces, cleans up after a crash, and never hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cli_support import Mounts, wait_for
+
+from mlfs.cli import main as cli
+from mlfs.errors import ExitCode
+from mountd import mounts, runtime
+
+HOLD = "import sys; f = open(sys.argv[1] + '/data.bin', 'rb'); print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def place(open_dir: Path) -> str:
+    path = os.path.join(open_dir, "odd \n [ü] name")
+    os.mkdir(path)
+    return path
+
+
+def hold(path: str) -> subprocess.Popen[bytes]:
+    reader = subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"\n"
+    return reader
+
+
+def nothing_left(path: str, *servers: subprocess.Popen[bytes]) -> bool:
+    gone = all(runtime.start_ticks(server.pid) is None for server in servers)
+    return gone and mounts.mount_at(path) is None and runtime.read(path) is None
+
+
+def test_it_ends_mount_daemon_and_record(place: str, tiny: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
+    server = tiny.start(place)
+    wait_for(lambda: runtime.read(place) is not None)
+    assert cli.main(["unmount", place]) == 0
+    assert nothing_left(place, server)
+    assert capsys.readouterr().out == f"unmounted {place}\n"
+    assert cli.main(["unmount", place]) == ExitCode.NOT_MOUNTED
+
+
+def test_from_inside_it_does_not_stand_in_its_own_way(place: str, tiny: Mounts) -> None:
+    server = tiny.start(place)
+    # exec: the shell itself would be in the way, and rightly so. -P: the stand-in cannot be listed for modules.
+    script = f'cd "$1" && exec {sys.executable} -P -m mlfs.cli.main unmount . --timeout 1s'
+    done = subprocess.run(["/bin/sh", "-c", script, "sh", place], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert nothing_left(place, server)
+
+
+def test_busy_names_the_reader_and_goes_on_serving(
+    place: str, tiny: Mounts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.start(place)
+    reader = hold(place)
+    assert cli.main(["unmount", place, "--timeout", "300ms"]) == ExitCode.BUSY
+    stderr = capsys.readouterr().err
+    assert f"(pid {reader.pid}, open: data.bin); waiting\n" in stderr
+    last = stderr.splitlines()[-1]
+    assert "still in use after 0.3 s" in last
+    assert f"pid {reader.pid}" in last
+    assert "--force" in last
+    with open(f"{place}/.mlfs/status") as file:
+        assert [command["op"] for command in json.load(file)["commands"]] == ["drain", "resume"]
+    reader.communicate()
+
+
+def test_it_waits_for_readers(place: str, tiny: Mounts) -> None:
+    server = tiny.start(place)
+    reader = hold(place)
+    threading.Timer(0.5, lambda: reader.stdin and reader.stdin.close()).start()
+    started = time.monotonic()
+    assert cli.main(["unmount", place, "--timeout", "10s"]) == 0
+    assert 0.4 < time.monotonic() - started < 5
+    assert nothing_left(place, server)
+    reader.wait()
+    assert reader.stdout is not None
+    reader.stdout.close()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_force_takes_it_away_under_readers_also_from_a_hung_daemon(
+    place: str, tiny: Mounts, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlfs.cli.unmount._TERM_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("mountd.mounts.probe.__defaults__", (0.3,))
+    server = tiny.start(place)
+    wait_for(lambda: runtime.read(place) is not None)
+    reader = hold(place)
+    if stopped:
+        server.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    assert cli.main(["unmount", place, "--force"]) == 0
+    assert time.monotonic() - started < 3
+    assert nothing_left(place, server)
+    reader.communicate()
+
+
+def test_a_killed_daemons_mounts_are_cleaned_up(place: str, tiny: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = [tiny.start(place), tiny.start(place)]
+    wait_for(lambda: runtime.read(place) is not None)
+    for server in servers:
+        tiny.kill(server)
+    assert cli.main(["unmount", place]) == 0
+    assert nothing_left(place, *servers)
+    assert "daemon was gone already" in capsys.readouterr().out
+
+
+def test_a_vanished_mount_takes_its_daemon_along(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    runtime.write(place, place, None, pid=daemon.pid)
+    assert cli.main(["unmount", place]) == 0
+    assert f"process {daemon.pid}" in capsys.readouterr().out
+    assert daemon.wait(5) == -signal.SIGTERM
+    assert nothing_left(place)
+
+
+def test_without_a_record_the_mount_itself_says_who_serves_it(place: str, tiny: Mounts) -> None:
+    server = tiny.start(place)
+    wait_for(lambda: runtime.read(place) is not None)
+    runtime.remove(place)
+    assert cli.main(["unmount", place]) == 0
+    assert nothing_left(place, server)
+
+
+def test_a_bad_timeout_changes_nothing(place: str, tiny: Mounts) -> None:
+    tiny.start(place)
+    assert cli.main(["unmount", place, "--timeout", "soon"]) == ExitCode.USAGE
+    assert mounts.mount_at(place) is not None
