@@ -2,9 +2,9 @@
 
 In: requests from libfuse. Out: replies. Only this module imports the binding. A binding keeps one session per process.
 
-What costs here is not the handlers but the way to them, so `_tune_loop` replaces two things pyfuse3 takes from trio: its
-wait for the descriptor, which polls first instead of entering the scheduler for each request, and its lock, which lets the
-task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
+What costs here is not the handlers but the way to them, so `_tune_loop` replaces two things pyfuse3 takes from trio:
+its wait for the descriptor, which polls first instead of entering the scheduler for each request, and its lock, which
+lets the task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _tune_loop() -> None:
     tuned = SimpleNamespace(**vars(trio))
     tuned.lowlevel = lowlevel
     tuned.Lock = _TurnLock
-    pyfuse3.trio = tuned
+    vars(pyfuse3)["trio"] = tuned
 
 
 def _fuse_error(error: Exception) -> FUSEError:
@@ -95,7 +95,7 @@ def _fuse_error(error: Exception) -> FUSEError:
 
 def _fill(target: EntryAttributes, attributes: Attributes) -> EntryAttributes:
     timeout = FROZEN_S if attributes.frozen else 0.0
-    target.st_ino = cast(InodeT, attributes.inode)
+    target.st_ino = attributes.inode
     target.generation = 0
     target.entry_timeout = timeout
     target.attr_timeout = timeout
@@ -133,7 +133,7 @@ class Operations(pyfuse3.Operations):
         except Exception as error:
             raise _fuse_error(error) from None
         absent = EntryAttributes()  # inode 0: the kernel may remember that the name does not exist
-        absent.st_ino = cast(InodeT, 0)
+        absent.st_ino = 0
         absent.entry_timeout = FROZEN_S if parent_inode < FIRST_VIRTUAL else 0.0
         return absent
 
@@ -157,7 +157,7 @@ class Operations(pyfuse3.Operations):
             self.handlers.check_directory(inode)
         except Exception as error:
             raise _fuse_error(error) from None
-        return cast(FileHandleT, inode)
+        return inode
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         self.requests["readdir"] += 1
@@ -179,7 +179,7 @@ class Operations(pyfuse3.Operations):
                 opened = await self.handlers.open(inode, flags, ctx.pid, ctx.uid)
         except Exception as error:
             raise _fuse_error(error) from None
-        return FileInfo(fh=cast(FileHandleT, opened.handle), direct_io=opened.direct, keep_cache=not opened.direct)
+        return FileInfo(fh=opened.handle, direct_io=opened.direct, keep_cache=not opened.direct)
 
     async def read(self, fh: FileHandleT, off: int, size: int) -> Any:
         self.requests["read"] += 1
@@ -266,11 +266,11 @@ class Pyfuse3Channel:
 
     def store(self, inode: int, offset: int, data: Buffer) -> None:
         """FUSE_NOTIFY_STORE; blocks, for worker threads."""
-        pyfuse3.notify_store(cast(InodeT, inode), offset, data)
+        pyfuse3.notify_store(inode, offset, cast(Any, data))
 
     def invalidate(self, inode: int) -> None:
         """FUSE_NOTIFY_INVAL_INODE, pages and attributes; blocks, for worker threads."""
-        pyfuse3.invalidate_inode(cast(InodeT, inode))
+        pyfuse3.invalidate_inode(inode)
 
     def request_counts(self) -> dict[str, int]:
         """Requests so far, by kind."""

@@ -1,8 +1,8 @@
 """What the control directory shows and does: jobs in, answers, status, metrics, specifications and orders out.
 
-In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one JSON
-object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a registration,
-and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`.
+In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
+JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
+registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import os
 from collections.abc import Callable
 from itertools import islice
 
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.streams import JobStreams, build_streams
+
 from mlfs.engine.engine import Engine
 from mlfs.engine.job import JobRun
 from mlfs.errors import JobError, MlfsError
-from mlfs.job import JobSpec, parse_job
-from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
 from mountd.virtual import Path
 
@@ -53,9 +54,11 @@ class Control:
             return None
         if len(path) == 2:
             return [str(epoch).encode() for epoch in range(job.spec.epochs)]
-        return None if self._number(path[2], job.spec.epochs) is None else [
-            str(rank).encode() for rank in range(job.spec.world_size)
-        ]
+        return (
+            None
+            if self._number(path[2], job.spec.epochs) is None
+            else [str(rank).encode() for rank in range(job.spec.world_size)]
+        )
 
     def has_file(self, path: Path) -> bool:
         """See Contents."""

@@ -1,8 +1,8 @@
 """The daemon of one mount: scans, mounts, serves until it is told to stop or the mount goes away, and cleans up.
 
-In: a MountConfig (from `mlfs mount`, by a pipe). Out: progress and the outcome of the start as dicts through `report`; then
-the exit code. The source directory is opened before the mount, and files are reached through that descriptor: so the mount
-can cover the source itself.
+In: a MountConfig (from `mlfs mount`, by a pipe). Out: progress and the outcome of the start as dicts through
+`report`; then the exit code. The source directory is opened before the mount, and files are reached through that
+descriptor: so the mount can cover the source itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from urllib.parse import quote
 
 import trio
+from mlfs.manifest_index import default_index_path, manifest_for
 
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
@@ -28,7 +29,6 @@ from mlfs.engine.fetch import DiskTier
 from mlfs.engine.runner import ThreadRunner
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.manifest import Manifest
-from mlfs.manifest_index import default_index_path, manifest_for
 from mlfs.sources.posix import PosixSource
 from mlfs.tiers.lmdb_store import LmdbTier
 from mlfs.tiers.ssd import SsdTier
@@ -135,15 +135,11 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
         )  # fmt: skip
         pools = {"pfs": config.pfs_threads, "demand": DEMAND_THREADS, "read": READ_THREADS, "orders": 1, "drop": 1}
-        pages = MountPages(
-            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
-        )
+        pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(self.manifest, self.source, self.disks, pages, ThreadRunner(pools), limits, time.monotonic)
 
     def _mount(self, engine: Engine) -> None:
-        about = About(
-            self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts
-        )
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
         virtual = VirtualFiles(Control(engine, about), os.getuid(), os.getgid())
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
@@ -197,7 +193,7 @@ class _Service:
 
 
 def _raise_readahead(mountpoint: bytes) -> None:
-    """Large files read by ranges profit from longer requests; only root may ask for it, and it is no failure otherwise."""
+    """Large files read by ranges profit from longer requests. Only root may ask for it; it is no failure otherwise."""
     device = os.stat(mountpoint).st_dev
     path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
     try:
@@ -243,7 +239,9 @@ def main() -> int:
         return int(error.exit_code)
     except Exception as error:
         log.exception("the daemon failed")
-        report({"error": {"message": f"the daemon failed: {error!r}", "hint": f"see {config.log_file}", "exit_code": 1}})
+        report(
+            {"error": {"message": f"the daemon failed: {error!r}", "hint": f"see {config.log_file}", "exit_code": 1}}
+        )
         return int(ExitCode.FAILURE)
 
 

@@ -1,7 +1,7 @@
 """What the requests of the kernel mean: lookup, attributes, directories, open, read, release. No binding is imported.
 
-In: requests from a channel. Out: entries, attributes, bytes; OSError with the errno to answer with. The data tree comes from
-the manifest, the bytes from the engine, the control directory from mountd.virtual.
+In: requests from a channel. Out: entries, attributes, bytes; OSError with the errno to answer with. The data tree
+comes from the manifest, the bytes from the engine, the control directory from mountd.virtual.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Handlers:
             return self.virtual.lookup(parent, name)
         if parent == ROOT_INODE and name == CONTROL_DIRECTORY:
             return self.virtual.root
-        if name == b"." or name == b"..":
+        if name in {b".", b".."}:
             entry = entry_of(parent)
             return inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
         entry = self.manifest.lookup(entry_of(parent), name)
@@ -101,7 +101,7 @@ class Handlers:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
     def directory(self, inode: int, start: int) -> Iterator[tuple[bytes, int, int]]:
-        """Entries of a directory from position `start`: (name, inode, position of the next). The order never changes."""
+        """Entries of a directory from position `start`: (name, inode, next position). The order never changes."""
         if inode >= FIRST_VIRTUAL:
             for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
                 yield name, child, position + 1
@@ -145,9 +145,7 @@ class Handlers:
             return self.virtual.read(handle, offset, size)
         if handle >= FIRST_LARGE_HANDLE:
             return await self.engine.demand.read_large(handle, offset, size)
-        return await self.engine.demand.read(
-            entry_of_handle(handle), generation_of_handle(handle), offset, size
-        )
+        return await self.engine.demand.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
 
     async def write(self, handle: int, data: bytes) -> int:
         """Only the control file takes writes."""

@@ -3,9 +3,9 @@
 In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache; the
 binding's two notifications are passed in, so that either channel can serve.
 
-What the kernel asks for: it takes pages only for an inode it has looked up, and completes a file's last page only when it
-knows the file's size. So an inode it does not know, or whose attributes went with its pages, is first looked up through
-our own mount (a request that the loop answers; hence worker threads only).
+What the kernel asks for: it takes pages only for an inode it has looked up, and completes a file's last page only
+when it knows the file's size. So an inode it does not know, or whose attributes went with its pages, is first looked
+up through our own mount (a request that the loop answers; hence worker threads only).
 """
 
 from __future__ import annotations
@@ -99,5 +99,7 @@ class MountPages:
     def _refuse(self, entry: int, error: OSError) -> bool:
         self.refused += 1
         if self.refused == 1:
-            log.warning("the kernel refused pages of %r: %s (further ones are counted)", self.manifest.path(entry), error)
+            log.warning(
+                "the kernel refused pages of %r: %s (further ones are counted)", self.manifest.path(entry), error
+            )
         return False

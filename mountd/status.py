@@ -23,8 +23,8 @@ from mlfs.plan.placement import pfs_bound_bytes
 Json = dict[str, object]
 
 MISSING_PREDICTION = (
-    "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is fetched"
-    " ahead. Likely: another seed, set_epoch is not called, another world size or batch size, or shuffle is off."
+    "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
+    " fetched ahead. Likely: another seed, set_epoch is not called, another world size or batch size, or shuffle is off."
 )
 
 

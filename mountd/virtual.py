@@ -16,7 +16,6 @@ import itertools
 import os
 import stat
 import time
-
 from typing import NamedTuple, Protocol
 
 from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
@@ -165,5 +164,3 @@ class VirtualFiles:
 
 def _closes(line: bytes) -> bool:
     return line.rstrip().endswith(b"}")
-
-

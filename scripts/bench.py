@@ -2,7 +2,8 @@
 
 a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache and bindfs (a passthrough in C)
 b  demand reads of a slow source through the mount, beside the slow source itself
-c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs beside
+c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
+beside
    the same loop without I/O
 d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs
 
@@ -227,7 +228,8 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
             costs.append((cpu_seconds(pid) - cpu) / total * 1e6)
     rate, cost = statistics.median(rates), statistics.median(costs)
     print(
-        f"  {rate:.0f} samples/s (all {[round(r) for r in rates]}), {cost:.0f} us CPU a sample, of 10,000: {rate / 1e4:.2f}"
+        f"  {rate:.0f} samples/s (all {[round(r) for r in rates]}), {cost:.0f} us CPU a sample;"
+        f" of 10,000: {rate / 1e4:.2f}"
     )
 
 

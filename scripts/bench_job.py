@@ -15,7 +15,7 @@ RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
 
 
 def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False) -> list[float]:
-    """Train; epoch 0 counts from `start()`, called when all ranks are ready. With `no_io`, samples are bytes in memory."""
+    """Train; epoch 0 counts from `start()`, called when all ranks are ready. `no_io`: samples are bytes in memory."""
     context = mp.get_context("spawn")
     queue, ready, go = context.Queue(), context.Barrier(RANKS + 1), context.Event()
     words = (str(directory), epochs, no_io, queue, ready, go)

@@ -1,10 +1,10 @@
 """The demand path: opens and reads that found nothing staged, answered at once from the nearest place.
 
-In: opens and reads from the request handlers, on the loop. Out: permission to go on (the pages are there), a handle for a
-large file, or bytes; OSError only when the source failed twice. Nothing here depends on a prediction being right.
+In: opens and reads from the request handlers, on the loop. Out: permission to go on (the pages are there), a handle
+for a large file, or bytes; OSError only when the source failed twice. Nothing here depends on a prediction being right.
 
-Two rules keep reads right (docs/concurrency.md): a READ never waits for a push, since it holds the very page locked that
-the push needs; and a handle of an older generation gets ESTALE instead of a mix of two contents.
+Two rules keep reads right (docs/concurrency.md): a READ never waits for a push, since it holds the very page locked
+that the push needs; and a handle of an older generation gets ESTALE instead of a mix of two contents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The engine of one mount: ties table, staging, demand path, prefetcher and jobs together.
 
-In: opens, reads and releases from the request handlers; jobs from the control file. Out: bytes, pages in the kernel's page
-cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
+In: opens, reads and releases from the request handlers; jobs from the control file. Out: bytes, pages in the kernel's
+page cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ class Engine:
         agreement = job.matcher.agreement
         log.info(
             "job %s: epoch %d ended, agreement %s, %d bytes from the PFS",
-            job.spec.name, epoch, "-" if agreement is None else f"{agreement:.3f}", job.pfs_bytes_by_epoch.get(epoch, 0),
+            job.spec.name, epoch, "-" if agreement is None else f"{agreement:.3f}", job.pfs_bytes_by_epoch.get(epoch,
+            0),
         )  # fmt: skip
 
     async def _run_epochs(self) -> None:
@@ -258,9 +259,7 @@ class Engine:
             batch, self._to_keep = self._to_keep, []
             for entry, home, fetched in batch:
                 if fetched.version is not None and fetched.data is not None:
-                    held = await self.runner.run(
-                        "keep", self.fetcher.store, entry, home, fetched.version, fetched.data
-                    )
+                    held = await self.runner.run("keep", self.fetcher.store, entry, home, fetched.version, fetched.data)
                     if held:
                         self._stored(entry, home)
                 self._keeping_bytes -= fetched.size_bytes

@@ -1,11 +1,12 @@
 """Fetches one sample and puts it into the page cache: the blocking half of the engine, run in worker threads.
 
-In: entries from the prefetcher's lanes or from the demand path. Out: a `Fetched` each, never an exception for a failure of
-the source, a tier or the kernel. Order of places: the disk tier that holds the sample, then the source (the PFS).
+In: entries from the prefetcher's lanes or from the demand path. Out: a `Fetched` each, never an exception for a
+failure of the source, a tier or the kernel. Order of places: the disk tier that holds the sample, then the source
+(the PFS).
 
-Why the striped locks: a worker that was given up on may finish late. Pushing is allowed only while the entry still is of
-the generation the worker started with, and a change of generation replaces the pages under the same lock, so old bytes can
-never land under new attributes.
+Why the striped locks: a worker that was given up on may finish late. Pushing is allowed only while the entry still is
+of the generation the worker started with, and a change of generation replaces the pages under the same lock, so old
+bytes can never land under new attributes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Fetcher:
     """Blocking fetches; thread-safe.
 
     Args:
-        announce: called from the worker when the source differs from the manifest, with (entry, size in bytes, mtime_ns,
+        announce: called from the worker when the source differs from the manifest, with (entry, size in bytes,
+        mtime_ns,
             ctime_ns): must have updated the manifest, on the loop, when it returns.
     """
 

@@ -189,7 +189,9 @@ class JobRun:
             self._rated, self._rated_at = frontiers, now_s
         elif now_s - self._rated_at >= RATE_SECONDS:
             passed = now_s - self._rated_at
-            self.rates = {i: (new - old) / passed for i, (old, new) in enumerate(zip(self._rated, frontiers, strict=True))}
+            self.rates = {
+                i: (new - old) / passed for i, (old, new) in enumerate(zip(self._rated, frontiers, strict=True))
+            }
             self._rated, self._rated_at = frontiers, now_s
 
     @property

@@ -2,7 +2,8 @@
 
 In: jobs with cursors, room in the staging window. Out: fetches, in the order of need, each through the lanes (worker
 threads) of the storage class the sample lies in. One dispatcher fills one queue a class; lanes empty them in batches,
-because a hop to a thread costs as much as a fetch from a fast source. Nothing polls: the dispatcher sleeps until `kick`.
+because a hop to a thread costs as much as a fetch from a fast source. Nothing polls: the dispatcher sleeps until
+`kick`.
 """
 
 from __future__ import annotations

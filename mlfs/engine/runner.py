@@ -1,4 +1,5 @@
-"""Where blocking work runs: threads under named limiters, one name a storage class (the p_j threads of NoPFS, Section 4).
+"""Where blocking work runs: threads under named limiters, one name a storage class (the p_j threads of NoPFS, Section
+4).
 
 In: a pool's name and a blocking call. Out: its result, on the loop. Engine tests pass a runner without threads.
 """
@@ -17,13 +18,13 @@ Ts = TypeVarTuple("Ts")
 class Runner(Protocol):
     """Runs blocking calls beside the loop."""
 
-    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
 
-    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """From a worker: run `call` on the loop, wait for it and return its result."""
 
-    def post(self, call: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> None:
+    def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """From a worker: run `call` on the loop soon, without waiting."""
 
 
@@ -39,15 +40,15 @@ class ThreadRunner:
         self._limiters = {name: trio.CapacityLimiter(threads) for name, threads in pools.items()}
         self._default_threads = default_threads
 
-    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         limiter = self._limiters.setdefault(pool, trio.CapacityLimiter(self._default_threads))
         return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
 
-    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> T:
+    def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         return trio.from_thread.run_sync(call, *args, trio_token=self._token)
 
-    def post(self, call: Callable[[Unpack[Ts]], object], *args: Unpack[Ts]) -> None:
+    def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """See Runner."""
         self._token.run_sync_soon(call, *args)

@@ -1,4 +1,5 @@
-"""Moves samples through their states on the loop: reserve, finish, retire, drop. The window and the RAM class meet here.
+"""Moves samples through their states on the loop: reserve, finish, retire, drop. The window and the RAM class meet
+here.
 
 In: decisions of the prefetcher and the demand path, results of fetches, ends of uses. Out: state transitions, drops of
 pages (in worker threads), wake-ups of those who wait. Loop only, but for `_drop_batch`.

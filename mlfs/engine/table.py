@@ -1,7 +1,8 @@
 """What the engine knows of each manifest entry: its state, pending uses and the budgets they draw on.
 
-In: transitions decided by the engine on the loop. Out: states, and the bytes of the staging window and of the RAM class.
-The loop writes; worker threads read, and write `verified` and `disk` (single bytes, no read-modify-write). A few bytes an entry, fixed-size, so that 100 million files stay cheap.
+In: transitions decided by the engine on the loop. Out: states, and the bytes of the staging window and of the RAM
+class. The loop writes; worker threads read, and write `verified` and `disk` (single bytes, no read-modify-write). A
+few bytes an entry, fixed-size, so that 100 million files stay cheap.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ PAGE_BYTES = 4096
 
 
 class State(IntEnum):
-    """Where an entry's bytes are, as far as the engine believes. The kernel may forget pages: the demand path is the truth.
+    """Where an entry's bytes are, as far as the engine believes. The kernel may forget pages: the demand path is the
+    truth.
 
     ABSENT    not in the page cache.
     FETCHING  reserved in the window; a worker fetches and pushes it.

@@ -51,7 +51,8 @@ class EpochIndex:
         code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
         more: further codes of entries read more than once in the epoch (padding, linked files).
         ids: each local rank's stream, entry ids (-1: outside of the mount).
-        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not over.
+        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not
+        over.
     """
 
     def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int) -> None:

@@ -1,8 +1,9 @@
 """Which storage class of this node keeps a sample: RAM first, then LMDB for small samples or SSD for the rest.
 
-Pure. In: a sample's size and how much each class has left. Out: the index of the class, or NOWHERE. Called by the engine
-when a sample is about to be fetched from the PFS. What is placed stays: within an epoch no sample is read twice, so
-evicting one for another never saves a PFS read (docs/DESIGN: hits per epoch <= capacity, whatever the policy).
+Pure. In: a sample's size and how much each class has left. Out: the index of the class, or NOWHERE. Called by the
+engine when a sample is about to be fetched from the PFS. What is placed stays: within an epoch no sample is read
+twice, so evicting one for another never saves a PFS read (docs/DESIGN: hits per epoch <= capacity, whatever the
+policy).
 """
 
 from __future__ import annotations

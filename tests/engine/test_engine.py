@@ -72,9 +72,7 @@ def test_a_registered_job_never_waits_after_its_start(tmp_path: Path) -> None:
 def test_pfs_bytes_meet_the_bound_and_the_window_holds(tmp_path: Path, kept_samples: int) -> None:
     async def body() -> None:
         cost = footprint_bytes(5000)
-        async with running(
-            tmp_path, 60, seconds={"pfs": 0.005}, ram=kept_samples * cost, staging=8 * cost
-        ) as mount:
+        async with running(tmp_path, 60, seconds={"pfs": 0.005}, ram=kept_samples * cost, staging=8 * cost) as mount:
             epochs = shuffled(mount.files, 4, 2)
             await mount.engine.register(*given_job(epochs, batch_size=2))
             table = mount.engine.table

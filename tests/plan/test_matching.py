@@ -30,8 +30,10 @@ def matcher_for(seed: int, n: int, ranks: int, batch: int, epochs: int) -> Strea
     return matcher
 
 
-def dataloader_opens(stream: np.ndarray, batch: int, workers: int, rng: random.Random, pid0: int) -> Iterator[tuple[int, int]]:
-    """Opens of one rank's DataLoader: worker w reads batches w, w + W, ... at its own pace, two batches in flight each."""
+def dataloader_opens(
+    stream: np.ndarray, batch: int, workers: int, rng: random.Random, pid0: int
+) -> Iterator[tuple[int, int]]:
+    """Opens of one rank's DataLoader: worker w reads batches w, w + W, ... at its own pace, two batches in flight."""
     batches = [stream[i : i + batch].tolist() for i in range(0, len(stream), batch)]
     todo = [[(pid0 + w, e) for b in batches[w::workers] for e in b] for w in range(workers)]
     at = [0] * workers
@@ -50,7 +52,7 @@ def dataloader_opens(stream: np.ndarray, batch: int, workers: int, rng: random.R
 def run_epochs(
     matcher: StreamMatcher, seed: int, n: int, ranks: int, batch: int, workers: int, epochs: int, rng: random.Random
 ) -> list[tuple[int, int]]:
-    """Feed the opens of all ranks, interleaved, each epoch with new worker processes; returns (entry, position) pairs."""
+    """Feed the opens of all ranks, interleaved, with new worker processes each epoch; returns (entry, position)."""
     seen = []
     for epoch in range(epochs):
         loaders = [
