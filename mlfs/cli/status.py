@@ -148,13 +148,19 @@ def _messages(status: dict[str, Any]) -> list[RenderableType]:
     return [Text(f"! {message}", style="yellow") for message in _list(status, "messages")]
 
 
-def _table(title: str, *columns: str) -> Table:
+def _title(text: str) -> RenderableType:
+    """A line of its own: rich would fold a table's title to the width of the table."""
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
+def _table(*columns: str) -> Table:
     """First column left, numbers right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")
     return table
@@ -174,7 +180,9 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
     for job in _list(status, "jobs"):
         title = f"job {job.get('name', _NONE)}: {job.get('state', _NONE)}, agreement {_percent(job.get('agreement'))}"
         title += f" of {_count(job.get('observed_opens'))} opens"
-        table = _table(title, "rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
+        if "agreement_recent" in job:
+            title += f", {_percent(job['agreement_recent'])} of the last ones"
+        table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
         for rank in _list(job, "ranks"):
             ahead = _part(rank, "ahead")
             _row(
@@ -187,17 +195,19 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 _size(ahead.get("bytes")),
                 _duration(ahead.get("seconds")),
             )
-        parts.append(table)
+        parts += [_title(title), table]
         if job.get("message"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
-    return parts or [Text("no job is registered: reads are served as they come (mlfs register --help)")]
+    if not parts and not _list(status, "messages"):
+        return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
+    return parts
 
 
 def _reads(status: dict[str, Any]) -> list[RenderableType]:
     reads, fetches = _part(status, "reads"), _part(status, "fetches")
     epoch, total = _part(reads, "epoch"), _part(reads, "all")
-    columns = ("reads: this epoch", "bytes", "reads: all", "bytes", "fetched ahead", "bytes")
-    table = _table("reads and fetches by route", "route", *columns)
+    columns = ("reads: this epoch", "bytes", "reads: all", "bytes", "fetches", "bytes")
+    table = _table("route", *columns)
     names = dict(_ROUTES)
     # Routes of a later version (peers, say) come behind those that are known here.
     names |= {name: name for part in (total, epoch, fetches) for name in part if name not in names}
@@ -205,11 +215,11 @@ def _reads(status: dict[str, Any]) -> list[RenderableType]:
         now, ever, ahead = _part(epoch, key), _part(total, key), _part(fetches, key)
         cells = [_count(now.get("reads")), _size(now.get("bytes")), _count(ever.get("reads")), _size(ever.get("bytes"))]
         _row(table, name, *cells, _count(ahead.get("count")), _size(ahead.get("bytes")))
-    return [table]
+    return [_title("reads and fetches by route"), table]
 
 
 def _tiers(status: dict[str, Any]) -> list[RenderableType]:
-    table = _table("tiers", "name", "used", "of", "full", "samples", "errors")
+    table = _table("name", "used", "of", "full", "samples", "errors")
     staging = _part(status, "staging")
     rows = [*_list(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
     for tier in rows:
@@ -217,7 +227,7 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
         full = used / capacity if _is_number(used) and _is_number(capacity) and capacity else None
         cells = (_size(used), _size(capacity), _percent(full), _count(tier.get("samples")), _count(tier.get("errors")))
         _row(table, str(tier.get("name", _NONE)), *cells)
-    return [table] if rows else []
+    return [_title("tiers"), table] if rows else []
 
 
 def _numbers(status: dict[str, Any]) -> list[RenderableType]:

@@ -84,11 +84,11 @@ def test_bad_cache_directories(config: MountConfig, open_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "code", "says"),
     [
-        (lambda d: (d / "src").chmod(0o711), ExitCode.SOURCE, "not readable"),
-        (lambda d: (d / "src").chmod(0o744), ExitCode.SOURCE, "not executable"),
-        (lambda d: (d / "mnt").chmod(0o755), ExitCode.NOT_PERMITTED, "not writable"),
-        (lambda d: (d / "c").chmod(0o755), ExitCode.CACHE, "not writable"),
-        (lambda d: (d / "c").rename(d / "d"), ExitCode.CACHE, "cannot be made"),
+        (lambda d: (d / "src").chmod(0o311), ExitCode.SOURCE, "not readable"),
+        (lambda d: (d / "src").chmod(0o644), ExitCode.SOURCE, "not executable"),
+        (lambda d: (d / "mnt").chmod(0o555), ExitCode.NOT_PERMITTED, "not writable"),
+        (lambda d: (d / "c").chmod(0o555), ExitCode.CACHE, "not writable"),
+        (lambda d: ((d / "c").rmdir(), d.chmod(0o555)), ExitCode.CACHE, "cannot be made"),
     ],
 )
 def test_what_a_user_may_not(
@@ -96,16 +96,11 @@ def test_what_a_user_may_not(
 ) -> None:
     monkeypatch.setattr(preflight, "DEV_FUSE", os.devnull)
     open_dir = Path(config.source).parent
-    monkeypatch.setenv("MLFS_RUNTIME_DIR", str(open_dir / "run"))
     (open_dir / "c").mkdir()
     for name in ("src", "mnt", "c"):
         (open_dir / name).chmod(0o777)
     with_cache = config.model_copy(update={"ssd": [CacheDir(path=f"{open_dir}/c", bytes=2**20)]})
     as_nobody(lambda: preflight.check(with_cache))
-    if os.geteuid() != 0:
-        # Without root there is no second user: the owner's own rights are what is taken away.
-        for path in (open_dir / "src", open_dir / "mnt", open_dir / "c"):
-            path.chmod(0o700)
     prepare(open_dir)
     with pytest.raises(MlfsError, match=says) as error:
         as_nobody(lambda: preflight.check(with_cache))
