@@ -148,11 +148,12 @@ def test_a_second_mount_is_refused_by_name_of_the_first(config: MountConfig, ope
 
 def test_dead_mounts_are_cleaned_up_also_stacked_and_above(config: MountConfig, open_dir: Path, tiny: Mounts) -> None:
     over_itself = config.model_copy(update={"mountpoint": config.source, "source": config.source})
-    for server in [tiny.start(config.source), tiny.start(config.source)]:
+    servers = tiny.start_stacked(config.source)
+    for server in servers:
         tiny.kill(server)
     notes: list[str] = []
     preflight.check(over_itself, note=notes.append)
-    assert len(notes) == 2
+    assert len(notes) == len(servers)
     assert config.source in notes[0]
     assert mounts.mount_at(config.source) is None
     assert runtime.read(config.source) is None

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_support import Mounts, wait_for
 
 from mlfs.cli import main as cli
-from mlfs.errors import ExitCode
+from mlfs.errors import ExitCode, MlfsError
 from mountd import mounts, runtime
 
 HOLD = "import sys; f = open(sys.argv[1] + '/data.bin', 'rb'); print(flush=True); sys.stdin.read()"
@@ -107,7 +108,7 @@ def test_force_takes_it_away_under_readers_also_from_a_hung_daemon(
 
 
 def test_a_killed_daemons_mounts_are_cleaned_up(place: str, tiny: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
-    servers = [tiny.start(place), tiny.start(place)]
+    servers = tiny.start_stacked(place)
     wait_for(lambda: runtime.read(place) is not None)
     for server in servers:
         tiny.kill(server)
@@ -137,3 +138,19 @@ def test_a_bad_timeout_changes_nothing(place: str, tiny: Mounts) -> None:
     tiny.start(place)
     assert cli.main(["unmount", place, "--timeout", "soon"]) == ExitCode.USAGE
     assert mounts.mount_at(place) is not None
+
+
+@pytest.mark.parametrize(("uid", "code"), [(1000, ExitCode.NOT_PERMITTED), (0, ExitCode.OK)])
+def test_another_users_mount_is_roots_to_take_away(
+    place: str, tiny: Mounts, monkeypatch: pytest.MonkeyPatch, uid: int, code: ExitCode
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MlfsError("only the user who mounted it", "", ExitCode.NOT_PERMITTED)
+
+    server = tiny.start(place)
+    wait_for(lambda: runtime.read(place) is not None)
+    monkeypatch.setattr("mlfs.cli.client.send", refuse)
+    # The real id everywhere but where the command decides: /proc and the runtime directory go by it too.
+    monkeypatch.setattr("mlfs.cli.unmount.os", SimpleNamespace(geteuid=lambda: uid, getpid=os.getpid, chdir=os.chdir))
+    assert cli.main(["unmount", place]) == code
+    assert nothing_left(place, server) == (code == ExitCode.OK)

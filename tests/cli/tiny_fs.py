@@ -47,7 +47,7 @@ class TinyFs(pyfuse3.Operations):
         entry.st_ino = inode
         entry.st_mode = (stat.S_IFDIR | 0o755) if inode in (ROOT, CONTROL_DIR) else (stat.S_IFREG | 0o644)
         entry.st_size = len(CONTENT) if inode == DATA else 0
-        entry.st_nlink = 1
+        entry.st_nlink, entry.st_uid = 1, os.getuid()
         # Long, as in the real daemon: a stat of a dead mount may then be answered from the kernel's cache.
         entry.attr_timeout = entry.entry_timeout = 3600
         return entry
