@@ -3,14 +3,15 @@
 In: requests from libfuse. Out: replies. Only this module imports the binding. A binding keeps one session per process.
 
 What costs here is not the handlers but the way to them, so `_tune_loop` replaces two things pyfuse3 takes from trio:
-its wait for the descriptor, which polls first instead of entering the scheduler for each request, and its lock, which
-lets the task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
+its wait for the descriptor, which lingers a moment instead of entering the scheduler for each request, and its lock,
+which lets the task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import select
 from collections import deque
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ log = logging.getLogger("mlfs.channel")
 
 FROZEN_S = 365 * 86400.0
 REQUESTS_A_TURN = 64
+LINGER_S = 0.0003
 
 
 class _TurnLock:
@@ -58,27 +60,35 @@ class _TurnLock:
             trio.lowlevel.reschedule(self._waiting.popleft())
 
 
-class _PollFirst:
-    """Waits for the FUSE descriptor; enters trio only when nothing is there, or every REQUESTS_A_TURN requests."""
+class _Lingering:
+    """Waits for the FUSE descriptor; enters trio only when nothing comes for LINGER_S, or every REQUESTS_A_TURN requests.
+
+    A pass through trio's scheduler costs more than a request. Lingering blocks in the kernel, so it costs nothing, and
+    `interrupt`, called by workers that have finished something for the loop, ends it.
+    """
 
     def __init__(self) -> None:
-        self._polls: dict[int, select.poll] = {}
         self._served = 0
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     async def __call__(self, fd: int) -> None:
-        poll = self._polls.get(fd)
-        if poll is None:
-            poll = self._polls[fd] = select.poll()
-            poll.register(fd, select.POLLIN)
         self._served += 1
-        if self._served % REQUESTS_A_TURN and poll.poll(0):
-            return
+        if self._served % REQUESTS_A_TURN:
+            ready = select.select((fd, self._wake), (), (), LINGER_S)[0]
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            elif ready:
+                return
         await trio.lowlevel.wait_readable(fd)
 
+    def interrupt(self) -> None:
+        """From any thread: something waits for the loop."""
+        os.eventfd_write(self._wake, 1)
 
-def _tune_loop() -> None:
+
+def _tune_loop(wait_readable: _Lingering) -> None:
     lowlevel = SimpleNamespace(**vars(trio.lowlevel))
-    lowlevel.wait_readable = _PollFirst()
+    lowlevel.wait_readable = wait_readable
     tuned = SimpleNamespace(**vars(trio))
     tuned.lowlevel = lowlevel
     tuned.Lock = _TurnLock
@@ -245,10 +255,12 @@ class Pyfuse3Channel:
 
     def __init__(self) -> None:
         self.operations: Operations | None = None
+        self._lingering = _Lingering()
+        self.interrupt = self._lingering.interrupt
 
     def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
-        _tune_loop()
+        _tune_loop(self._lingering)
         self.operations = Operations(handlers)
         pyfuse3.init(self.operations, mountpoint, {"default_permissions", *options})
 

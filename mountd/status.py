@@ -168,12 +168,12 @@ def tiers_status(engine: Engine) -> list[Json]:
     table = engine.table
     tiers: list[Json] = [
         {
-            "name": "ram",
-            "capacity_bytes": table.ram_capacity_bytes,
+            "name": engine.ram.name,
+            "capacity_bytes": engine.ram.capacity_bytes,
             "used_bytes": table.kept_bytes,
             "promised_bytes": table.promised_bytes,
             "samples": table.kept_samples,
-            "errors": 0,
+            "errors": engine.ram.errors,
         }
     ]
     for index, disk in enumerate(engine.disks):

@@ -49,6 +49,7 @@ class Demand:
     """Opens and reads of one mount.
 
     Attributes:
+        missed: called with an entry whose pages were believed to be there when a READ of it came.
         from_pfs: bytes fetched from the PFS by opens that the jobs have not digested yet, by entry.
 
     Args:
@@ -81,6 +82,7 @@ class Demand:
         self.hedge_s = hedge_s
         self.timeout_s = timeout_s
         self._keep = keep
+        self.missed: Callable[[int], None] = lambda entry: None
         self.from_pfs: dict[int, int] = {}
         self._large: dict[int, LargeHandle] = {}
         self._large_ids = itertools.count(FIRST_LARGE_HANDLE)
@@ -185,6 +187,8 @@ class Demand:
     async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         """Bytes of an entry whose page the kernel does not have (any more)."""
         self._check_generation(entry, generation)
+        if self.table.state[entry] in (State.STAGED, State.KEPT):
+            self.missed(entry)
         if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
             return await self._read_range(entry, generation, offset, size)
         data = await self._hot_bytes_of(entry, generation)

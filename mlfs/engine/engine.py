@@ -17,6 +17,7 @@ from mlfs.engine.fetch import DiskTier, Fetched, Fetcher
 from mlfs.engine.job import JobRun
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
+from mlfs.engine.reclaim import Reclaim
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable
@@ -25,6 +26,7 @@ from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
 from mlfs.sources.contract import Source
 from mlfs.stats import Counters
+from mlfs.tiers.ram import RamTier
 
 log = logging.getLogger("mlfs.engine")
 
@@ -78,12 +80,15 @@ class Engine:
         self.fetcher = Fetcher(manifest, source, self.disks, self.table, pages, self._announce)
         lanes = {PFS_QUEUE: limits.pfs_threads} | {f"disk{i}": limits.disk_threads for i in range(len(self.disks))}
         self.prefetcher = Prefetcher(
-            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._stored, self._prefetch_failed
+            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._stored, self._prefetch_failed, clock
         )
         self.demand = Demand(
             self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
             limits.hedge_s, limits.timeout_s, self._keep,
         )  # fmt: skip
+        self.ram = RamTier(self.table, manifest, pages, runner.on_loop, self.fetcher.push)
+        self.reclaim = Reclaim(self.table, pages, self.counters, runner, self.prefetcher, self.jobs, clock)
+        self.demand.missed = self.reclaim.missed
         self._events: list[tuple[int, int]] = []
         self._events_wanted = trio.Event()
         self._epochs_wanted = trio.Event()
@@ -99,6 +104,7 @@ class Engine:
             nursery.start_soon(self._run_keeper)
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.prefetcher.run)
+            nursery.start_soon(self.reclaim.run)
             if any(disk.tier.used_bytes for disk in self.disks):
                 nursery.start_soon(self._find_again)
 

@@ -102,7 +102,7 @@ class Fetcher:
                 size, offset = opened.version.size, 0
                 while offset < size and go_on():
                     piece = opened.read(offset, min(CHUNK_BYTES, size - offset))
-                    if not self._push(entry, generation, offset, piece):
+                    if not self.push(entry, generation, offset, piece):
                         break
                     offset += len(piece)
                 return Fetched(entry, "pfs", size, None, self.version(entry), offset >= size)
@@ -150,7 +150,7 @@ class Fetcher:
         generation = self.manifest.generation_view[entry]
         held = self._from_disk(entry)
         if held is not None and held.data is not None:
-            staged = self._push(entry, generation, 0, held.data)
+            staged = self.push(entry, generation, 0, held.data)
             return held._replace(staged=staged, data=held.data if keep_data else None)
         fetched = self.source.read_whole(entry)
         if fetched.changed:
@@ -160,7 +160,7 @@ class Fetcher:
             return None
         self.table.verified[entry] = 1
         version = Version(len(fetched.data), fetched.mtime_ns)
-        staged = self._push(entry, generation, 0, fetched.data)
+        staged = self.push(entry, generation, 0, fetched.data)
         return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
 
     def _from_disk(self, entry: int) -> Fetched | None:
@@ -193,13 +193,12 @@ class Fetcher:
         self.table.verified[entry] = 1
         return True
 
-    def _push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        if not len(data):
-            return True
+    def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
+        """Put bytes of that generation into the page cache; False when they are of the past, or the kernel refused."""
         with self._locks[entry % STRIPES]:
             if self.manifest.generation_view[entry] != generation:
                 return False
-            return self.pages.push(entry, offset, data)
+            return not len(data) or self.pages.push(entry, offset, data)
 
     def _replace(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
         with self._locks[entry % STRIPES]:

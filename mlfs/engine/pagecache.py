@@ -22,3 +22,9 @@ class PageCache(Protocol):
 
     def replace(self, entry: int) -> None:
         """The entry's content changed: drop pages and attributes, then make the kernel learn the new attributes."""
+
+    def read(self, entry: int, size: int) -> bytes | None:
+        """The entry's bytes if all its pages are there now, else None. It counts as no read and fetches nothing."""
+
+    def resident(self, entry: int, size: int) -> bool:
+        """Whether all pages of the entry are there now."""

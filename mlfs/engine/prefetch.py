@@ -19,6 +19,7 @@ import trio
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher
 from mlfs.engine.job import JobRun
+from mlfs.engine.lanes import LaneGovernor
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
@@ -29,8 +30,6 @@ log = logging.getLogger("mlfs.engine")
 PFS_QUEUE = "pfs"
 BATCH_SECONDS = 0.002
 MOST_IN_BATCH = 32
-FAST_SAMPLE_SECONDS = 0.0005
-FAST_LANES = 2
 LOOK_SAMPLES = 256
 
 
@@ -56,31 +55,45 @@ class ClassQueue:
     """Samples to fetch from one storage class, and the lanes that do it.
 
     Attributes:
-        sample_s: smoothed seconds a sample takes a lane; decides how many go into a batch, and how many lanes help.
+        urgent: taken before `items`: they were to be there already.
+        sample_s: smoothed seconds a sample takes a lane; decides how many go into a batch.
+        governor: decides how many lanes help.
     """
 
     pool: str
     lanes: int
     items: deque[Item] = field(default_factory=deque)
+    urgent: deque[Item] = field(default_factory=deque)
     parked: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     sample_s: float = 0.001
+    working: int = 0
+    governor: LaneGovernor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.governor = LaneGovernor(self.lanes)
+
+    def call_lanes(self) -> None:
+        """Wake lanes that may work; one that works looks for more by itself."""
+        if self.working < self.governor.allowed:
+            self.parked.unpark(count=self.governor.allowed - self.working)
 
     def batch_size(self) -> int:
         """Samples that take about BATCH_SECONDS, so that a slow source is spread over all lanes."""
         return max(1, min(MOST_IN_BATCH, int(BATCH_SECONDS / self.sample_s)))
 
-    def useful_lanes(self) -> int:
-        """A source that answers from memory is limited by this process: more lanes only fight for the interpreter."""
-        return min(self.lanes, FAST_LANES) if self.sample_s < FAST_SAMPLE_SECONDS else self.lanes
-
 
 class Prefetcher:
     """Dispatcher and lanes.
+
+    Attributes:
+        lost: samples of the RAM class whose pages the kernel took back, waiting for room in the window.
+        on_looked: called when the dispatcher has looked ahead as far as it can for now.
 
     Args:
         jobs: the live collection of running jobs.
         stored: called on the loop when a disk tier took a copy: (entry, tier index).
         failed: called on the loop for a fetch that failed: (entry, error).
+        clock: seconds, monotone.
     """
 
     def __init__(
@@ -93,6 +106,7 @@ class Prefetcher:
         lanes: dict[str, int],
         stored: Callable[[int, int], None],
         failed: Callable[[int, OSError], None],
+        clock: Callable[[], float],
     ) -> None:
         self.table = table
         self.staging = staging
@@ -102,8 +116,11 @@ class Prefetcher:
         self.queues = {pool: ClassQueue(pool, count) for pool, count in lanes.items()}
         self.claims: dict[int, bool] = {}
         self.stopped = False
+        self.lost: deque[Item] = deque()
+        self.on_looked: Callable[[], None] = lambda: None
         self._stored = stored
         self._failed = failed
+        self._clock = clock
         self._kicked = trio.Event()
         staging.on_room = self.kick
 
@@ -120,8 +137,8 @@ class Prefetcher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._dispatch_forever)
             for queue in self.queues.values():
-                for lane in range(queue.lanes):
-                    nursery.start_soon(self._run_lane, queue, lane)
+                for _ in range(queue.lanes):
+                    nursery.start_soon(self._run_lane, queue)
 
     # -- looking ahead
 
@@ -129,13 +146,14 @@ class Prefetcher:
         while True:
             await self._kicked.wait()
             self._kicked = trio.Event()
-            while not self.stopped:
+            while not self.stopped and self._fetch_lost():
                 nearest = self._nearest()
                 if nearest is None:
                     break
                 if not self._look(*nearest):
                     break
                 await trio.lowlevel.checkpoint()
+            self.on_looked()
 
     def _nearest(self) -> tuple[JobRun, int] | None:
         """The job and rank whose next unseen sample is needed soonest, in steps."""
@@ -200,32 +218,65 @@ class Prefetcher:
         self._enqueue(Item(entry, job, epoch, home))
         return True
 
-    def _enqueue(self, item: Item) -> None:
+    # -- fetching again
+
+    def fetch_again(self, item: Item) -> None:
+        """The pages of an entry that is STAGED or KEPT, and wanted, are gone: have it staged again before all else."""
+        if self.table.state[item.entry] == State.STAGED:
+            self.table.move(item.entry, State.FETCHING)
+            self._enqueue(item, urgent=True)
+        else:
+            self.lost.append(item)
+            self.kick()
+
+    def _fetch_lost(self) -> bool:
+        """Fetch what the RAM class lost; False when that has to wait for room."""
+        table = self.table
+        while self.lost:
+            item = self.lost[0]
+            entry = item.entry
+            wanted = table.state[entry] == State.KEPT and table.pending[entry] and not table.open_count.get(entry)
+            if wanted and table.footprint(entry) <= table.window_capacity_bytes:
+                if not table.fits_window(entry):
+                    self.staging.make_room(table.footprint(entry))
+                    return False
+                table.fetch_kept_again(entry)
+                self._enqueue(item, urgent=True)
+            self.lost.popleft()
+        return True
+
+    def _enqueue(self, item: Item, urgent: bool = False) -> None:
         held_by = self.table.disk[item.entry]
         queue = self.queues[f"disk{held_by - 1}" if held_by else PFS_QUEUE]
         self.claims[item.entry] = True
-        queue.items.append(item)
-        queue.parked.unpark(count=1)
+        (queue.urgent if urgent else queue.items).append(item)
+        queue.call_lanes()
 
     # -- lanes
 
-    async def _run_lane(self, queue: ClassQueue, lane: int) -> None:
+    async def _run_lane(self, queue: ClassQueue) -> None:
         while True:
-            batch = [] if lane >= queue.useful_lanes() and lane > 0 else self._take(queue)
+            batch = self._take(queue) if queue.working < queue.governor.allowed else []
             if not batch:
                 await queue.parked.park()
                 continue
+            queue.working += 1
             done, seconds = await self.runner.run(queue.pool, self._fetch_batch, batch)
+            queue.working -= 1
             if done:
                 queue.sample_s += 0.2 * (seconds / len(done) - queue.sample_s)
             for each in done:
                 self._finish(each)
-            queue.parked.unpark(count=queue.useful_lanes())
+            if queue.items:
+                queue.governor.done(len(done), self._clock())
+                queue.call_lanes()
+            else:
+                queue.governor.idle()
 
     def _take(self, queue: ClassQueue) -> list[Item]:
         batch: list[Item] = []
-        while queue.items and len(batch) < queue.batch_size():
-            item = queue.items.popleft()
+        while (queue.urgent or queue.items) and len(batch) < queue.batch_size():
+            item = (queue.urgent or queue.items).popleft()
             if item.entry not in self.claims:
                 continue  # a demand fetch took it over
             if self.stopped or not self.table.pending[item.entry]:

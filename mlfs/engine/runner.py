@@ -1,5 +1,4 @@
-"""Where blocking work runs: threads under named limiters, one name a storage class (the p_j threads of NoPFS, Section
-4).
+"""Where blocking work runs: threads under named limiters, one name a storage class (NoPFS, Section 4: p_j threads).
 
 In: a pool's name and a blocking call. Out: its result, on the loop. Engine tests pass a runner without threads.
 """
@@ -33,22 +32,35 @@ class ThreadRunner:
 
     Args:
         pools: threads by pool name; a pool that is not named has `default_threads`.
+        notify: called in the worker when a call is done, for a loop that lingers outside of trio's own wait.
     """
 
-    def __init__(self, pools: Mapping[str, int], default_threads: int = 2) -> None:
+    def __init__(
+        self, pools: Mapping[str, int], default_threads: int = 2, notify: Callable[[], None] = lambda: None
+    ) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._limiters = {name: trio.CapacityLimiter(threads) for name, threads in pools.items()}
         self._default_threads = default_threads
+        self._notify = notify
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         limiter = self._limiters.setdefault(pool, trio.CapacityLimiter(self._default_threads))
-        return await trio.to_thread.run_sync(call, *args, limiter=limiter, abandon_on_cancel=True)
+
+        def call_and_notify() -> T:
+            try:
+                return call(*args)
+            finally:
+                self._notify()
+
+        return await trio.to_thread.run_sync(call_and_notify, limiter=limiter, abandon_on_cancel=True)
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
+        self._notify()
         return trio.from_thread.run_sync(call, *args, trio_token=self._token)
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """See Runner."""
         self._token.run_sync_soon(call, *args)
+        self._notify()

@@ -63,17 +63,16 @@ class Staging:
         table = self.table
         if table.disk[entry] or table.promised[entry]:
             return NOWHERE
-        size = table.sizes[entry]
-        rooms = [ClassRoom("ram", table.ram_free_bytes(), table.footprint(entry))]
+        cost = table.footprint(entry)
+        if cost <= table.ram_free_bytes():
+            table.promise_ram(entry)  # what choose_class would say, without asking the disks for their room
+            return NOWHERE
+        size, rooms = table.sizes[entry], []
         if size <= LARGEST_WHOLE_BYTES:
             for kind, tier, largest in self.disks:
                 free = tier.capacity_bytes - tier.used_bytes
                 rooms.append(ClassRoom(kind, free, tier.footprint_bytes(size), largest))
-        chosen = choose_class(size, rooms)
-        if chosen == 0:
-            table.promise_ram(entry)
-            return NOWHERE
-        return chosen - 1 if chosen > 0 else NOWHERE
+        return choose_class(size, rooms)
 
     def finish(self, entry: int, fetched: Fetched, in_use: bool = False) -> None:
         """A fetch of a FETCHING entry ended. A second call for the same fetch changes nothing."""
@@ -144,7 +143,7 @@ class Staging:
             if self.table.state[entry] == State.RECENT and not self.table.open_count.get(entry):
                 self._drop(entry)
 
-    def rescue(self, entry: int, state: State) -> bool:
+    def rescue(self, entry: int, state: int) -> bool:
         """Keep an entry that was about to be dropped; False when its pages are already going."""
         if self._drop_claims.pop(entry, None) is None:
             return False

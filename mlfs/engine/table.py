@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
+from typing import Final
+
+import numpy as np
 
 PAGE_BYTES = 4096
 
 
-class State(IntEnum):
+class State:
     """Where an entry's bytes are, as far as the engine believes. The kernel may forget pages: the demand path is the
     truth.
 
@@ -24,19 +26,21 @@ class State(IntEnum):
     RECENT    in the page cache, in the window, used or never predicted: the first to be dropped.
     DROPPING  handed to the dropper, still in the window.
     KEPT      in the page cache, held by the RAM class.
+
+    Plain ints, not an enum: they are compared several times for each read.
     """
 
-    ABSENT = 0
-    FETCHING = 1
-    STAGED = 2
-    RECENT = 3
-    DROPPING = 4
-    KEPT = 5
+    ABSENT: Final = 0
+    FETCHING: Final = 1
+    STAGED: Final = 2
+    RECENT: Final = 3
+    DROPPING: Final = 4
+    KEPT: Final = 5
 
 
 def footprint_bytes(size_bytes: int) -> int:
-    """What a sample occupies in the page cache: whole pages."""
-    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+    """What a sample occupies in the page cache: whole pages; also an empty one, so that budgets bound their number."""
+    return max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
 
 
 class SampleTable:
@@ -73,9 +77,9 @@ class SampleTable:
         """What the RAM class has neither filled nor promised."""
         return self.ram_capacity_bytes - self.kept_bytes - self.promised_bytes
 
-    def move(self, entry: int, new: State) -> None:
+    def move(self, entry: int, new: int) -> None:
         """Change an entry's state and the budgets with it."""
-        old, cost = self.state[entry], self.footprint(entry)
+        old, cost = self.state[entry], -(-self.sizes[entry] // PAGE_BYTES) * PAGE_BYTES
         if State.FETCHING <= old <= State.DROPPING:
             self.window_bytes -= cost
         elif old == State.KEPT:
@@ -101,6 +105,61 @@ class SampleTable:
             self.promised[entry] = 0
             self.promised_bytes -= self.footprint(entry)
 
+    # -- the RAM class on its own account: see mlfs.tiers.ram
+
+    @staticmethod
+    def footprint_of(size_bytes: int) -> int:
+        """What a sample of that size occupies."""
+        return footprint_bytes(size_bytes)
+
+    def keeps(self, entry: int) -> bool:
+        """Whether the RAM class holds the entry."""
+        return self.state[entry] == State.KEPT
+
+    def kept_entries(self) -> list[int]:
+        """All entries that the RAM class holds."""
+        return [int(entry) for entry in np.flatnonzero(np.frombuffer(self.state, dtype=np.uint8) == State.KEPT)]
+
+    def begin_keep(self, entry: int) -> bool:
+        """Pages are about to be pushed for the RAM class: set room aside if none is yet; False when there is none."""
+        state = self.state[entry]
+        if state == State.KEPT or self.promised[entry]:
+            return True
+        if state == State.DROPPING or self.footprint(entry) > self.ram_free_bytes():
+            return False
+        if state == State.RECENT:
+            self.move(entry, State.KEPT)  # a promise would not save it from being dropped for its room in the window
+        else:
+            self.promise_ram(entry)
+        return True
+
+    def end_keep(self, entry: int, pushed: bool) -> bool:
+        """The pages were pushed, or were not; returns whether the RAM class holds or will hold the entry."""
+        state = self.state[entry]
+        if state not in (State.ABSENT, State.KEPT):  # staged meanwhile: kept after its use, if promised
+            return pushed and self.promised[entry] == 1
+        if not pushed:
+            self.break_promise(entry)
+            self.move(entry, State.ABSENT)
+            return False
+        if state == State.ABSENT and not self.promised[entry] and self.footprint(entry) > self.ram_free_bytes():
+            return False  # a fetch in between failed and gave the room back
+        self.move(entry, State.KEPT)
+        return True
+
+    def end_kept(self, entry: int) -> bool:
+        """The RAM class lets go of the entry; False when it did not hold it."""
+        if self.state[entry] != State.KEPT:
+            return False
+        self.move(entry, State.ABSENT)
+        return True
+
+    def fetch_kept_again(self, entry: int) -> None:
+        """A KEPT entry's pages are gone: fetch it through the window, its room in the RAM class set aside meanwhile."""
+        self.move(entry, State.ABSENT)
+        self.promise_ram(entry)
+        self.move(entry, State.FETCHING)
+
     def expect(self, entry: int) -> None:
         """One more predicted use."""
         if self.pending[entry] < 255:
@@ -115,7 +174,7 @@ class SampleTable:
     @contextmanager
     def resized(self, entry: int) -> Iterator[None]:
         """The entry's size changes inside: take it out of the budgets before, and back in after."""
-        state, promised = State(self.state[entry]), self.promised[entry]
+        state, promised = self.state[entry], self.promised[entry]
         self.move(entry, State.ABSENT)
         self.break_promise(entry)
         yield
