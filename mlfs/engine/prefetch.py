@@ -267,7 +267,7 @@ class Prefetcher:
                 queue.sample_s += 0.2 * (seconds / len(done) - queue.sample_s)
             for each in done:
                 self._finish(each)
-            if queue.items:
+            if queue.items or queue.urgent:
                 queue.governor.done(len(done), self._clock())
                 queue.call_lanes()
             else:

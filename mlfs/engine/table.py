@@ -79,7 +79,7 @@ class SampleTable:
 
     def move(self, entry: int, new: int) -> None:
         """Change an entry's state and the budgets with it."""
-        old, cost = self.state[entry], -(-self.sizes[entry] // PAGE_BYTES) * PAGE_BYTES
+        old, cost = self.state[entry], (-(-self.sizes[entry] // PAGE_BYTES) or 1) * PAGE_BYTES  # as footprint_bytes
         if State.FETCHING <= old <= State.DROPPING:
             self.window_bytes -= cost
         elif old == State.KEPT:

@@ -28,6 +28,7 @@ class FakePages:
     def __init__(self) -> None:
         self.held: dict[int, bytearray] = {}
         self.pushes = 0
+        self.probes = 0
         self.refuse: set[int] = set()
 
     def push(self, entry: int, offset: int, data: bytes) -> bool:
@@ -43,6 +44,14 @@ class FakePages:
 
     def replace(self, entry: int) -> None:
         self.drop(entry)
+
+    def read(self, entry: int, size: int) -> bytes | None:
+        self.probes += 1
+        held = bytes(self.held.get(entry, b""))
+        return held if len(held) == size else None
+
+    def resident(self, entry: int, size: int) -> bool:
+        return self.read(entry, size) is not None
 
 
 class InlineRunner:
