@@ -7,8 +7,9 @@ a parallel file system behind a network would serve it: opens wait, each on its 
 kernel caches no data (direct_io), so every read comes here and is counted. Metadata is cheap.
 
 Two virtual files stand in the root and in no listing. `.slow_source_stats` gives {"opens", "bytes", "failed",
-"waiting", "by_path": {path: {"opens", "bytes"}}}: an open counts when it arrives, also one that is made to fail; bytes
-are those handed out; waiting are the requests that hang now. `.slow_source_control` takes one JSON object a line:
+"waiting", "by_path": {path: opens}, "bytes_by_path": {path: bytes}}: an open counts when it arrives, also one that is
+made to fail; bytes are those handed out; waiting are the requests that hang now. `.slow_source_control` takes one JSON
+object a line:
 
     {"fail": {"path": "a/b", "errno": 5, "times": 2, "op": "open"}}   op: open (default), read, any; path "*": all files
     {"hang": {"path": "a/b", "op": "any"}}      requests for it wait until {"release": {"path": "a/b"}}
@@ -30,6 +31,7 @@ import signal
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -76,23 +78,22 @@ class Counts:
     bytes: int = 0
     failed: int = 0
     waiting: int = 0
-    by_path: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    def entry(self, path: str) -> dict[str, int]:
-        return self.by_path.setdefault(path, {"opens": 0, "bytes": 0})
+    by_path: Counter[str] = field(default_factory=Counter)
+    bytes_by_path: Counter[str] = field(default_factory=Counter)
 
     def opened(self, path: str) -> None:
         self.opens += 1
-        self.entry(path)["opens"] += 1
+        self.by_path[path] += 1
 
     def handed_out(self, path: str, length: int) -> None:
         self.bytes += length
-        self.entry(path)["bytes"] += length
+        self.bytes_by_path[path] += length
 
     def reset(self) -> None:
         """All but `waiting`: those requests are still here."""
         self.opens = self.bytes = self.failed = 0
         self.by_path.clear()
+        self.bytes_by_path.clear()
 
     def as_json(self) -> str:
         return json.dumps(vars(self)) + "\n"

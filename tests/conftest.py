@@ -1,0 +1,73 @@
+"""Fixtures of all tests, and the check that a session leaves no mount and no process behind.
+
+The classes behind them are in tests/support: `from support.mounts import MlfsMount`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
+
+from support.fuse import TOKEN, Mounted, detach, fuse_mounts, kill, processes_with, wait_until
+from support.slow import SlowSource
+from support.trees import image_folder, make_tree
+
+ENDING_TIMEOUT_S = 5.0
+
+
+def _ours(words: list[str]) -> bool:
+    """Whether a command line is a daemon's or a command's, not, say, multiprocessing's resource tracker."""
+    names = ("mlfs", "slow_source.py", "tiny_fs.py")
+    return any(os.path.basename(word) in names or word.startswith(("mlfs.", "mountd")) for word in words)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    token = uuid.uuid4().hex
+    os.environ[TOKEN] = token
+    before = fuse_mounts()
+    yield
+
+    def processes() -> dict[int, list[str]]:
+        return {pid: words for pid, words in processes_with(TOKEN, token).items() if _ours(words)}
+
+    def dead_mounts() -> list[Mounted]:
+        """Those that came while we ran and whose server is gone. Sessions beside ours clean theirs up in a moment."""
+        return [mounted for mounted in fuse_mounts() if mounted not in before and _is_dead(mounted)]
+
+    wait_until(lambda: not processes(), ENDING_TIMEOUT_S)
+    left = processes()
+    for pid in left:
+        kill(pid)
+    wait_until(lambda: not dead_mounts(), ENDING_TIMEOUT_S if not left else 0.5)
+    mounts = dead_mounts()
+    for mounted in mounts:
+        detach(Path(mounted.path), mounted.fstype)
+    assert not left, f"processes that the tests left running: {left}"
+    assert not mounts, f"mounts that the tests left behind: {mounts}"
+
+
+def _is_dead(mounted: Mounted) -> bool:
+    """Transport endpoint is not connected. Asked in a process of its own: a server that hangs would hang us, too."""
+    if mounted.fstype not in ("fuse.mlfs", "fuse.slow_source"):
+        return False
+    try:
+        asked = subprocess.run(["stat", mounted.path], check=False, capture_output=True, text=True, timeout=2)
+    except subprocess.TimeoutExpired:
+        return False
+    return "not connected" in asked.stderr
+
+
+@pytest.fixture
+def slow_source(tmp_path: Path) -> Iterator[SlowSource]:
+    """A slow source (2 ms an open, 100 MB/s) over a small tree in ImageFolder's layout."""
+    with SlowSource(make_tree(tmp_path / "backing", image_folder())) as slow:
+        yield slow

@@ -1,0 +1,92 @@
+"""Mounts of this machine as tests see them: is FUSE there, what is mounted where, how to take a mount away.
+
+In: paths. Out: facts from /proc. Knows nothing of mlfs' own code on purpose: it is what that code is checked against.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TOKEN = "MLFS_TEST_TOKEN"
+"""In the environment of whatever a test session starts: tells its processes from those of a session beside it."""
+
+
+class Mounted(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    path: str
+    fstype: str
+
+
+def require_fuse() -> None:
+    """Fail, not skip: without FUSE nothing of mlfs has been tested."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.fail("/dev/fuse is missing: load the fuse module (modprobe fuse), or give the container that device")
+    if shutil.which("fusermount3") is None:
+        pytest.fail("fusermount3 is missing: install the package fuse3 (scripts/setup does)")
+
+
+def fuse_mounts() -> list[Mounted]:
+    """All FUSE mounts, in the order of mounting."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]:
+        before, after = line.split(b" - ", 1)
+        path = re.sub(rb"\\(\d{3})", lambda octal: bytes([int(octal[1], 8)]), before.split(b" ")[4])
+        found.append(Mounted(os.fsdecode(path), os.fsdecode(after.split(b" ")[0])))
+    return [mounted for mounted in found if mounted.fstype.startswith("fuse.")]
+
+
+def mounts_at(path: Path, fstype: str) -> int:
+    """How many of that type lie on each other at exactly this path."""
+    return fuse_mounts().count(Mounted(str(path), fstype))
+
+
+def detach(path: Path, fstype: str) -> None:
+    """Take away every mount of that type at this path, whatever state it is in."""
+    for _ in range(mounts_at(path, fstype)):
+        subprocess.run(["fusermount3", "-uz", path], check=False, capture_output=True)
+
+
+def processes_with(name: str, value: str) -> dict[int, list[str]]:
+    """Processes that were started with this variable in their environment: pid and command line."""
+    wanted = f"{name}={value}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                words = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+                found[int(entry.name)] = [os.fsdecode(word) for word in words]
+        except OSError:
+            continue  # it has just ended, or is another user's
+    found.pop(os.getpid(), None)
+    return {pid: words for pid, words in found.items() if words}
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, also if it is gone already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it became true in time."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

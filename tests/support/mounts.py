@@ -1,0 +1,136 @@
+"""Mounts of mlfs for tests, made by the real command in processes of its own.
+
+In: a source, flags as on the command line. Out: `MlfsMount`, a context manager. Records, index and log go to a
+directory of the mount's own (`state`), so that tests beside each other do not meet; pass the same `state` twice to
+mount again with what the first mount left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from support.fuse import detach, kill, mounts_at, processes_with, require_fuse, wait_until
+
+FSTYPE = "fuse.mlfs"
+MOUNT_MARK = "MLFS_TEST_MOUNT"
+COMMAND_TIMEOUT_S = 120.0
+GONE_TIMEOUT_S = 10.0
+
+
+class MlfsMount:
+    """`mlfs mount SOURCE [MOUNTPOINT] FLAGS...` while the context lasts."""
+
+    def __init__(
+        self, source: Path | str, *flags: str, mountpoint: Path | str | None = None, state: Path | None = None
+    ):
+        self.source = Path(source)
+        self.path = Path(mountpoint or source).resolve()
+        self.flags = list(flags)
+        self._places = [str(self.source)] + ([str(mountpoint)] if mountpoint else [])
+        self._own_state = state is None
+        self.state = state or Path(tempfile.mkdtemp(prefix="mlfs-state-"))
+        self._mark = uuid.uuid4().hex
+        self._below = 0
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which commands find this mount."""
+        run, cache = self.state / "run", self.state / "cache"
+        for directory in (run, cache):
+            directory.mkdir(parents=True, exist_ok=True)
+        places = {"XDG_CACHE_HOME": cache, "XDG_RUNTIME_DIR": run, "MLFS_RUNTIME_DIR": run}
+        return os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark}
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Any mlfs command; fails with what it printed unless `check` is False."""
+        # Files, not pipes: a daemon that kept one end open would keep us waiting for its end.
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            command = [sys.executable, "-m", "mlfs.cli.main", *words]
+            done = subprocess.run(command, env=self.env, stdout=out, stderr=err, check=False, timeout=COMMAND_TIMEOUT_S)
+            out.seek(0)
+            err.seek(0)
+            result = subprocess.CompletedProcess(command, done.returncode, out.read(), err.read())
+        if check and result.returncode:
+            pytest.fail(f"mlfs {' '.join(words)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+        return result
+
+    def __enter__(self) -> MlfsMount:
+        require_fuse()
+        self.mount()
+        return self
+
+    def mount(self) -> None:
+        """What entering the context does; again after `unmount` or a kill."""
+        self._below = mounts_at(self.path, FSTYPE)
+        try:
+            self.run("mount", *self._places, *self.flags)
+        except BaseException:
+            self.clean_up()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Unmount as a user does; by force if that fails, and then the test fails unless it has failed already."""
+        result = self.run("unmount", str(self.path), check=False) if self.is_mounted else None
+        clean = wait_until(lambda: not self.is_mounted and not self.pids(), GONE_TIMEOUT_S)
+        left = self.pids()
+        self.clean_up()
+        if error is None and not clean:
+            said = f": {result.stdout}{result.stderr}" if result else ""
+            pytest.fail(f"the mount did not end by itself; left over: {left or 'the mount'}{said}")
+
+    def clean_up(self) -> None:
+        """No mount, no process, no state, whatever it takes."""
+        for pid in self.pids():
+            kill(pid)
+        if self.is_mounted:
+            detach(self.path, FSTYPE)
+        if self._own_state:
+            shutil.rmtree(self.state, ignore_errors=True)
+
+    @property
+    def is_mounted(self) -> bool:
+        return mounts_at(self.path, FSTYPE) > self._below
+
+    def pids(self) -> dict[int, list[str]]:
+        """The processes of this mount, by command line: the daemon, and commands that still run."""
+        return processes_with(MOUNT_MARK, self._mark)
+
+    @property
+    def pid(self) -> int:
+        """The daemon's."""
+        pid: int = self.status()["pid"]
+        return pid
+
+    def status(self) -> dict[str, Any]:
+        """MOUNT/.mlfs/status."""
+        status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
+        return status
+
+    def control(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Write one line to MOUNT/.mlfs/control and return the answer. Raises OSError (EINVAL) when it is refused."""
+        with open(self.path / ".mlfs" / "control", "wb", buffering=0) as file:
+            file.write(json.dumps(command).encode() + b"\n")
+        answer: dict[str, Any] = json.loads((self.path / ".mlfs" / "control").read_bytes())
+        return answer
+
+    def register(self, **fields: Any) -> dict[str, Any]:
+        """Register a job; the defaults are the mount's."""
+        return self.control({"op": "register"} | fields)
+
+    def unmount(self, *flags: str) -> None:
+        """`mlfs unmount`, which must do it."""
+        self.run("unmount", str(self.path), *flags)
+        assert not self.is_mounted

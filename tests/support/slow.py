@@ -1,0 +1,101 @@
+"""The slow source for tests: scripts/slow_source.py in a process of its own, with its counts and its faults.
+
+In: a directory. Out: `SlowSource`, a context manager whose `path` shows that directory as a slow storage system would.
+Always unmounted at the end, also with requests that hang.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from support.fuse import detach, require_fuse
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "slow_source.py"
+FSTYPE = "fuse.slow_source"
+STOP_TIMEOUT_S = 5.0
+
+
+class SlowSource:
+    """`backing` (give it content there), mounted at `path`, slow. The kernel keeps no attributes: tests change them."""
+
+    def __init__(
+        self,
+        backing: Path,
+        mountpoint: Path | None = None,
+        *,
+        open_latency: str = "2ms",
+        bandwidth: str = "100M",
+        attr_timeout: str = "0s",
+        stats: Path | None = None,
+    ) -> None:
+        self.backing = Path(backing)
+        self._own_directory = None if mountpoint else tempfile.mkdtemp(prefix="mlfs-slow-")
+        self.path = Path(mountpoint or self._own_directory or "").resolve()
+        self._words = ["--open-latency", open_latency, "--bandwidth", bandwidth, "--attr-timeout", attr_timeout]
+        self._words += ["--stats", str(stats)] if stats else []
+        self._process: subprocess.Popen[str] | None = None
+        # Opened before a test mounts mlfs over the same path: the counts and the control file stay within reach.
+        self._root_fd = -1
+
+    def __enter__(self) -> SlowSource:
+        require_fuse()
+        command = [sys.executable, str(SCRIPT), str(self.backing), str(self.path), "--foreground", *self._words]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            pytest.fail(f"the slow source did not start (exit code {self._process.wait()}): its error is on stderr")
+        self._root_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def counts(self) -> dict[str, Any]:
+        """{"opens", "bytes", "failed", "waiting", "by_path": {path: opens}, "bytes_by_path": {path: bytes}}."""
+        counts: dict[str, Any] = json.loads(self._virtual(".slow_source_stats", os.O_RDONLY).read())
+        return counts
+
+    def control(self, **orders: Any) -> None:
+        """For example control(fail={"path": "a/b", "errno": 5, "times": 2}) or control(latency_s=0.01)."""
+        with self._virtual(".slow_source_control", os.O_WRONLY) as file:
+            file.write(json.dumps(orders).encode() + b"\n")
+
+    def _virtual(self, name: str, flags: int) -> FileIO:
+        return FileIO(os.open(name, flags, dir_fd=self._root_fd), "r" if flags == os.O_RDONLY else "w")
+
+    def stop(self) -> None:
+        """SIGTERM (which answers hanging requests first), then by force. May be called twice."""
+        process, self._process = self._process, None
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+            detach(self.path, FSTYPE)
+        if self._own_directory is not None:
+            Path(self._own_directory).rmdir()
+            self._own_directory = None
