@@ -133,26 +133,51 @@ def run(args: argparse.Namespace) -> int:
         return _serve_here(config)
     if config.log_file is None:
         config = config.model_copy(update={"log_file": runtime.default_log_file(config.mountpoint)})
-    with _sigterm_as_interrupt():
-        return _serve_in_daemon(config)
+    with Interrupts() as interrupts:
+        return _serve_in_daemon(config, interrupts)
 
 
 def _say(text: str) -> None:
     print(f"mlfs: {text}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """While waiting, SIGTERM means what Ctrl-C means: leave nothing behind."""
+class Interrupts:
+    """Ctrl-C and SIGTERM while the daemon starts: both raise KeyboardInterrupt, once there is a daemon to end.
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+    An interrupt that came while it was being started (in the middle of Popen, say) is raised by `arm`: raised at once,
+    it would lose the only reference to a process that already runs.
+    """
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self) -> None:
+        self._armed = self._pending = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        self._pending = True
+        if self._armed:
+            # Once: ending the daemon is not to be cut short by a second Ctrl-C.
+            self._armed = False
+            raise KeyboardInterrupt
+
+    def arm(self) -> None:
+        """From now on an interrupt is raised where it comes."""
+        self._armed = True
+        if self._pending:
+            self._armed = False
+            raise KeyboardInterrupt
+
+    def disarm(self) -> None:
+        """From now on interrupts wait."""
+        self._armed = False
 
 
 def _serve_here(config: MountConfig) -> int:
@@ -177,16 +202,19 @@ def _serve_here(config: MountConfig) -> int:
     return code
 
 
-def _serve_in_daemon(config: MountConfig) -> int:
+def _serve_in_daemon(config: MountConfig, interrupts: Interrupts) -> int:
     log_start = _log_size(config)
     daemon, status_fd = _start(config)
     try:
         try:
+            interrupts.arm()
             serving = _wait_until_serving(daemon, status_fd)
         finally:
             os.close(status_fd)
         _check_answer(config)
+        interrupts.disarm()
     except BaseException as error:
+        interrupts.disarm()
         _stop(daemon, config)
         if isinstance(error, _DiedSilentlyError):
             raise _died(daemon, config, log_start) from None
@@ -306,24 +334,19 @@ def _see_log(config: MountConfig) -> str:
 
 
 def _stop(daemon: subprocess.Popen[bytes], config: MountConfig) -> None:
-    """End the daemon and whatever it has mounted. A second Ctrl-C does not cut this short."""
+    """End the daemon and whatever it has mounted."""
     from mountd import mounts, preflight, runtime
 
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    daemon.terminate()
     try:
-        daemon.terminate()
-        try:
-            daemon.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-        entry = mounts.mount_at(config.mountpoint)
-        if entry is not None and entry.is_mlfs:
-            preflight.clean_dead_mounts(config.mountpoint, lambda line: None)
-        runtime.remove(config.mountpoint, daemon.pid)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        daemon.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+    entry = mounts.mount_at(config.mountpoint)
+    if entry is not None and entry.is_mlfs:
+        preflight.clean_dead_mounts(config.mountpoint, lambda line: None)
+    runtime.remove(config.mountpoint, daemon.pid)
 
 
 def _died(daemon: subprocess.Popen[bytes], config: MountConfig, log_start: int) -> MlfsError:

@@ -18,7 +18,7 @@ TINY_FS = str(Path(__file__).parent / "tiny_fs.py")
 NOBODY = 65534
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Fail unless the condition comes true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -34,10 +34,16 @@ class Mounts:
 
     def start(self, path: Path | str) -> subprocess.Popen[bytes]:
         """Mount at `path`; returns when it is there."""
-        known = {entry.mount_id for entry in mounts.mount_table()}
-        process = subprocess.Popen([sys.executable, TINY_FS, os.fspath(path)])
+        place = os.fspath(path)
+
+        def here() -> int:
+            # By path and count: other tests mount and unmount at the same time, and mount ids are given out again.
+            return sum(entry.mountpoint == place for entry in mounts.mount_table())
+
+        before = here()
+        process = subprocess.Popen([sys.executable, TINY_FS, place])
         self.processes.append(process)
-        wait_for(lambda: any(e.is_mlfs and e.mount_id not in known for e in mounts.mount_table()))
+        wait_for(lambda: here() > before)
         return process
 
     def start_stacked(self, path: Path | str) -> list[subprocess.Popen[bytes]]:

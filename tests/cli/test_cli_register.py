@@ -177,7 +177,7 @@ def test_where_nothing_is_mounted(open_dir: Path, tiny: Mounts, capsys: pytest.C
     os.mkdir(path)
     server = tiny.start(path)
     for argv, says in (
-        (["register", str(open_dir)], f"mlfs mounts here: {path}"),
+        (["register", str(open_dir)], path),
         (["register", f"{path}/data.bin"], f"inside the mount {path}"),
         (["status", "/proc"], "type proc"),
     ):
