@@ -1,0 +1,38 @@
+"""The stream of 32-bit words of torch's CPU generator, from numpy's MT19937.
+
+In: a seed as given to `torch.Generator.manual_seed`. Out: the words that the generator would hand out, in order.
+Called by `mlfs.orders.permutation`. Source: ATen/core/MT19937RNGEngine.h and ATen/CPUGeneratorImpl.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache and halve the memory.
+_CHUNK_WORDS = 1 << 16
+_WORD_MASK = 0xFFFFFFFF
+
+
+class TorchWords:
+    """The words of one seeded generator.
+
+    torch keeps the low 32 bits of a seed (negative and 64-bit seeds are masked in two's complement) and runs
+    init_genrand on them, which is numpy's legacy seeding with one 32-bit integer. So any Python integer will do.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.MT19937()
+        # RandomState is frozen (NEP 19): its scalar seeding cannot change under us, unlike private names of MT19937.
+        state: Any = np.random.RandomState(seed & _WORD_MASK).get_state(legacy=False)
+        self._bits.state = state
+
+    def take(self, count: int) -> npt.NDArray[np.uint32]:
+        """Return the next `count` words, shape (count,)."""
+        words = np.empty(count, dtype=np.uint32)
+        for start in range(0, count, _CHUNK_WORDS):
+            part = words[start : start + _CHUNK_WORDS]
+            part[:] = self._bits.random_raw(len(part))
+        return words
