@@ -1,0 +1,61 @@
+"""From dataset indices to files: which entry of the tree a framework's data set has at each index.
+
+In: a job's root, layout and extensions; the tree. Out: sample ids. Called by `mlfs.orders.streams`.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.orders.layouts import imagefolder, sorted
+from mlfs.orders.layouts.contract import Outside, SampleIds, Tree
+from mlfs.orders.layouts.links import Links
+from mlfs.orders.layouts.names import encode
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
+_LAYOUTS = {"imagefolder": imagefolder, "sorted": sorted}
+
+
+def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
+    """Return the tree's entry for each dataset index of a job, shape (n_samples,), read-only.
+
+    A linked file has its target's entry, so an entry may come up more than once; -1 stands for samples that are not
+    files of the tree (see `contract.NOT_HERE`).
+
+    Args:
+        spec: the job; `root`, `layout` and `extensions` are looked at.
+        tree: the source tree.
+        source: the absolute path of the source, as absolute links name it.
+        outside: says what is behind links that leave the tree.
+
+    Raises:
+        JobError: the root is not a directory of the tree, there are no samples, or links cannot be followed.
+    """
+    links = Links(tree, source, outside)
+    root = links.follow(encode(spec.root))
+    if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
+        hint = "give a directory of the source, relative to where mlfs is mounted"
+        raise JobError(f"there is no directory {spec.root!r} in the source", hint, "root")
+    pieces = _LAYOUTS[spec.layout].find_samples(tree, root, links, spec.extensions)
+    found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+    if not len(found):
+        raise _nothing_found(spec)
+    found.flags.writeable = False
+    return found
+
+
+def _nothing_found(spec: JobSpec) -> JobError:
+    layout = _LAYOUTS[spec.layout]
+    extensions = spec.extensions or (imagefolder.IMG_EXTENSIONS if spec.layout == "imagefolder" else ("*",))
+    looked_for = layout.LOOKED_FOR.format(endings=" ".join(extensions))
+    where = repr(spec.root) if spec.root else "the source"
+    hint = 'check "root" and "extensions"'
+    if spec.layout == "imagefolder":
+        hint += ', or use "layout": "sorted", which takes every file at any depth'
+    return JobError(f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}', hint, "layout")

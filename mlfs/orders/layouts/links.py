@@ -1,0 +1,154 @@
+"""Follows symbolic links within the tree, as the kernel would follow them in the source.
+
+In: a tree, the source's own path, a hook for what lies outside. Out: where a path leads. Called by the layouts and by
+`mlfs.orders.streams`. No I/O: all that is known is the manifest's, and the hook's.
+"""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from mlfs.errors import JobError
+from mlfs.orders.layouts.contract import NOT_HERE, ROOT, Outside, Tree
+
+MISSING: Final = -1
+LEAVES: Final = -2
+
+# The kernel's MAXSYMLINKS: one more is ELOOP, which os.walk takes for "not a directory".
+_MAX_LINKS = 40
+
+
+class Seen(NamedTuple):
+    """What is behind an entry.
+
+    Attributes:
+        is_directory: whether os.path.isdir would say so.
+        exists: False for a broken link.
+        entry: the file or directory in the tree, `NOT_HERE` for what has none.
+        files: for a directory outside of the tree, its files (see `Outside`).
+    """
+
+    is_directory: bool
+    exists: bool
+    entry: int
+    files: tuple[bytes, ...] = ()
+
+
+@dataclass
+class _Walk:
+    """A path half followed: what is still to do (last part first), and where it has come to."""
+
+    todo: list[bytes]
+    names: list[bytes] = field(default_factory=list)
+    entry: int = ROOT
+    links: int = 0
+
+
+class _NoEntryError(Exception):
+    """A path turned out to lead to no entry: `MISSING` or `LEAVES`."""
+
+    def __init__(self, result: int) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class Links:
+    """Resolves paths and links of one tree.
+
+    Args:
+        tree: the source tree.
+        source: the absolute path of the source as links may name it; without it absolute links all leave the tree.
+        outside: says what is behind links that leave the tree; without it such a link is a JobError.
+    """
+
+    def __init__(self, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> None:
+        self._tree = tree
+        self._source = None if source is None else [part for part in source.split(b"/") if part not in (b"", b".")]
+        self._outside = outside
+
+    def follow(self, path: bytes) -> int:
+        """The entry that a path leads to with all links followed, or `MISSING`, or `LEAVES`.
+
+        Args:
+            path: relative to the tree's root, or absolute.
+        """
+        walk = _Walk(path.split(b"/")[::-1])
+        try:
+            if path.startswith(b"/"):
+                self._enter([], walk)
+            while walk.todo:
+                part = walk.todo.pop()
+                if not self._is(walk.entry, stat.S_IFDIR):
+                    return MISSING
+                if part == b"..":
+                    self._up(walk)
+                elif part not in (b"", b"."):
+                    self._down(walk, part)
+        except _NoEntryError as end:
+            return end.result
+        return walk.entry
+
+    def look(self, entry: int) -> Seen:
+        """What an entry of the tree is once links are followed."""
+        if self._is(entry, stat.S_IFLNK):
+            found = self.follow(self._tree.path(entry))
+            if found == LEAVES:
+                return self._look_outside(self._tree.path(entry))
+            if found == MISSING:
+                return Seen(False, False, NOT_HERE)
+            entry = found
+        if self._is(entry, stat.S_IFDIR):
+            return Seen(True, True, entry)
+        return Seen(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
+
+    def _is(self, entry: int, file_type: int) -> bool:
+        return stat.S_IFMT(int(self._tree.mode[entry])) == file_type
+
+    def _up(self, walk: _Walk) -> None:
+        if walk.names:
+            walk.names.pop()
+            walk.entry = self._tree.find(b"/".join(walk.names))
+        elif self._source != []:  # the parent of "/" is "/"
+            self._enter((self._source or [])[:-1], walk)
+
+    def _down(self, walk: _Walk, part: bytes) -> None:
+        child = self._tree.find(b"/".join([*walk.names, part]))
+        if child < 0:
+            raise _NoEntryError(MISSING)
+        if not self._is(child, stat.S_IFLNK):
+            walk.names.append(part)
+            walk.entry = child
+            return
+        walk.links += 1
+        target = self._tree.target(child)
+        if walk.links > _MAX_LINKS or not target:
+            raise _NoEntryError(MISSING)
+        walk.todo += target.split(b"/")[::-1]
+        if target.startswith(b"/"):
+            self._enter([], walk)
+
+    def _enter(self, above: list[bytes], walk: _Walk) -> None:
+        """Walk on from the directory `above`, outside of the tree, until the path reaches the source.
+
+        Links out there are not known, so ".." takes back a name.
+        """
+        while above != self._source:
+            if not walk.todo or self._source is None:
+                raise _NoEntryError(LEAVES)
+            part = walk.todo.pop()
+            if part == b"..":
+                above = above[:-1]
+            elif part not in (b"", b"."):
+                above = [*above, part]
+        walk.entry, walk.names = ROOT, []
+
+    def _look_outside(self, path: bytes) -> Seen:
+        if self._outside is None:
+            shown = path.decode("utf-8", "surrogateescape")
+            raise JobError(f"the link {shown!r} leads out of the source", "mount over the directory that holds both")
+        files = self._outside(path)
+        if files is None or files == [b""]:
+            return Seen(False, files is not None, NOT_HERE)
+        return Seen(True, True, NOT_HERE, tuple(files))

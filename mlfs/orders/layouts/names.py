@@ -1,0 +1,61 @@
+"""How Python code sees file names: decoded, sorted by code point, compared without case.
+
+In: names as bytes. Out: strings, orders, matches. Called by the layouts. Training scripts list directories with str
+paths, so what counts is os.fsdecode with UTF-8: bytes that are no UTF-8 become surrogates (PEP 383), and those sort
+below U+E000, not where the bytes would.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.orders.layouts.contract import Tree
+
+
+def decode(name: bytes) -> str:
+    """The name as a Python program sees it."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def encode(name: str) -> bytes:
+    """The bytes of a name that `decode` gave."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def code_point_order(names: Sequence[bytes]) -> npt.NDArray[np.int64] | None:
+    """Where sorting by code point puts names that are sorted by bytes; None when it changes nothing."""
+    if all(map(bytes.isascii, names)):
+        return None
+    decoded = [decode(name) for name in names]
+    return np.array(sorted(range(len(names)), key=decoded.__getitem__), dtype=np.int64)
+
+
+class Endings:
+    """The file name endings of a data set, matched as torchvision does: name.lower().endswith(endings).
+
+    Args:
+        endings: without the dot, such as "jpg".
+    """
+
+    def __init__(self, endings: Iterable[str]) -> None:
+        self._text = tuple("." + ending.lower() for ending in endings)
+        self._bytes = tuple(encode(ending) for ending in self._text)
+
+    def match(self, names: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+        """Which names have one of the endings, shape (len(names),)."""
+        # Lower-casing bytes is the same as lower-casing text for ASCII names, and much faster.
+        endings = self._bytes
+        found = (
+            name.lower().endswith(endings) if name.isascii() else decode(name).lower().endswith(self._text)
+            for name in names
+        )
+        return np.fromiter(found, dtype=np.bool_, count=len(names))
+
+
+def entry_types(tree: Tree, entries: range) -> npt.NDArray[np.uint32]:
+    """The file types (stat.S_IFREG, ...) of some entries, shape (len(entries),)."""
+    return tree.mode[entries.start : entries.stop] & np.uint32(stat.S_IFMT(0xFFFFFFFF))

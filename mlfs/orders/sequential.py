@@ -1,0 +1,32 @@
+"""The sampler "sequential": the data set in index order, every epoch.
+
+In: a job's world_size and drop_last. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
+Source: torch/utils/data/sampler.py, SequentialSampler, for one rank; with several, torch/utils/data/distributed.py,
+DistributedSampler(shuffle=False): dealt round-robin, padded or cut to equal lengths. `seed` and `shuffle` are not used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlfs.orders.contract import Indices, Resolve
+from mlfs.orders.deal import rank_length, rank_positions
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
+
+class SequentialOrder:
+    """0 .. n-1 for one rank; every world_size-th index for each of several."""
+
+    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
+        self._spec = spec
+        self._n_samples = n_samples
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples per rank, the same in every epoch."""
+        return rank_length(self._n_samples, self._spec.world_size, self._spec.drop_last)
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order, shape (stream_length(epoch),)."""
+        return rank_positions(self._n_samples, rank, self._spec.world_size, self._spec.drop_last)

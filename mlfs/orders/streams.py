@@ -1,0 +1,154 @@
+"""A job's access streams: which files each rank reads, in which order, epoch by epoch.
+
+In: a job and the tree. Out: entry ids in read order. Called by the engine (its own ranks), the plan and the
+simulator (all ranks of the world). Pure but for the explicit sampler's file and the caller's hook. Any thread may call.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.errors import JobError
+from mlfs.orders.contract import Order
+from mlfs.orders.layouts import samples
+from mlfs.orders.layouts.contract import NOT_HERE, Outside, SampleIds, Tree
+from mlfs.orders.layouts.links import Links
+from mlfs.orders.layouts.names import encode
+from mlfs.orders.registry import build_order
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
+# Ranks may stand in two epochs while the next one is prepared.
+_EPOCHS_KEPT = 3
+
+
+class JobStreams:
+    """The streams of one job, made when asked for; the last three epochs asked for are kept.
+
+    Attributes:
+        spec: the job.
+        sample_ids: the tree's entry for each dataset index, -1 for samples outside of the tree.
+        order: the sampler's order over dataset indices.
+    """
+
+    def __init__(self, spec: JobSpec, sample_ids: SampleIds, order: Order) -> None:
+        self.spec = spec
+        self.sample_ids = sample_ids
+        self.order = order
+        self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(_no_ranks_yet)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that read through this mount."""
+        return self.spec.ranks
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs the job has, those before `spec.start_epoch` included."""
+        return self.spec.epochs
+
+    @property
+    def batch_size(self) -> int:
+        """Samples that a rank reads in one step."""
+        return self.spec.batch_size
+
+    def length(self, epoch: int) -> int:
+        """Samples per rank in an epoch."""
+        self._check(epoch, 0)
+        return self.order.stream_length(epoch)
+
+    def epoch_ids(self, epoch: int, rank: int) -> SampleIds:
+        """The entries that a rank (any of the world) reads in an epoch, in read order.
+
+        Shape (length(epoch),), read-only. -1 stands for a sample outside of the tree, and at the end for what a rank
+        with fewer samples than others (explicit orders only) does not read.
+
+        Raises:
+            JobError: the order file is missing or wrong.
+            ValueError: no such epoch or rank.
+        """
+        self._check(epoch, rank)
+        of_rank = self._of_epoch(epoch)
+        ids = of_rank.get(rank)
+        if ids is None:  # two threads may both make it; the first one's is kept
+            ids = of_rank.setdefault(rank, self._make(epoch, rank))
+        return ids
+
+    def _check(self, epoch: int, rank: int) -> None:
+        if not 0 <= epoch < self.spec.epochs or not 0 <= rank < self.spec.world_size:
+            raise ValueError(
+                f"epoch {epoch}, rank {rank}: the job has {self.spec.epochs} epochs, {self.spec.world_size} ranks"
+            )
+
+    def _make(self, epoch: int, rank: int) -> SampleIds:
+        stream = self.order.rank_stream(epoch, rank)
+        length = self.order.stream_length(epoch)
+        if len(stream) > length:
+            raise JobError(f"the order of epoch {epoch} has grown while the job runs", "register the job again")
+        ids = np.full(length, NOT_HERE, dtype=np.int64)
+        np.take(self.sample_ids, stream, out=ids[: len(stream)])
+        ids.flags.writeable = False
+        return ids
+
+
+def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
+    return {}
+
+
+class _PathIndex:
+    """From a path to a dataset index, for orders that are written as paths."""
+
+    def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
+        self._tree = tree
+        self._links = links
+        self._sample_ids = sample_ids
+        self._prefix = encode(spec.root) + b"/" if spec.root else b""
+
+    def __call__(self, path: bytes) -> int:
+        """The dataset index of a path, relative to the job's root or absolute; -1 when it is not a sample's."""
+        absolute = path.startswith(b"/")
+        entry = -1 if absolute else self._tree.find(self._prefix + path)
+        index = self._index_of[entry] if entry >= 0 else -1
+        if index < 0:  # through a link, with a "..", or absolute: the slow way
+            entry = self._links.follow(path if absolute else self._prefix + path)
+            index = self._index_of[entry] if entry >= 0 else -1
+        return int(index)
+
+    @cached_property
+    def _index_of(self) -> npt.NDArray[np.int64]:
+        """The first dataset index of each entry, -1 for entries that are no samples."""
+        index_of = np.full(len(self._tree.mode), -1, dtype=np.int64)
+        ids, first = np.unique(self._sample_ids, return_index=True)
+        here = ids != NOT_HERE
+        index_of[ids[here]] = first[here]
+        return index_of
+
+
+def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> JobStreams:
+    """Find a job's samples and make its streams; the first epoch is computed, so that what is wrong comes out now.
+
+    Args:
+        spec: the job.
+        tree: the source tree (`mlfs.manifest.Manifest`).
+        source: the absolute path of the source, for absolute links and for absolute paths in order files.
+        outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.files_behind`.
+
+    Raises:
+        JobError: one line about what cannot be used.
+    """
+    sample_ids = samples(spec, tree, source, outside)
+    resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
+    streams = JobStreams(spec, sample_ids, build_order(spec, len(sample_ids), resolve))
+    steps = -(-streams.length(spec.start_epoch) // spec.batch_size)
+    if spec.start_step > steps:
+        hint = "a step is batch_size samples of each rank"
+        raise JobError(
+            f'job field "start_step" is {spec.start_step}, but an epoch has {steps} steps', hint, "start_step"
+        )
+    streams.epoch_ids(spec.start_epoch, spec.ranks[0])
+    return streams
