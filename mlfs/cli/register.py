@@ -35,12 +35,17 @@ the environment over --json-file.
 
 # Flag, metavar, type, help. The field's name is the flag's, with underscores.
 _FIELDS: tuple[tuple[str, str, type, str], ...] = (
-    ("--sampler", "NAME", str, "order of the reads: torch-distributed, sequential, explicit"),
+    (
+        "--sampler",
+        "NAME",
+        str,
+        "order of the reads: torch-distributed, sequential, explicit (default: torch-distributed)",
+    ),
     ("--seed", "N", int, "the sampler's seed (default: 0)"),
     ("--epochs", "N", int, "passes over the data in the whole run"),
-    ("--batch-size", "N", int, "samples a step of one rank"),
+    ("--batch-size", "N", int, "samples a step of one rank (default: 1)"),
     ("--world-size", "N", int, "ranks in the whole job (default: 1)"),
-    ("--name", "NAME", str, "name of the job, for status and unregister (default: default)"),
+    ("--name", "NAME", str, "name of the job, for status and unregister (default: train)"),
     ("--root", "DIR", str, "the data set's directory below MOUNT (default: MOUNT itself)"),
     ("--layout", "NAME", str, "how paths become samples: imagefolder, sorted (default: imagefolder)"),
     ("--start-epoch", "N", int, "first epoch, counted from 0, of a resumed run (default: 0)"),
@@ -66,9 +71,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     job.add_argument("--shuffle", action=argparse.BooleanOptionalAction, help=text)
     text = "drop_last of the sampler (default: no)"
     job.add_argument("--drop-last", action=argparse.BooleanOptionalAction, help=text)
-    text = "for --sampler explicit: file with one path or index a line for each epoch"
+    text = "for --sampler explicit: file with one path or index a line; {epoch} and {rank} in the name are replaced"
     job.add_argument("--order-file", metavar="FILE", help=text)
-    text = "for --layout imagefolder: which files are samples (default: torchvision's image extensions)"
+    text = "which files are samples (default: the layout's own)"
     job.add_argument("--extensions", metavar=".A,.B", help=text)
     more = parser.add_argument_group("where the values come from")
     text = "world size and ranks from the launcher's environment (default: no)"
@@ -219,7 +224,7 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     """What the mount has understood and predicts, for people."""
     said, first_paths = answer.get("job"), answer.get("first_paths")
     job: dict[str, Any] = said if isinstance(said, dict) else {}
-    lines = [f"registered job {job.get('name', 'default')} at {mountpoint}; understood as:"]
+    lines = [f"registered job {job.get('name', '-')} at {mountpoint}; understood as:"]
     lines += [f"  {name:<12} {_shown(value)}" for name, value in job.items() if value is not None and name != "name"]
     for rank, paths in (first_paths if isinstance(first_paths, dict) else {}).items():
         lines.append(f"rank {rank} is predicted to read first:")
