@@ -1,0 +1,145 @@
+"""Makes a data set of real JPEG files in ImageFolder's layout, the same bytes for the same seed.
+
+    python scripts/make_dataset.py DIR [--files 4000] [--classes 20] [--kilobytes 110] [--seed 0]
+
+In: a directory. Out: DIR/classNN/img_NNNNN.jpg; each class has a colour and a pattern that a small CNN can learn, under
+noise that gives the files their size. A complete data set that was made with the same arguments is kept as it is: the
+file DIR.json beside it says so. Called by scripts/demo.py and scripts/bench.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+
+WIDTH, HEIGHT = 384, 288
+NOISE_TILES = 16
+QUALITY = 95
+PROCESSES = 2
+
+
+class Wanted(NamedTuple):
+    """What the data set is made from."""
+
+    files: int
+    classes: int
+    kilobytes: int
+    seed: int
+
+
+def noise_tiles(seed: int) -> NDArray[np.int16]:
+    """Noise is dear to make and cheap to move about: few tiles, each image takes one, shifted."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(-48, 49, (NOISE_TILES, HEIGHT, WIDTH, 3), dtype=np.int16)
+
+
+@functools.cache
+def class_pattern(wanted: Wanted, label: int) -> NDArray[np.int16]:
+    """A colour and stripes."""
+    colour = np.random.default_rng((wanted.seed, 1 << 32, label)).integers(60, 196, 3)
+    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
+    stripes = 30 * np.sin((rows * (label % 5 - 2) + columns * (label % 3 + 1)) * (0.03 + 0.01 * (label % 4)))
+    return np.asarray(colour + stripes[:, :, None], dtype=np.int16)
+
+
+def picture(tiles: NDArray[np.int16], wanted: Wanted, index: int) -> Image.Image:
+    """Image `index`: its class's pattern under noise of its own."""
+    generator = np.random.default_rng((wanted.seed, index))
+    down, right = (int(n) for n in generator.integers(0, (HEIGHT, WIDTH)))
+    noise = np.roll(tiles[int(generator.integers(NOISE_TILES))], (down, right), axis=(0, 1))
+    pixels = class_pattern(wanted, index % wanted.classes) + noise
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def encoded(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "jpeg", quality=QUALITY)
+    return buffer.getvalue()
+
+
+def strong_enough(tiles: NDArray[np.int16], wanted: Wanted) -> NDArray[np.int16]:
+    """The noise at the strength that gives a file the wanted size: found by halving on the first image."""
+    low, high = 0.0, 4.0
+    for _ in range(10):
+        middle = (low + high) / 2
+        size = len(encoded(picture((tiles * middle).astype(np.int16), wanted, 0)))
+        low, high = (middle, high) if size < wanted.kilobytes * 1000 else (low, middle)
+    return (tiles * high).astype(np.int16)
+
+
+def path_of(directory: Path, wanted: Wanted, index: int) -> Path:
+    return directory / f"class{index % wanted.classes:02d}" / f"img_{index:05d}.jpg"
+
+
+def write_some(task: tuple[Path, Wanted, Sequence[int]]) -> int:
+    """One process's piece of work; returns how many it wrote."""
+    directory, wanted, indices = task
+    tiles = strong_enough(noise_tiles(wanted.seed), wanted)
+    for index in indices:
+        path_of(directory, wanted, index).write_bytes(encoded(picture(tiles, wanted, index)))
+    return len(indices)
+
+
+def is_complete(directory: Path, wanted: Wanted) -> bool:
+    try:
+        made = json.loads(note_of(directory).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(made == wanted._asdict()) and sum(1 for _ in directory.glob("class*/*.jpg")) == wanted.files
+
+
+def note_of(directory: Path) -> Path:
+    """Beside the data set, not in it: it is no sample."""
+    return directory.with_name(directory.name + ".json")
+
+
+def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
+    """Make it, or keep it. Written under another name first, so that what is there is complete."""
+    if is_complete(directory, wanted):
+        console.print(f"data set: {wanted.files} files are there already, in {directory}")
+        return
+    unfinished = directory.with_name(directory.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for label in range(min(wanted.classes, wanted.files)):
+        path_of(unfinished, wanted, label).parent.mkdir(parents=True)
+    step = 200
+    tasks = [(unfinished, wanted, range(n, min(n + step, wanted.files))) for n in range(0, wanted.files, step)]
+    with multiprocessing.Pool(PROCESSES) as pool, Progress(console=console) as progress:
+        bar = progress.add_task(f"making {wanted.files} JPEGs", total=wanted.files)
+        for written in pool.imap_unordered(write_some, tasks):
+            progress.advance(bar, written)
+    shutil.rmtree(directory, ignore_errors=True)
+    os.rename(unfinished, directory)
+    note_of(directory).write_text(json.dumps(wanted._asdict()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make a data set of real JPEGs in ImageFolder's layout.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--files", type=int, default=4000, help="how many (default: 4000)")
+    parser.add_argument("--classes", type=int, default=20, help="in how many directories (default: 20)")
+    parser.add_argument("--kilobytes", type=int, default=110, help="about how large each is (default: 110)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures (default: 0)")
+    words = parser.parse_args()
+    wanted = Wanted(words.files, words.classes, words.kilobytes, words.seed)
+    make_dataset(words.directory.absolute(), wanted, Console())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
