@@ -27,7 +27,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from mlfs.manifest import COLUMNS, Manifest, clamp_ns
-from mlfs.scan import GONE, MAX_PROBLEMS, Pool, Progress, ScanStopped, Stop, scan
+from mlfs.scan import GONE, MAX_PROBLEMS, Pool, Progress, Stop, poller, scan
 from mlfs.sources.openat import open_beneath
 
 FORMAT_VERSION: Final = 1
@@ -323,13 +323,7 @@ def changed_directories(
     """
     comparison = _Comparison(manifest, root_fd)
 
-    def poll() -> None:
-        if stop is not None and stop():
-            raise ScanStopped("the check of the saved index was interrupted")
-        if progress is not None:
-            progress(comparison.checked, 0)
-
-    pool = Pool(workers, poll)
+    pool = Pool(workers, poller(lambda: (comparison.checked, 0), progress, stop))
     try:
         found: list[int] = []
         for changed in pool.map(comparison.portion, _portions(manifest, manifest.directories.tolist(), workers)):
@@ -397,13 +391,6 @@ def manifest_for(
     if manifest is None:
         manifest = scan(source_fd, workers, progress, stop)
         warning = _save_or_warn(manifest, index_path, identity)
-    report = ScanReport(
-        reused=reused,
-        reason=reason,
-        seconds=time.monotonic() - began,
-        problem_count=len(manifest.unreadable),
-        problems=manifest.problems,
-        vanished=manifest.vanished,
-        warning=warning,
-    )
-    return manifest, report
+    unreadable, problems, vanished = len(manifest.unreadable), manifest.problems, manifest.vanished
+    seconds = time.monotonic() - began
+    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning)

@@ -56,6 +56,22 @@ class ScanStopped(MlfsError):
     exit_code = ExitCode.INTERRUPTED
 
 
+def poller(counts: Callable[[], tuple[int, int]], progress: Progress | None, stop: Stop | None) -> Callable[[], None]:
+    """What a `Pool` calls between results: tells the counts, at most ten times a second, and raises ScanStopped."""
+    told_at = 0.0
+
+    def poll() -> None:
+        nonlocal told_at
+        if stop is not None and stop():
+            raise ScanStopped("the scan of the source was interrupted")
+        now = time.monotonic()
+        if progress is not None and now - told_at >= _POLL_S:
+            told_at = now
+            progress(*counts())
+
+    return poll
+
+
 class Pool:
     """Threads that run one function over many items and give the results in order.
 
@@ -182,6 +198,7 @@ class Walker:
         return listings
 
     def _list(self, path: bytes) -> Listing:
+        self._check_stopped()
         # A fresh description even for the root: the position of a shared one would be shared as well.
         fd = open_beneath(self.root_fd, path, _LIST)
         try:
@@ -217,11 +234,14 @@ class Walker:
 
     def _count(self, files: int) -> int:
         """Add to the count of entries seen; returns 0, the count to go on with."""
-        if self.stopped:
-            raise InterruptedError(errno.EINTR, "the scan was stopped")
+        self._check_stopped()
         with self._lock:
             self.files += files
         return 0
+
+    def _check_stopped(self) -> None:
+        if self.stopped:
+            raise InterruptedError(errno.EINTR, "the scan was stopped")
 
 
 def _pack(
@@ -370,19 +390,8 @@ def scan(
     Raises: SourceError when the root itself cannot be read; ScanStopped; KeyboardInterrupt.
     """
     walker = Walker(root_fd)
-    told_at = 0.0
-
-    def poll() -> None:
-        nonlocal told_at
-        if stop is not None and stop():
-            raise ScanStopped("the scan of the source was interrupted")
-        now = time.monotonic()
-        if progress is not None and now - told_at >= _POLL_S:
-            told_at = now
-            progress(walker.directories, walker.files)
-
     builder = _Builder(os.fstat(root_fd))
-    pool = Pool(workers, poll)
+    pool = Pool(workers, poller(lambda: (walker.directories, walker.files), progress, stop))
     try:
         level = [0]
         while level:

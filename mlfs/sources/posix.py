@@ -38,6 +38,8 @@ def _content(status: os.stat_result) -> tuple[int, int, int]:
 
 def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
     """`size` bytes from `offset`, or what there is of them."""
+    if size == 0:
+        return b""  # an offset far beyond the end is no error
     if size <= _ONE_READ_BYTES:
         data = os.pread(fd, size, offset)
         if len(data) == size or not data:
@@ -95,12 +97,12 @@ class PosixSource:
     """See `mlfs.sources.contract.Source`.
 
     Args:
-        root_fd: the source's root; taken over, `close` closes it.
+        root_fd: the source's root; duplicated, so the caller keeps its own.
         manifest: whose entries the calls name.
     """
 
     def __init__(self, root_fd: int, manifest: Manifest) -> None:
-        self._root_fd = root_fd
+        self._root_fd = os.dup(root_fd)
         self._manifest = manifest
         self._lock = threading.Lock()
         self.open_count = 0
