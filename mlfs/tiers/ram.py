@@ -1,155 +1,186 @@
-"""The RAM tier: samples kept in the page cache of the mount itself, so that a read of one never leaves the kernel.
+"""The RAM tier: an arena in a memfd, bounded and exactly accounted.
 
-In: samples of the manifest with their current version, from the engine's worker threads. Out: the same bytes while the
-kernel has all pages of them, else None. There is no second copy: the books (which entries, how many bytes) are the
-engine's table, which changes on the loop only, and the kernel may take pages back at any time: see
-docs/decisions/ram-class.md. The engine itself keeps samples here by table transitions, without a put; this is the same
-class seen as a tier.
+In: sample bytes from the engine's worker threads. Out: the same bytes. Implements mlfs.tiers.contract.Tier.
+
+Samples lie in whole pages, one after the other; the offset only ever grows and what is dropped is punched out of the file,
+so there is no fragmentation to manage: the address space is 2^63 bytes, the memory is what lies between the holes. A memfd
+because a sibling process can be handed it, and a server that takes over can keep it. Why not the page cache of the mount:
+docs/decisions/ram-class.md.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+import os
+import threading
+from typing import NamedTuple
 
-from mlfs.manifest import Manifest
 from mlfs.tiers.contract import Version
 
 log = logging.getLogger("mlfs.tiers")
 
-Push = Callable[[int, int, int, bytes | bytearray | memoryview], bool]
+PAGE_BYTES = 4096
+_PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class Books(Protocol):
-    """What the tier asks of mlfs.engine.table.SampleTable. Methods that change something run on the loop."""
-
-    kept_bytes: int
-    promised_bytes: int
-    ram_capacity_bytes: int
-
-    def footprint_of(self, size_bytes: int) -> int: ...
-    def keeps(self, entry: int) -> bool: ...
-    def kept_entries(self) -> list[int]: ...
-    def begin_keep(self, entry: int) -> bool: ...
-    def end_keep(self, entry: int, pushed: bool) -> bool: ...
-    def end_kept(self, entry: int) -> bool: ...
-
-
-class Pages(Protocol):
-    """What it asks of the mount's page cache: see mlfs.engine.pagecache.PageCache."""
-
-    def drop(self, entry: int) -> None: ...
-    def read(self, entry: int, size: int) -> bytes | None: ...
+class _Extent(NamedTuple):
+    offset: int
+    version: Version
 
 
 class RamTier:
-    """See the module, and mlfs.tiers.contract.Tier for the methods.
+    """See the module.
 
     Args:
-        on_loop: runs a call on the loop and returns its result (Runner.on_loop).
-        push: (entry, generation, offset, bytes) into the page cache; False when the kernel refused or the entry is of
-            another generation by now (Fetcher.push).
+        capacity_bytes: most memory the samples may take; the index of keys (about 250 bytes a sample) comes on top.
+
+    Invariant: `_used_bytes` = sum of the footprints of the extents in `_index` and of those being written.
     """
 
-    name = "ram"
-
-    def __init__(self, books: Books, manifest: Manifest, pages: Pages, on_loop: Callable[..., Any], push: Push) -> None:
-        self._books = books
-        self._manifest = manifest
-        self._pages = pages
-        self._on_loop = on_loop
-        self._push = push
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._fd = os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._index: dict[bytes, _Extent] = {}
+        self._end = 0
+        self._used_bytes = 0
         self._errors = 0
-        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """See Tier."""
+        return "ram"
 
     @property
     def capacity_bytes(self) -> int:
         """See Tier."""
-        return self._books.ram_capacity_bytes
+        return self._capacity_bytes
 
     @property
     def used_bytes(self) -> int:
-        """See Tier: what is kept and what is promised."""
-        books = self._books
-        while True:
-            kept = books.kept_bytes
-            used = kept + books.promised_bytes
-            if kept == books.kept_bytes:  # else an entry may have gone from one to the other in between
-                return used
-
-    def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier: whole pages."""
-        return self._books.footprint_of(size_bytes)
+        """See Tier."""
+        return self._used_bytes
 
     @property
     def errors(self) -> int:
-        """See Tier: pages that the kernel refused. Pages that it took back are no failure."""
+        """See Tier."""
         return self._errors
 
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """Whole pages."""
+        return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
-        """See Tier. Also refuses what is not in the manifest, or not of the manifest's version."""
-        entry = self._entry(key)
-        if entry < 0:
+        """See Tier."""
+        if len(data) != version.size_bytes:
             return False
-        generation = self._manifest.generation_view[entry]
-        if version != self._current(entry) or len(data) != version.size_bytes:
+        offset = self._reserve(key, len(data))
+        if offset is None:
             return False
-        if not self._on_loop(self._books.begin_keep, entry):
+        try:
+            _write_all(self._fd, data, offset)
+        except OSError as error:
+            self._failed(error)
+            with self._lock:
+                self._free(_Extent(offset, version))
             return False
-        pushed = self._push(entry, generation, 0, data)
-        if not pushed and self._manifest.generation_view[entry] == generation:
-            self._count_refusal(key)
-        return bool(self._on_loop(self._books.end_keep, entry, pushed))
+        with self._lock:
+            self._forget(key)  # somebody else may have put it meanwhile
+            if self._fd < 0:
+                return False
+            self._index[key] = _Extent(offset, version)
+        return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
-        """See Tier. None, and the entry is forgotten, when the kernel took pages of it back."""
-        entry = self._entry(key)
-        if entry < 0:
+        """See Tier."""
+        extent = self._index.get(key)
+        if extent is None:
             return None
-        generation = self._manifest.generation_view[entry]
-        if not self._books.keeps(entry):
-            return None
-        if version != self._current(entry):
+        if extent.version != version:
             self.drop(key)
             return None
-        data = self._pages.read(entry, version.size_bytes)
-        if self._manifest.generation_view[entry] != generation:
-            return None  # changed while it was read: the bytes may be of either content
-        if data is None:
-            self._on_loop(self._books.end_kept, entry)
-        return data
+        try:
+            data = _read_all(self._fd, version.size_bytes, extent.offset)
+        except OSError as error:
+            self._failed(error)
+            return None
+        # Dropped while it was read: what was read may be the hole.
+        return data if self._index.get(key) is extent else None
 
     def contains(self, key: bytes) -> bool:
         """See Tier."""
-        entry = self._entry(key)
-        return entry >= 0 and self._books.keeps(entry)
+        return key in self._index
 
     def drop(self, key: bytes) -> None:
         """See Tier."""
-        entry = self._entry(key)
-        if entry >= 0 and self._on_loop(self._books.end_kept, entry):
-            self._pages.drop(entry)
+        with self._lock:
+            self._forget(key)
 
     def keys(self) -> list[bytes]:
         """See Tier."""
-        return [] if self._closed else list(self._manifest.paths(self._books.kept_entries()))
+        with self._lock:
+            return list(self._index)
 
     def close(self) -> None:
-        """See Tier: gives the room back, for as long as the mount lives on without it."""
-        for key in self.keys():
-            self.drop(key)
-        self._closed = True
+        """Give the memory back; the tier is empty and full from then on. May be called twice."""
+        with self._lock:
+            self._index.clear()
+            self._used_bytes = 0
+            fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
-    def _entry(self, key: bytes) -> int:
-        """The manifest's entry of a key; -1 for what is no file of it, and for all once closed."""
-        entry = -1 if self._closed else self._manifest.find(key)
-        return entry if entry >= 0 and self._manifest.is_file(entry) else -1
+    def _reserve(self, key: bytes, size_bytes: int) -> int | None:
+        """Room for a sample in place of what `key` holds; None when there is none."""
+        footprint = self.footprint_bytes(size_bytes)
+        with self._lock:
+            self._forget(key)
+            if self._fd < 0 or self._used_bytes + footprint > self._capacity_bytes:
+                return None
+            offset = self._end
+            self._end += footprint
+            self._used_bytes += footprint
+            return offset
 
-    def _current(self, entry: int) -> Version:
-        return Version(self._manifest.size_view[entry], self._manifest.mtime_ns_view[entry])
+    def _forget(self, key: bytes) -> None:
+        extent = self._index.pop(key, None)
+        if extent is not None:
+            self._free(extent)
 
-    def _count_refusal(self, key: bytes) -> None:
+    def _free(self, extent: _Extent) -> None:
+        """The caller holds the lock, and `extent` is in no index."""
+        footprint = self.footprint_bytes(extent.version.size_bytes)
+        if self._fd < 0 or not footprint:
+            return
+        self._used_bytes -= footprint
+        if _libc.fallocate(self._fd, _PUNCH_HOLE_KEEP_SIZE, extent.offset, footprint):
+            self._failed(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
+
+    def _failed(self, error: OSError) -> None:
         self._errors += 1
         if self._errors == 1:
-            log.warning("ram: the kernel refused pages of %r (further ones are counted)", key)
+            log.warning("RAM tier: %s (further failures are counted)", error)
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], offset + written)
+
+
+def _read_all(fd: int, size_bytes: int, offset: int) -> bytes:
+    data = os.pread(fd, size_bytes, offset)
+    if len(data) == size_bytes:
+        return data
+    parts, got = [data], len(data)
+    while got < size_bytes:  # one call reads at most 2 GiB
+        part = os.pread(fd, size_bytes - got, offset + got)
+        if not part:
+            raise OSError(errno.EIO, "the RAM tier ends early")
+        parts.append(part)
+        got += len(part)
+    return b"".join(parts)
