@@ -1,0 +1,265 @@
+"""A job's JSON: what is taken, what is refused, and that each refusal is one line with a remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.errors import ExitCode, JobError
+from mlfs.job import MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
+
+
+def refusal(text: Any) -> JobError:
+    with pytest.raises(JobError) as caught:
+        parse_job(text)
+    assert caught.value.exit_code == ExitCode.BAD_JOB
+    assert str(caught.value).isprintable()  # so: one line, and no surrogates
+    return caught.value
+
+
+def test_the_defaults() -> None:
+    spec = parse_job('{"epochs": 3}')
+    assert spec.model_dump() == {
+        "name": "train",
+        "root": "",
+        "layout": "imagefolder",
+        "extensions": None,
+        "sampler": "torch-distributed",
+        "seed": 0,
+        "epochs": 3,
+        "batch_size": 1,
+        "world_size": 1,
+        "ranks": (0,),
+        "shuffle": True,
+        "drop_last": False,
+        "start_epoch": 0,
+        "start_step": 0,
+        "order_file": None,
+    }
+
+
+def test_text_bytes_and_objects_are_one() -> None:
+    fields = {"epochs": 2, "seed": -5, "ranks": [1, 0], "world_size": 2}
+    text = json.dumps(fields)
+    assert parse_job(text) == parse_job(text.encode()) == parse_job(fields)
+    assert parse_job({**fields, "ranks": (1, 0)}).ranks == (1, 0)
+
+
+def test_a_job_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_job({"epochs": 1}).seed = 3
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("name", "a b", "1 to 64 letters"),
+    ("name", "", "1 to 64 letters"),
+    ("name", "x" * 65, "1 to 64 letters"),
+    ("name", "a\n", "1 to 64 letters"),
+    ("name", "..", 'other than "." and ".."'),
+    ("name", 5, "1 to 64 letters"),
+    ("root", "/data", "relative"),
+    ("root", "a/../b", "relative"),
+    ("root", "a\0b", "relative"),
+    ("root", "\ud800", "relative"),
+    ("root", None, "relative"),
+    ("layout", "imagefolders", '"imagefolder" or "sorted"'),
+    ("layout", [], '"imagefolder" or "sorted"'),
+    ("extensions", [], "a list of file name endings"),
+    ("extensions", "jpg", "a list of file name endings"),
+    ("extensions", [1], "a list of file name endings"),
+    ("extensions", ["."], "a list of file name endings"),
+    ("extensions", ["a/b"], "a list of file name endings"),
+    ("sampler", "torch_distributed", "one of torch-distributed, sequential, explicit"),
+    ("sampler", 1, "the name of a sampler"),
+    ("seed", "5", "a whole number"),
+    ("seed", 1.5, "a whole number"),
+    ("seed", True, "a whole number"),
+    ("seed", None, "a whole number"),
+    ("epochs", 0, "1 or more"),
+    ("epochs", "3", "1 or more"),
+    ("batch_size", 0, "1 or more"),
+    ("batch_size", 2.0, "1 or more"),
+    ("world_size", 0, f"1 to {MAX_WORLD_SIZE}"),
+    ("world_size", MAX_WORLD_SIZE + 1, f"1 to {MAX_WORLD_SIZE}"),
+    ("ranks", [4], "different ranks from 0 to 3 (the world has 4)"),
+    ("ranks", [-1], "different ranks from 0 to 3"),
+    ("ranks", [0, 0], "different ranks from 0 to 3"),
+    ("ranks", [True], "different ranks from 0 to 3"),
+    ("ranks", [0.0], "different ranks from 0 to 3"),
+    ("ranks", [], "different ranks from 0 to 3"),
+    ("ranks", "", "different ranks from 0 to 3"),
+    ("ranks", "3-1", "different ranks from 0 to 3"),
+    ("ranks", "0-999999999", "different ranks from 0 to 3"),
+    ("ranks", "0-3," * 5 + "0", "different ranks from 0 to 3"),
+    ("ranks", "0,x", "different ranks from 0 to 3"),
+    ("ranks", {"0": 1}, "different ranks from 0 to 3"),
+    ("shuffle", 1, "true or false"),
+    ("shuffle", "yes", "true or false"),
+    ("drop_last", 0, "true or false"),
+    ("start_epoch", -1, "0 or more"),
+    ("start_epoch", 9, "less than epochs, which is 9"),
+    ("start_step", -1, "0 or more"),
+    ("order_file", "order.txt", "absolute path"),
+    ("order_file", "/tmp/", "absolute path"),
+    ("order_file", 3, "absolute path"),
+    ("order_file", "/tmp/{epochs}", "{epoch} and {rank}"),
+    ("order_file", "/tmp/x", 'the sampler "torch-distributed" reads no file'),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), WRONG)
+def test_a_wrong_value_is_named_with_what_is_allowed(field: str, value: Any, allowed: str) -> None:
+    error = refusal({"epochs": 9, "world_size": 4, field: value})
+    assert error.field == field
+    assert f'job field "{field}" is ' in error.message
+    assert allowed in error.message
+    shown = json.dumps(value) if not isinstance(value, str) else repr(value)[1:-1]
+    assert shown[:70] in error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "nearest"),
+    [
+        ({"epoch": 3}, "epoch", "epochs"),
+        ({"epochs": 3, "Seed": 1}, "Seed", "seed"),
+        ({"epochs": 3, "worldsize": 1}, "worldsize", "world_size"),
+        ({"epochs": 3, "sampler": "TorchDistributed"}, "sampler", "torch-distributed"),
+        ({"epochs": 3, "sampler": "sequental"}, "sampler", "sequential"),
+        ({"epochs": 3, "layout": "image-folder"}, "layout", "imagefolder"),
+        ({"epochs": 3, "sampler": "explicit", "order_file": "/x/{ranks}"}, "order_file", "{rank}"),
+    ],
+)
+def test_the_nearest_right_word_is_suggested(fields: dict[str, Any], field: str, nearest: str) -> None:
+    error = refusal(fields)
+    assert error.field == field
+    assert error.hint == f'did you mean "{nearest}"?'
+
+
+def test_an_unknown_field_like_no_other_lists_the_known_ones() -> None:
+    error = refusal({"epochs": 3, "zzzzzz": 1})
+    assert error.field == "zzzzzz"
+    assert all(field in error.hint for field in JobSpec.model_fields)
+
+
+def test_missing_fields() -> None:
+    error = refusal({})
+    assert (error.field, error.hint) == ("epochs", 'add "epochs": ...')
+    assert "is missing" in error.message
+    error = refusal({"epochs": 1, "sampler": "explicit"})
+    assert error.field == "order_file"
+    assert "is missing" in error.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+        '"epochs"',
+        "[" * 100_000,
+        b"\xff",
+        b"\0",
+        '{"epochs": 1} x',
+        '{"epochs": 1' + "0" * 5000 + "}",
+    ],
+)
+def test_what_is_no_json_object_is_refused(text: str | bytes) -> None:
+    error = refusal(text)
+    assert error.field == ""
+    assert "JSON" in error.message
+    assert error.hint
+
+
+def test_objects_that_json_cannot_say_are_refused() -> None:
+    assert "not JSON" in refusal({"epochs": 1, "root": Path("x")}).message
+
+
+def test_a_field_given_twice_is_refused() -> None:
+    assert refusal('{"epochs": 1, "epochs": 2}').field == "epochs"
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks"),
+    [
+        (None, (0, 1, 2, 3, 4, 5, 6)),
+        ("0-3,6", (0, 1, 2, 3, 6)),
+        (" 5 , 0 - 1 ", (5, 0, 1)),
+        (2, (2,)),
+        ("2", (2,)),
+        (["0-1", 4], (0, 1, 4)),
+        ([6, 0], (6, 0)),
+    ],
+)
+def test_ranks_can_be_written_in_several_ways(given: Any, ranks: tuple[int, ...]) -> None:
+    assert parse_job({"epochs": 1, "world_size": 7, "ranks": given}).ranks == ranks
+
+
+@pytest.mark.parametrize(("root", "kept"), [("a/", "a"), ("./a//b/.", "a/b"), (".", ""), ("a..b", "a..b")])
+def test_a_root_is_kept_in_one_form(root: str, kept: str) -> None:
+    assert parse_job({"epochs": 1, "root": root}).root == kept
+
+
+def test_extensions_are_kept_lower_case_without_a_dot_and_once() -> None:
+    assert parse_job({"epochs": 1, "extensions": [".JPG", "jpg", "tar.GZ"]}).extensions == ("jpg", "tar.gz")
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {"epochs": st.integers(1, 10**6), "world_size": st.just(8)},
+        optional={
+            "seed": st.integers(),
+            "batch_size": st.integers(1),
+            "ranks": st.lists(st.integers(0, 7), min_size=1, unique=True),
+            "shuffle": st.booleans(),
+            "drop_last": st.booleans(),
+            "start_step": st.integers(0),
+            "root": st.sampled_from(["", "train", "é", "\udcff/x", "quote\"'\n"]),
+            "extensions": st.sampled_from([None, ["jpg"], ["é"], ["\udcff"]]),
+            "name": st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
+        },
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_a_job_survives_its_own_json(fields: dict[str, Any]) -> None:
+    spec = parse_job(fields)
+    text = spec.to_json()
+    assert "\n" not in text
+    assert parse_job(text) == spec
+    assert all(getattr(spec, field) == value for field, value in fields.items() if field in ("seed", "epochs", "root"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(fields=st.dictionaries(st.sampled_from(sorted(JobSpec.model_fields)), JSON, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_anything_is_a_job_or_a_job_error(fields: dict[str, Any]) -> None:
+    try:
+        spec = parse_job({"epochs": 1, **fields})
+    except JobError as refused:
+        error = refused
+    else:
+        assert parse_job(spec.to_json()) == spec
+        return
+    assert str(error).isprintable()
+    assert error.field in fields or fields.get("sampler") == "explicit"
+
+
+def test_the_schema_documents_every_field() -> None:
+    schema = job_schema()
+    assert set(schema["properties"]) == set(JobSpec.model_fields)
+    assert all(described.get("description") for described in schema["properties"].values())
+    assert schema["required"] == ["epochs"]
+    assert schema["additionalProperties"] is False
