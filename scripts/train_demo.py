@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -82,6 +83,12 @@ def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLo
         total += torch.tensor([loss.item(), 1.0], dtype=torch.float64)
 
 
+def report(line: dict[str, Any]) -> None:
+    """In one write: the ranks share one output, and print() may write the end of the line by itself."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
 def train(words: argparse.Namespace) -> None:
     dataset = ImageFolder(words.data)
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=words.seed)
@@ -96,9 +103,9 @@ def train(words: argparse.Namespace) -> None:
         dist.all_reduce(total)
         mean = float(total[0] / total[1])
         line = {"epoch": epoch, "rank": dist.get_rank(), "seconds": seconds, "waiting": waiting, "loss": mean}
-        print(json.dumps(line), flush=True)
+        report(line)
     if dist.get_rank() == 0:
-        print(json.dumps({"final_loss": mean.hex()}), flush=True)
+        report({"final_loss": mean.hex()})
 
 
 def main() -> None:

@@ -1,0 +1,279 @@
+"""The demo: the same training run directly on a slow source and through mlfs, over the very same path, side by side.
+
+    scripts/demo [--keep] [--files 4000] [--epochs 4] [--open-latency 2ms] [--bandwidth 100M] [--direct-only]
+
+In: nothing; the data set is generated. Out: a table of both runs, exit code 0 when their final losses are equal bit for
+bit and 1 when not. Everything lies in one work directory, which goes at the end, as do mounts and processes, also after
+Ctrl-C or a failure. The source is scripts/slow_source.py, the training script scripts/train_demo.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from make_dataset import Wanted, make_dataset
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+SCRIPTS = Path(__file__).parent
+BIN = Path(sys.executable).parent
+RANKS, BATCH_SIZE, SEED = 2, 32, 0
+STOP_TIMEOUT_S = 10.0
+ROUTES = {"page_cache": "page cache", "ram": "RAM", "ssd": "SSD", "lmdb": "LMDB", "pfs": "PFS"}
+
+console = Console()
+
+
+@dataclass
+class Epoch:
+    """The slowest rank's times: the ranks wait for each other at every step."""
+
+    seconds: float = 0.0
+    waiting: float = 0.0
+
+
+@dataclass
+class Run:
+    """One training run."""
+
+    name: str
+    epochs: list[Epoch] = field(default_factory=list)
+    final_loss: str = ""
+    source: dict[str, Any] = field(default_factory=dict)
+    """The slow source's own counts over this run."""
+    status: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, line: dict[str, Any]) -> bool:
+        """Take in a line of the training script; whether an epoch has ended with it."""
+        self.final_loss = line.get("final_loss", self.final_loss)
+        if "epoch" not in line:
+            return False
+        is_new: bool = line["epoch"] == len(self.epochs)
+        if is_new:
+            self.epochs.append(Epoch())
+        epoch = self.epochs[line["epoch"]]
+        epoch.seconds = max(epoch.seconds, line["seconds"])
+        epoch.waiting = max(epoch.waiting, line["waiting"])
+        return is_new
+
+
+def command(*words: str | Path, quiet: bool = False) -> str:
+    """Run it, show it as a user would type it, return what it printed. Its failure ends the demo."""
+    console.print("$ " + " ".join(str(word) for word in words), style="bold", soft_wrap=True, highlight=False)
+    done = subprocess.run([BIN / words[0], *words[1:]], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"demo: {words[0]} failed with exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    if not quiet:
+        console.print(done.stdout.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
+    return done.stdout
+
+
+@contextlib.contextmanager
+def slow_source(backing: Path, mountpoint: Path, words: argparse.Namespace) -> Iterator[int]:
+    """The source, mounted; yields a descriptor of its root, which stays in reach below an mlfs mount."""
+    times = ["--open-latency", words.open_latency, "--bandwidth", words.bandwidth]
+    process = subprocess.Popen(
+        [sys.executable, SCRIPTS / "slow_source.py", backing, mountpoint, "--foreground", *times],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for us: we end it after what reads from it
+    )
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit("demo: the slow source did not start; why is said above")
+        root_fd = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield root_fd
+        finally:
+            os.close(root_fd)
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """SIGTERM to all of its session, then SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+            return
+
+
+def source_counts(root_fd: int, reset: bool = False) -> dict[str, Any]:
+    with open(os.open(".slow_source_stats", os.O_RDONLY, dir_fd=root_fd), "rb") as file:
+        counts: dict[str, Any] = json.load(file)
+    if reset:
+        with open(os.open(".slow_source_control", os.O_WRONLY, dir_fd=root_fd), "wb") as control:
+            control.write(b'{"reset_counts": true}\n')
+    return counts
+
+
+def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
+    """The training run, with its progress."""
+    shown = [
+        "torchrun",
+        "--nproc-per-node",
+        str(RANKS),
+        "scripts/train_demo.py",
+        str(data),
+        "--epochs",
+        str(words.epochs),
+    ]
+    console.print("$ " + " ".join(shown), style="bold", soft_wrap=True, highlight=False)
+    script = str(SCRIPTS / "train_demo.py")
+    real = [str(BIN / "torchrun"), "--standalone", *shown[1:3], script, *shown[4:]]
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
+    with open(log, "w") as errors, Progress(*columns, console=console) as progress:
+        bar = progress.add_task(f"training, {run.name}: epoch 1 of {words.epochs}", total=words.epochs)
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}  # what torchrun sets by itself, with a warning
+        process = subprocess.Popen(
+            real, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=environment
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if run.note(json.loads(line)) and len(run.epochs) < words.epochs:
+                    text = f"training, {run.name}: epoch {len(run.epochs) + 1} of {words.epochs}"
+                    progress.update(bar, completed=len(run.epochs), description=text)
+            progress.update(bar, completed=words.epochs)
+            code = process.wait()
+        finally:
+            end(process)
+    if code or not run.final_loss:
+        raise SystemExit(f"demo: the training failed with exit code {code}\n{log.read_text()}")
+
+
+def train_through_mlfs(run: Run, data: Path, words: argparse.Namespace, work: Path) -> None:
+    command("mlfs", "mount", data)
+    try:
+        job = f"--sampler torch-distributed --seed {SEED} --epochs {words.epochs} --batch-size {BATCH_SIZE}"
+        command("mlfs", "register", data, *job.split(), "--world-size", str(RANKS), "--ranks", f"0-{RANKS - 1}")
+        train(run, data, words, work / "mlfs.log")
+        run.status = json.loads(command("mlfs", "status", data, "--json", quiet=True))
+        command("mlfs", "unmount", data)
+    except BaseException:
+        # Whatever has happened, no mount stays; what has happened is what the user shall read.
+        with contextlib.suppress(OSError):
+            subprocess.run([BIN / "mlfs", "unmount", data, "--force"], check=False, capture_output=True)
+        raise
+
+
+def epochs_table(direct: Run, through: Run | None) -> Table:
+    table = Table(title="\ntime of each epoch, and of it waiting for data (the slower rank), in seconds")
+    table.add_column("epoch", justify="right")
+    runs = [direct] + ([through] if through else [])
+    for run in runs:
+        table.add_column(run.name, justify="right")
+        table.add_column("waiting", justify="right")
+    for number in range(len(direct.epochs)):
+        cells = [f"{seconds:.1f}" for run in runs for seconds in vars(run.epochs[number]).values()]
+        table.add_row(str(number), *cells)
+    table.add_section()
+    sums = [(sum(e.seconds for e in run.epochs), sum(e.waiting for e in run.epochs)) for run in runs]
+    table.add_row("all", *(f"{seconds:.1f}" for both in sums for seconds in both))
+    return table
+
+
+def reads_table(direct: Run, through: Run) -> Table:
+    table = Table(title="\nreads by route, over all epochs")
+    for name in ("", "reads", "MB"):
+        table.add_column(name, justify="right" if name else "left")
+
+    def row(name: str, reads: int, length: int) -> None:
+        table.add_row(name, f"{reads:,}", f"{length / 1e6:,.1f}")
+
+    row("direct: source", direct.source["opens"], direct.source["bytes"])
+    table.add_section()
+    reads = through.status.get("reads", {})
+    for route, counted in reads.get("all", reads).items():
+        row(f"mlfs: {ROUTES.get(route, route)}", counted["reads"], counted["bytes"])
+    row("mlfs: fetched from the source", through.source["opens"], through.source["bytes"])
+    return table
+
+
+def show(direct: Run, through: Run | None) -> bool:
+    """The tables; whether the losses are equal."""
+    console.print(epochs_table(direct, through))
+    if through is None:
+        console.print(f"\nfinal loss: {float.fromhex(direct.final_loss):.9f} ({direct.final_loss})")
+        return True
+    console.print(reads_table(direct, through))
+    for job in through.status.get("jobs", []):
+        console.print(f"job {job['name']}: agreement with the prediction {100 * job['agreement']:.1f} %")
+    console.print("\nfinal loss")
+    for run in (direct, through):
+        console.print(f"  {run.name:8}{float.fromhex(run.final_loss):.9f}  {run.final_loss}", highlight=False)
+    equal = direct.final_loss == through.final_loss
+    console.print("  equal bit for bit" if equal else "  NOT EQUAL", style="bold green" if equal else "bold red")
+    return equal
+
+
+@contextlib.contextmanager
+def work_directory(keep: bool) -> Iterator[Path]:
+    work = Path(tempfile.mkdtemp(prefix="mlfs-demo-"))
+    try:
+        yield work
+    finally:
+        if keep:
+            console.print(f"kept: {work}")
+        else:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def demo(words: argparse.Namespace) -> int:
+    with work_directory(words.keep) as work:
+        # The index and the log of this mount go with the demo.
+        os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+        images, data = (words.images or work / "images").absolute(), work / "data"
+        data.mkdir()
+        make_dataset(images, Wanted(words.files, classes=20, kilobytes=110, seed=0), console)
+        console.print(f"slow source: {words.open_latency} an open, {words.bandwidth} bytes/s for all reads\n")
+        direct, through = Run("direct"), None if words.direct_only else Run("mlfs")
+        with slow_source(images, data, words) as root_fd:
+            train(direct, data, words, work / "direct.log")
+            direct.source = source_counts(root_fd, reset=True)
+            if through is not None:
+                train_through_mlfs(through, data, words, work)
+                through.source = source_counts(root_fd)
+        return 0 if show(direct, through) else 1
+
+
+def stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train directly on a slow source, and through mlfs. Compare.")
+    parser.add_argument("--files", type=int, default=4000, help="JPEGs of about 110 kB (default: 4000)")
+    parser.add_argument("--epochs", type=int, default=4, help="of each run (default: 4)")
+    parser.add_argument("--open-latency", default="2ms", help="of the source (default: 2ms)")
+    parser.add_argument("--bandwidth", default="100M", help="of the source, bytes/s for all reads (default: 100M)")
+    parser.add_argument("--images", type=Path, help="make the data set here, or take it from here, and leave it there")
+    parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")
+    parser.add_argument("--direct-only", action="store_true", help="without the run through mlfs")
+    words = parser.parse_args()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        return demo(words)
+    except KeyboardInterrupt:
+        console.print("demo: interrupted; everything is cleaned up")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
