@@ -31,6 +31,7 @@ log = logging.getLogger("mlfs.channel")
 FROZEN_S = 365 * 86400.0
 REQUESTS_A_TURN = 64
 LINGER_S = 0.0003
+STATFS_S = 1.0
 
 
 class _TurnLock:
@@ -61,7 +62,7 @@ class _TurnLock:
 
 
 class _Lingering:
-    """Waits for the FUSE descriptor; enters trio only when nothing comes for LINGER_S, or every REQUESTS_A_TURN requests.
+    """Waits for the FUSE descriptor; enters trio only when nothing comes for LINGER_S, or after REQUESTS_A_TURN.
 
     A pass through trio's scheduler costs more than a request. Lingering blocks in the kernel, so it costs nothing, and
     `interrupt`, called by workers that have finished something for the loop, ends it.
@@ -132,6 +133,7 @@ class Operations(pyfuse3.Operations):
     def __init__(self, handlers: Handlers) -> None:
         super().__init__()
         self.handlers = handlers
+        self._below: os.statvfs_result | None = None
         self.requests = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
 
     async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
@@ -219,8 +221,12 @@ class Operations(pyfuse3.Operations):
 
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         self.requests["other"] += 1
-        below = await trio.to_thread.run_sync(self.handlers.statvfs, abandon_on_cancel=True)
+        with trio.move_on_after(STATFS_S):  # a source that hangs must not hang df, nor those who look whether we live
+            self._below = await trio.to_thread.run_sync(self.handlers.statvfs, abandon_on_cancel=True)
+        below = self._below
         data = pyfuse3.StatvfsData()
+        if below is None:
+            return data
         for field in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail"):
             setattr(data, field, getattr(below, field))
         data.f_namemax = below.f_namemax

@@ -19,19 +19,21 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from urllib.parse import quote
 
 import trio
-from mlfs.manifest_index import default_index_path, manifest_for
 
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
-from mlfs.engine.fetch import DiskTier
+from mlfs.engine.fetch import ClassTier
 from mlfs.engine.runner import ThreadRunner
-from mlfs.errors import ExitCode, MlfsError
+from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.manifest import Manifest
+from mlfs.manifest_index import default_index_path, manifest_for
 from mlfs.sources.posix import PosixSource
 from mlfs.tiers.lmdb_store import LmdbTier
+from mlfs.tiers.ram import RamTier
 from mlfs.tiers.ssd import SsdTier
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
@@ -57,41 +59,47 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 def serve(config: MountConfig, report: Report) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
+    _log_to(config.log_file)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)  # the loop competes with workers for the interpreter: hand over sooner
     with ExitStack() as cleanup:
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
-        disks = _disk_tiers(config, cleanup)
+        tiers = _tiers(config, cleanup)
         source = PosixSource(source_fd, manifest)
         runtime.write(config.mountpoint, config.source, config.log_file)
         cleanup.callback(runtime.remove, config.mountpoint, os.getpid())
-        return trio.run(_Service(config, manifest, source, disks, how, report).run)
+        return trio.run(_Service(config, manifest, source, tiers, how, report).run)
 
 
 def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, str]:
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
 
-    index_path = config.index or default_index_path(config.source)
+    index_path = Path(config.index) if config.index else default_index_path(config.source)
     manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress)
-    for problem in scanned.problems:
+    for problem in (*scanned.problems, *filter(None, [scanned.warning])):
         log.warning("scan: %s", problem)
-    return manifest, scanned.how
+    if not manifest.n_files:
+        raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
+    how = "saved index" if scanned.reused else "scanned"
+    return manifest, f"{how} in {scanned.seconds:.1f} s"
 
 
-def _disk_tiers(config: MountConfig, cleanup: ExitStack) -> list[DiskTier]:
-    disks: list[DiskTier] = []
+def _tiers(config: MountConfig, cleanup: ExitStack) -> list[ClassTier]:
+    ram = RamTier(config.ram_bytes)
+    cleanup.callback(ram.close)
+    tiers = [ClassTier("ram", ram, 0)]
     for directory in config.lmdb:
         lmdb_tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
         cleanup.callback(lmdb_tier.close)
-        disks.append(DiskTier("lmdb", lmdb_tier, LARGEST_LMDB_SAMPLE_BYTES))
+        tiers.append(ClassTier("lmdb", lmdb_tier, LARGEST_LMDB_SAMPLE_BYTES))
     for directory in config.ssd:
         ssd_tier = SsdTier(directory.path, directory.bytes, config.source)
         cleanup.callback(ssd_tier.close)
-        disks.append(DiskTier("ssd", ssd_tier, 0))
-    return disks
+        tiers.append(ClassTier("ssd", ssd_tier, 0))
+    return tiers
 
 
 class _Service:
@@ -102,18 +110,19 @@ class _Service:
         config: MountConfig,
         manifest: Manifest,
         source: PosixSource,
-        disks: list[DiskTier],
+        tiers: list[ClassTier],
         how: str,
         report: Report,
     ) -> None:
         self.config = config
         self.manifest = manifest
         self.source = source
-        self.disks = disks
+        self.tiers = tiers
         self.how = how
         self.report = report
         self.channel = Pyfuse3Channel()
         self.gone = False
+        self.device = ""
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
@@ -128,20 +137,20 @@ class _Service:
                 self.gone = True
                 nursery.cancel_scope.cancel()
         finally:
-            self.channel.close(unmount=not self.gone)
+            self.channel.close(unmount=not self.gone and self._is_mounted())
             log.info("unmounted %s", self.config.mountpoint)
         return ExitCode.OK
 
     def _make_engine(self) -> Engine:
         config = self.config
         limits = Limits(
-            config.staging_bytes, config.ram_bytes, config.pfs_threads,
+            config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
         )  # fmt: skip
         pools = {"pfs": config.pfs_threads, "demand": DEMAND_THREADS, "read": READ_THREADS, "orders": 1, "drop": 1}
         runner = ThreadRunner(pools, notify=self.channel.interrupt)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
-        return Engine(self.manifest, self.source, self.disks, pages, runner, limits, time.monotonic)
+        return Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
 
     def _mount(self, engine: Engine) -> None:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
@@ -157,6 +166,8 @@ class _Service:
                 "see the lines above, or try `fusermount3 --version` and `ls -l /dev/fuse`",
                 ExitCode.MOUNT_POINT,
             ) from error
+        mounted = mounts.mount_at(self.config.mountpoint)
+        self.device = mounted.device if mounted else ""
 
     async def _announce(self) -> None:
         """Say that we serve, once the mount has answered."""
@@ -185,12 +196,26 @@ class _Service:
                 engine.stop_prefetching(True)
                 break
             with trio.move_on_after(STOP_PATIENCE_S):
-                while not await trio.to_thread.run_sync(mounts.unmount, self.config.mountpoint):
+                while not await trio.to_thread.run_sync(self._unmounted):
                     await self._say_who_reads()
                     await trio.sleep(0.2)
                 await trio.sleep_forever()  # the channel notices that the mount is gone
             log.warning("detaching with files still open")
             self.channel.stop()
+
+    def _unmounted(self) -> bool:
+        """Unmount; whether the mount is gone now, by us or by somebody else."""
+        try:
+            return not self._is_mounted() or mounts.unmount(self.config.mountpoint)
+        except MlfsError as error:
+            if error.exit_code == ExitCode.NOT_MOUNTED:
+                return True
+            raise
+
+    def _is_mounted(self) -> bool:
+        """Whether what is mounted at our path is we: below us may be the source's own mount, and that is not ours."""
+        there = mounts.mount_at(self.config.mountpoint)
+        return there is not None and there.is_mlfs and there.device == self.device
 
     async def _say_who_reads(self) -> None:
         for pid, name, what in await trio.to_thread.run_sync(mounts.users_of, self.config.mountpoint, {os.getpid()}):
@@ -246,7 +271,6 @@ def main() -> int:
         except BrokenPipeError:
             log.debug("nobody listens any more")
 
-    _log_to(config.log_file)
     try:
         return serve(config, report)
     except MlfsError as error:

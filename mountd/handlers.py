@@ -18,7 +18,6 @@ from mlfs.engine.pagecache import Buffer
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
-    PROBE_HANDLE,
     ROOT_INODE,
     entry_of,
     entry_of_handle,
@@ -26,7 +25,6 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
-from mountd.pagecache import is_probe
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
@@ -126,8 +124,6 @@ class Handlers:
             return None
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if is_probe(flags, pid):
-            return Opened(PROBE_HANDLE, False)
         entry = inode - 1
         if not self.engine.demand.hit(entry):
             return None
@@ -149,8 +145,6 @@ class Handlers:
             return self.virtual.read(handle, offset, size)
         if handle >= FIRST_LARGE_HANDLE:
             return await self.engine.demand.read_large(handle, offset, size)
-        if handle == PROBE_HANDLE:  # the answer to the probe's question: the kernel does not have this page
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return await self.engine.demand.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
 
     async def write(self, handle: int, data: bytes) -> int:
@@ -165,7 +159,7 @@ class Handlers:
             self.virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
             self.engine.released(self.engine.demand.close_large(handle))
-        elif handle != PROBE_HANDLE:
+        else:
             self.engine.released(entry_of_handle(handle))
 
     def statvfs(self) -> os.statvfs_result:

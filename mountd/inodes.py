@@ -2,7 +2,6 @@
 
 Inodes: 1 is the root, entry + 1 a manifest entry; virtual files (the control directory) start at FIRST_VIRTUAL.
 Handles of data files carry the entry and the generation of its content; large and virtual files have counted handles.
-A probe's handle stands for nothing but its being one: see mountd.pagecache.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from mlfs.engine.demand import FIRST_LARGE_HANDLE
 ROOT_INODE = 1
 FIRST_VIRTUAL = 1 << 48
 FIRST_VIRTUAL_HANDLE = FIRST_LARGE_HANDLE << 1
-PROBE_HANDLE = FIRST_LARGE_HANDLE - 1
 _GENERATION_SHIFT = 40
 _ENTRY_MASK = (1 << _GENERATION_SHIFT) - 1
 

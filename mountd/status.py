@@ -24,7 +24,7 @@ Json = dict[str, object]
 
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: another seed, set_epoch is not called, another world size or batch size, or shuffle is off."
+    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off."
 )
 
 
@@ -135,7 +135,7 @@ def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
             break
         for entry in epoch.ids[index][position - epoch.base : job.cursors[index] - epoch.base].tolist():
             if entry >= 0:
-                if state[entry] not in (State.STAGED, State.KEPT, State.RECENT):
+                if state[entry] not in (State.STAGED, State.RECENT):
                     return samples, total
                 samples += 1
                 total += sizes[entry]
@@ -145,7 +145,7 @@ def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
 
 def pfs_status(engine: Engine) -> Json:
     """Bytes read from the PFS, beside the least that any cache of this size could do with."""
-    capacity = engine.table.ram_capacity_bytes + sum(disk.tier.capacity_bytes for disk in engine.disks)
+    capacity = sum(tier.capacity_bytes for _, tier, _ in engine.tiers)
     by_epoch: dict[int, int] = {}
     stream_bytes = 0
     epoch = 0
@@ -165,28 +165,17 @@ def pfs_status(engine: Engine) -> Json:
 
 def tiers_status(engine: Engine) -> list[Json]:
     """How full each storage class is."""
-    table = engine.table
-    tiers: list[Json] = [
+    return [
         {
-            "name": engine.ram.name,
-            "capacity_bytes": engine.ram.capacity_bytes,
-            "used_bytes": table.kept_bytes,
-            "promised_bytes": table.promised_bytes,
-            "samples": table.kept_samples,
-            "errors": engine.ram.errors,
+            "name": tier.name,
+            "class": kind,
+            "capacity_bytes": tier.capacity_bytes,
+            "used_bytes": tier.used_bytes,
+            "samples": engine.table.held_by.count(index + 1),
+            "errors": tier.errors,
         }
+        for index, (kind, tier, _) in enumerate(engine.tiers)
     ]
-    for index, disk in enumerate(engine.disks):
-        tiers.append(
-            {
-                "name": disk.tier.name,
-                "capacity_bytes": disk.tier.capacity_bytes,
-                "used_bytes": disk.tier.used_bytes,
-                "samples": table.disk.count(index + 1),
-                "errors": disk.tier.errors,
-            }
-        )
-    return tiers
 
 
 def rss_bytes() -> int:

@@ -24,7 +24,6 @@ from mlfs.engine.prefetch import Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
-from mlfs.plan.placement import NOWHERE
 from mlfs.sources.contract import OpenFile
 from mlfs.stats import Counters
 
@@ -49,14 +48,13 @@ class Demand:
     """Opens and reads of one mount.
 
     Attributes:
-        missed: called with an entry whose pages were believed to be there when a READ of it came.
         from_pfs: bytes fetched from the PFS by opens that the jobs have not digested yet, by entry.
 
     Args:
         clock: seconds, monotone.
         hedge_s: how long the source may take before it is asked once more, in another thread.
         timeout_s: how long that second try may take before the reader gets ETIMEDOUT.
-        keep: called with (entry, home, fetched) when a disk tier shall keep what was fetched.
+        keep: called with what was fetched from the PFS, for a tier to keep it.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Demand:
         clock: Callable[[], float],
         hedge_s: float,
         timeout_s: float,
-        keep: Callable[[int, int, Fetched], None],
+        keep: Callable[[Fetched], None],
     ) -> None:
         self.table = table
         self.staging = staging
@@ -82,7 +80,6 @@ class Demand:
         self.hedge_s = hedge_s
         self.timeout_s = timeout_s
         self._keep = keep
-        self.missed: Callable[[int], None] = lambda entry: None
         self.from_pfs: dict[int, int] = {}
         self._large: dict[int, LargeHandle] = {}
         self._large_ids = itertools.count(FIRST_LARGE_HANDLE)
@@ -95,15 +92,12 @@ class Demand:
     def hit(self, entry: int) -> bool:
         """Whether the entry's pages are in place; counts the read if so. No waiting: the path of every staged open."""
         state = self.table.state[entry]
-        if state == State.KEPT:
-            self.counters.read("ram", self.table.sizes[entry])
-        elif state in (State.STAGED, State.RECENT) or (
+        if state in (State.STAGED, State.RECENT) or (
             state == State.DROPPING and self.staging.rescue(entry, State.RECENT)
         ):
             self.counters.read("page_cache", self.table.sizes[entry])
-        else:
-            return False
-        return True
+            return True
+        return False
 
     async def open(self, entry: int) -> int:
         """Get the entry's bytes in place for a reader who waits.
@@ -138,12 +132,11 @@ class Demand:
 
     async def _fetch(self, entry: int) -> None:
         """Fetch with the reader waiting; the entry is ABSENT or a claimed FETCHING."""
-        home = self.staging.home_for(entry)
         if self.table.state[entry] != State.FETCHING:
             self.table.move(entry, State.FETCHING)
         fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
         try:
-            fetched = await self._twice("demand", self.fetcher.fetch, entry, home != NOWHERE)
+            fetched = await self._twice("demand", self.fetcher.fetch, entry, True)
         finally:
             self.staging.finish(entry, fetched._replace(data=None), in_use=True)
         if fetched.error is not None:
@@ -151,8 +144,7 @@ class Demand:
         self.counters.read(fetched.route, fetched.size_bytes)
         if fetched.route == "pfs":
             self.from_pfs[entry] = fetched.size_bytes
-        if home != NOWHERE and fetched.data is not None and fetched.route == "pfs":
-            self._keep(entry, home, fetched)
+            self._keep(fetched)
 
     async def _overtake(self, entry: int) -> int:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
@@ -187,8 +179,6 @@ class Demand:
     async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         """Bytes of an entry whose page the kernel does not have (any more)."""
         self._check_generation(entry, generation)
-        if self.table.state[entry] in (State.STAGED, State.KEPT):
-            self.missed(entry)
         if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
             return await self._read_range(entry, generation, offset, size)
         data = await self._hot_bytes_of(entry, generation)

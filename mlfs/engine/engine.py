@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import trio
 
 from mlfs.engine.demand import Demand
-from mlfs.engine.fetch import DiskTier, Fetched, Fetcher
+from mlfs.engine.fetch import ClassTier, Fetched, Fetcher
 from mlfs.engine.job import JobRun
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
-from mlfs.engine.reclaim import Reclaim
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable
@@ -26,7 +25,6 @@ from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
 from mlfs.sources.contract import Source
 from mlfs.stats import Counters
-from mlfs.tiers.ram import RamTier
 
 log = logging.getLogger("mlfs.engine")
 
@@ -41,14 +39,13 @@ class Limits:
     """Budgets and threads of a mount.
 
     Attributes:
-        staging_bytes: the window. ram_bytes: the RAM class. pfs_threads, disk_threads: prefetch lanes a class.
+        staging_bytes: the window. pfs_threads, tier_threads: most prefetch lanes of the PFS, and of each tier.
         hedge_s, timeout_s: see Demand.
     """
 
     staging_bytes: int
-    ram_bytes: int
     pfs_threads: int = 16
-    disk_threads: int = 2
+    tier_threads: int = 4
     hedge_s: float = 10.0
     timeout_s: float = 30.0
 
@@ -60,7 +57,7 @@ class Engine:
         self,
         manifest: Manifest,
         source: Source,
-        disks: Sequence[DiskTier],
+        tiers: Sequence[ClassTier],
         pages: PageCache,
         runner: Runner,
         limits: Limits,
@@ -68,31 +65,28 @@ class Engine:
     ) -> None:
         self.manifest = manifest
         self.source = source
-        self.disks = list(disks)
+        self.tiers = list(tiers)
         self.limits = limits
         self.clock = clock
         self.runner = runner
         self.counters = Counters()
         self.jobs: dict[str, JobRun] = {}
         self.changed_files = 0
-        self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes, limits.ram_bytes)
-        self.staging = Staging(self.table, self.disks, pages, self.counters, runner)
-        self.fetcher = Fetcher(manifest, source, self.disks, self.table, pages, self._announce)
-        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"disk{i}": limits.disk_threads for i in range(len(self.disks))}
+        self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
+        self.staging = Staging(self.table, pages, self.counters, runner)
+        self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce)
+        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
         self.prefetcher = Prefetcher(
-            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._stored, self._prefetch_failed, clock
+            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._prefetch_failed, clock
         )
         self.demand = Demand(
             self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
             limits.hedge_s, limits.timeout_s, self._keep,
         )  # fmt: skip
-        self.ram = RamTier(self.table, manifest, pages, runner.on_loop, self.fetcher.push)
-        self.reclaim = Reclaim(self.table, pages, self.counters, runner, self.prefetcher, self.jobs, clock)
-        self.demand.missed = self.reclaim.missed
         self._events: list[tuple[int, int]] = []
         self._events_wanted = trio.Event()
         self._epochs_wanted = trio.Event()
-        self._to_keep: list[tuple[int, int, Fetched]] = []
+        self._to_keep: list[Fetched] = []
         self._keeping_bytes = 0
         self._keep_wanted = trio.Event()
 
@@ -104,8 +98,7 @@ class Engine:
             nursery.start_soon(self._run_keeper)
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.prefetcher.run)
-            nursery.start_soon(self.reclaim.run)
-            if any(disk.tier.used_bytes for disk in self.disks):
+            if any(tier.used_bytes for _, tier, _ in self.tiers):
                 nursery.start_soon(self._find_again)
 
     # -- the read path
@@ -249,13 +242,13 @@ class Engine:
                     self._uses_over(job.add_epoch(index))
                     self.prefetcher.kick()
 
-    # -- copies on disk
+    # -- copies in tiers
 
-    def _keep(self, entry: int, home: int, fetched: Fetched) -> None:
-        """Have a disk tier keep what a demand fetch brought; skipped when its writer is far behind."""
+    def _keep(self, fetched: Fetched) -> None:
+        """Have a tier keep what a demand fetch brought; skipped when the tiers' writer is far behind."""
         if self._keeping_bytes + fetched.size_bytes <= MOST_KEEPING_BYTES:
             self._keeping_bytes += fetched.size_bytes
-            self._to_keep.append((entry, home, fetched))
+            self._to_keep.append(fetched)
             self._keep_wanted.set()
 
     async def _run_keeper(self) -> None:
@@ -263,28 +256,26 @@ class Engine:
             await self._keep_wanted.wait()
             self._keep_wanted = trio.Event()
             batch, self._to_keep = self._to_keep, []
-            for entry, home, fetched in batch:
-                if fetched.version is not None and fetched.data is not None:
-                    held = await self.runner.run("keep", self.fetcher.store, entry, home, fetched.version, fetched.data)
-                    if held:
-                        self._stored(entry, home)
-                self._keeping_bytes -= fetched.size_bytes
+            await self.runner.run("keep", self._keep_batch, batch)
+            self._keeping_bytes -= sum(fetched.size_bytes for fetched in batch)
 
-    def _stored(self, entry: int, home: int) -> None:
-        self.table.disk[entry] = home + 1
+    def _keep_batch(self, batch: list[Fetched]) -> None:
+        for fetched in batch:
+            if fetched.version is not None and fetched.data is not None and not self.table.held_by[fetched.entry]:
+                self.fetcher.keep(fetched.entry, fetched.version, fetched.data)
 
     async def _find_again(self) -> None:
-        """Learn which samples the disk tiers hold from an earlier mount."""
+        """Learn which samples the tiers hold from an earlier mount."""
         files = self.manifest.files
         for start in range(0, len(files), FIND_CHUNK):
             await self.runner.run("keep", self._find_chunk, files[start : start + FIND_CHUNK].tolist())
-        log.info("found %d samples on disk again", len(self.table.disk) - self.table.disk.count(0))
+        log.info("found %d samples in the tiers again", len(self.table.held_by) - self.table.held_by.count(0))
 
     def _find_chunk(self, chunk: Sequence[int]) -> None:
         for entry, path in zip(chunk, self.manifest.paths(chunk), strict=True):
-            for index, disk in enumerate(self.disks):
-                if disk.tier.contains(path):
-                    self.table.disk[entry] = index + 1
+            for index, (_, tier, _) in enumerate(self.tiers):
+                if not self.table.held_by[entry] and tier.contains(path):
+                    self.table.held_by[entry] = index + 1
 
     # -- what goes wrong
 
@@ -298,7 +289,6 @@ class Engine:
             return
         with self.table.resized(entry):
             manifest.update(entry, size_bytes, mtime_ns, ctime_ns)
-        self.table.disk[entry] = 0
         self.changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))
 

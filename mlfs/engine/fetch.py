@@ -1,7 +1,7 @@
 """Fetches one sample and puts it into the page cache: the blocking half of the engine, run in worker threads.
 
 In: entries from the prefetcher's lanes or from the demand path. Out: a `Fetched` each, never an exception for a
-failure of the source, a tier or the kernel. Order of places: the disk tier that holds the sample, then the source
+failure of the source, a tier or the kernel. Order of places: the tier that holds the sample, then the source
 (the PFS).
 
 Why the striped locks: a worker that was given up on may finish late. Pushing is allowed only while the entry still is
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.engine.table import SampleTable
 from mlfs.manifest import Manifest
+from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class
 from mlfs.sources.contract import OpenFile, Source
 from mlfs.tiers.contract import Tier, Version
 
@@ -28,10 +29,10 @@ CHUNK_BYTES = 4 << 20
 LARGEST_WHOLE_BYTES = 64 << 20
 
 
-class DiskTier(NamedTuple):
-    """A tier on disk with its storage class."""
+class ClassTier(NamedTuple):
+    """A running tier with its storage class."""
 
-    kind: str  # "ssd" or "lmdb"
+    kind: str  # "ram", "ssd" or "lmdb"
     tier: Tier
     largest_bytes: int  # largest sample it takes, 0 for no limit
 
@@ -40,7 +41,7 @@ class Fetched(NamedTuple):
     """What became of a fetch.
 
     Attributes:
-        route: where the bytes came from (`ssd`, `lmdb`, `pfs`).
+        route: where the bytes came from (`ram`, `ssd`, `lmdb`, `pfs`).
         size_bytes: content size, of the version that was fetched.
         data: the bytes if asked for and fetched whole, else None.
         version: version of the bytes.
@@ -62,22 +63,21 @@ class Fetcher:
 
     Args:
         announce: called from the worker when the source differs from the manifest, with (entry, size in bytes,
-        mtime_ns,
-            ctime_ns): must have updated the manifest, on the loop, when it returns.
+            mtime_ns, ctime_ns): must have updated the manifest, on the loop, when it returns.
     """
 
     def __init__(
         self,
         manifest: Manifest,
         source: Source,
-        disks: Sequence[DiskTier],
+        tiers: Sequence[ClassTier],
         table: SampleTable,
         pages: PageCache,
         announce: Callable[[int, int, int, int], None],
     ) -> None:
         self.manifest = manifest
         self.source = source
-        self.disks = disks
+        self.tiers = tiers
         self.table = table
         self.pages = pages
         self.announce = announce
@@ -95,7 +95,7 @@ class Fetcher:
             return Fetched(entry, error=error)
 
     def fetch_large(self, entry: int, go_on: Callable[[], bool]) -> Fetched:
-        """Push a sample too large to be held whole, piece by piece, while `go_on()`; nothing is kept on disk."""
+        """Push a sample too large to be held whole, piece by piece, while `go_on()`; no tier keeps it."""
         try:
             with closing(self.open(entry)) as opened:
                 generation = self.manifest.generation_view[entry]
@@ -128,7 +128,7 @@ class Fetcher:
         source gives ESTALE, and the change is left to the next open.
         """
         try:
-            held = self._from_disk(entry)
+            held = self._from_tier(entry)
             if held is not None:
                 return held
             fetched = self.source.read_whole(entry)
@@ -142,13 +142,27 @@ class Fetcher:
         """The version that the manifest says is current."""
         return Version(self.manifest.size_view[entry], self.manifest.mtime_ns_view[entry])
 
-    def store(self, entry: int, index: int, version: Version, data: Buffer) -> bool:
-        """Put a copy into disk tier `index`."""
-        return self.disks[index].tier.put(self.manifest.path(entry), version, memoryview(data))
+    def keep(self, entry: int, version: Version, data: Buffer) -> bool:
+        """Have the best tier with room keep a copy; False when none does. See mlfs.plan.placement."""
+        key, size = self.manifest.path(entry), len(data)
+        left = list(enumerate(self.tiers))
+        while left:
+            rooms = [
+                ClassRoom(kind, tier.capacity_bytes - tier.used_bytes, tier.footprint_bytes(size), largest)
+                for _, (kind, tier, largest) in left
+            ]
+            chosen = choose_class(size, rooms)
+            if chosen == NOWHERE:
+                return False
+            index, chosen_tier = left.pop(chosen)
+            if chosen_tier.tier.put(key, version, memoryview(data)):
+                self.table.held_by[entry] = index + 1
+                return True
+        return False
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]
-        held = self._from_disk(entry)
+        held = self._from_tier(entry)
         if held is not None and held.data is not None:
             staged = self.push(entry, generation, 0, held.data)
             return held._replace(staged=staged, data=held.data if keep_data else None)
@@ -163,17 +177,17 @@ class Fetcher:
         staged = self.push(entry, generation, 0, fetched.data)
         return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
 
-    def _from_disk(self, entry: int) -> Fetched | None:
-        held_by = self.table.disk[entry]
+    def _from_tier(self, entry: int) -> Fetched | None:
+        held_by = self.table.held_by[entry]
         if not held_by or not self._is_current(entry):
             return None
-        disk = self.disks[held_by - 1]
+        kind, tier, _ = self.tiers[held_by - 1]
         version = self.version(entry)
-        data = disk.tier.get(self.manifest.path(entry), version)
+        data = tier.get(self.manifest.path(entry), version)
         if data is None:
-            self.table.disk[entry] = 0
+            self.table.held_by[entry] = 0
             return None
-        return Fetched(entry, disk.kind, len(data), data, version)
+        return Fetched(entry, kind, len(data), data, version)
 
     def _is_current(self, entry: int) -> bool:
         """Whether the manifest's version was seen at the source since the mount; asks the source once a sample.
@@ -203,5 +217,7 @@ class Fetcher:
     def _replace(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
         with self._locks[entry % STRIPES]:
             self.announce(entry, size_bytes, mtime_ns, ctime_ns)
-            self.table.disk[entry] = 0
+            held_by, self.table.held_by[entry] = self.table.held_by[entry], 0
+            if held_by:
+                self.tiers[held_by - 1].tier.drop(self.manifest.path(entry))
             self.pages.replace(entry)

@@ -18,6 +18,7 @@ from mlfs.plan.matching import EpochIndex, Match, StreamMatcher
 RECOVERED = 0.75
 RATE_SECONDS = 2.0
 SHADOW_OPENS = 32
+LOST_OPENS = 8
 SHADOW_AGREEMENT = 0.8
 
 
@@ -154,6 +155,7 @@ class JobRun:
     def restart(self) -> None:
         """Continue from where the second run of the script is."""
         if self.shadow is not None:
+            self.shadow.epochs = self.matcher.epochs
             self.matcher, self.shadow = self.shadow, None
             self.cursors = [progress.frontier for progress in self.matcher.ranks]
             self.predicting, self.finished = True, False
@@ -208,19 +210,22 @@ class JobRun:
         return StreamMatcher(len(self.spec.ranks), self.spec.batch_size, self.start, length)
 
     def _shadow_leads(self, entry: int, pid: int, match: Match | None) -> bool:
-        """Whether opens that don't fit fit a second run of the script from the job's start."""
-        recent = self.matcher.recent
-        lost = match is None or (len(recent) >= 8 and not any(list(recent)[-8:]))
+        """Whether opens that don't fit fit a second run of the script from the job's start.
+
+        The shadow knows the first epoch only: it must not learn to follow the run that is under way.
+        """
         if self.shadow is None:
-            if not (lost and self.matcher.observed):
+            first = self.matcher.epochs.get(self.spec.start_epoch)
+            lost = match is None or self._agreement_of_last(LOST_OPENS) == 0.0
+            if first is None or not (lost and self.matcher.observed):
                 return False
             self.shadow = self._matcher_at_start()
-            self.shadow.epochs = self.matcher.epochs
+            self.shadow.epochs = {first.epoch: first}
         self.shadow.observe(entry, pid)
         if len(self.shadow.recent) < SHADOW_OPENS:
             return False
         agreement = self.shadow.agreement or 0.0
-        if agreement >= SHADOW_AGREEMENT and agreement > (self._agreement_of_last(SHADOW_OPENS)):
+        if agreement >= SHADOW_AGREEMENT and agreement > self._agreement_of_last(SHADOW_OPENS):
             return True
         self.shadow = None
         return False

@@ -1,4 +1,4 @@
-"""The contract of the mount's page cache: the staging buffer (storage class 0) and the RAM class live in it.
+"""The contract of the mount's page cache: the staging buffer (storage class 0) lives in it.
 
 Implemented by the daemon over FUSE notifications, by a dict in engine tests. All calls block and run in worker threads,
 never in a request handler: a push can wait for a page that the very request being answered has locked.
@@ -22,9 +22,3 @@ class PageCache(Protocol):
 
     def replace(self, entry: int) -> None:
         """The entry's content changed: drop pages and attributes, then make the kernel learn the new attributes."""
-
-    def read(self, entry: int, size: int) -> bytes | None:
-        """The entry's bytes if all its pages are there now, else None. It counts as no read and fetches nothing."""
-
-    def resident(self, entry: int, size: int) -> bool:
-        """Whether all pages of the entry are there now."""

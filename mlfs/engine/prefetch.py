@@ -34,20 +34,11 @@ LOOK_SAMPLES = 256
 
 
 class Item(NamedTuple):
-    """A sample to fetch: whose (to attribute the bytes) and which disk tier shall keep a copy (NOWHERE: none)."""
+    """A sample to fetch, and whose, to attribute the bytes."""
 
     entry: int
     job: JobRun
     epoch: int
-    home: int
-
-
-class Done(NamedTuple):
-    """What a lane's worker did with an item."""
-
-    item: Item
-    fetched: Fetched
-    stored: bool
 
 
 @dataclass
@@ -63,7 +54,6 @@ class ClassQueue:
     pool: str
     lanes: int
     items: deque[Item] = field(default_factory=deque)
-    urgent: deque[Item] = field(default_factory=deque)
     parked: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     sample_s: float = 0.001
     working: int = 0
@@ -85,13 +75,8 @@ class ClassQueue:
 class Prefetcher:
     """Dispatcher and lanes.
 
-    Attributes:
-        lost: samples of the RAM class whose pages the kernel took back, waiting for room in the window.
-        on_looked: called when the dispatcher has looked ahead as far as it can for now.
-
     Args:
         jobs: the live collection of running jobs.
-        stored: called on the loop when a disk tier took a copy: (entry, tier index).
         failed: called on the loop for a fetch that failed: (entry, error).
         clock: seconds, monotone.
     """
@@ -104,7 +89,6 @@ class Prefetcher:
         runner: Runner,
         jobs: dict[str, JobRun],
         lanes: dict[str, int],
-        stored: Callable[[int, int], None],
         failed: Callable[[int, OSError], None],
         clock: Callable[[], float],
     ) -> None:
@@ -116,9 +100,6 @@ class Prefetcher:
         self.queues = {pool: ClassQueue(pool, count) for pool, count in lanes.items()}
         self.claims: dict[int, bool] = {}
         self.stopped = False
-        self.lost: deque[Item] = deque()
-        self.on_looked: Callable[[], None] = lambda: None
-        self._stored = stored
         self._failed = failed
         self._clock = clock
         self._kicked = trio.Event()
@@ -146,14 +127,13 @@ class Prefetcher:
         while True:
             await self._kicked.wait()
             self._kicked = trio.Event()
-            while not self.stopped and self._fetch_lost():
+            while not self.stopped:
                 nearest = self._nearest()
                 if nearest is None:
                     break
                 if not self._look(*nearest):
                     break
                 await trio.lowlevel.checkpoint()
-            self.on_looked()
 
     def _nearest(self) -> tuple[JobRun, int] | None:
         """The job and rank whose next unseen sample is needed soonest, in steps."""
@@ -201,7 +181,7 @@ class Prefetcher:
         """Have the entry staged; False when that has to wait for room."""
         table = self.table
         state = table.state[entry]
-        if state in (State.KEPT, State.STAGED, State.FETCHING):
+        if state in (State.STAGED, State.FETCHING):
             return True
         if state == State.RECENT:
             table.move(entry, State.STAGED)
@@ -213,43 +193,15 @@ class Prefetcher:
         if not table.fits_window(entry):
             self.staging.make_room(table.footprint(entry))
             return False
-        home = self.staging.home_for(entry)
         table.move(entry, State.FETCHING)
-        self._enqueue(Item(entry, job, epoch, home))
+        self._enqueue(Item(entry, job, epoch))
         return True
 
-    # -- fetching again
-
-    def fetch_again(self, item: Item) -> None:
-        """The pages of an entry that is STAGED or KEPT, and wanted, are gone: have it staged again before all else."""
-        if self.table.state[item.entry] == State.STAGED:
-            self.table.move(item.entry, State.FETCHING)
-            self._enqueue(item, urgent=True)
-        else:
-            self.lost.append(item)
-            self.kick()
-
-    def _fetch_lost(self) -> bool:
-        """Fetch what the RAM class lost; False when that has to wait for room."""
-        table = self.table
-        while self.lost:
-            item = self.lost[0]
-            entry = item.entry
-            wanted = table.state[entry] == State.KEPT and table.pending[entry] and not table.open_count.get(entry)
-            if wanted and table.footprint(entry) <= table.window_capacity_bytes:
-                if not table.fits_window(entry):
-                    self.staging.make_room(table.footprint(entry))
-                    return False
-                table.fetch_kept_again(entry)
-                self._enqueue(item, urgent=True)
-            self.lost.popleft()
-        return True
-
-    def _enqueue(self, item: Item, urgent: bool = False) -> None:
-        held_by = self.table.disk[item.entry]
-        queue = self.queues[f"disk{held_by - 1}" if held_by else PFS_QUEUE]
+    def _enqueue(self, item: Item) -> None:
+        held_by = self.table.held_by[item.entry]
+        queue = self.queues[f"tier{held_by - 1}" if held_by else PFS_QUEUE]
         self.claims[item.entry] = True
-        (queue.urgent if urgent else queue.items).append(item)
+        queue.items.append(item)
         queue.call_lanes()
 
     # -- lanes
@@ -265,9 +217,9 @@ class Prefetcher:
             queue.working -= 1
             if done:
                 queue.sample_s += 0.2 * (seconds / len(done) - queue.sample_s)
-            for each in done:
-                self._finish(each)
-            if queue.items or queue.urgent:
+            for item, fetched in done:
+                self._finish(item, fetched)
+            if queue.items:
                 queue.governor.done(len(done), self._clock())
                 queue.call_lanes()
             else:
@@ -275,8 +227,8 @@ class Prefetcher:
 
     def _take(self, queue: ClassQueue) -> list[Item]:
         batch: list[Item] = []
-        while (queue.urgent or queue.items) and len(batch) < queue.batch_size():
-            item = (queue.urgent or queue.items).popleft()
+        while queue.items and len(batch) < queue.batch_size():
+            item = queue.items.popleft()
             if item.entry not in self.claims:
                 continue  # a demand fetch took it over
             if self.stopped or not self.table.pending[item.entry]:
@@ -286,18 +238,15 @@ class Prefetcher:
             batch.append(item)
         return batch
 
-    def _finish(self, done: Done) -> None:
-        item, fetched, stored = done
+    def _finish(self, item: Item, fetched: Fetched) -> None:
         if fetched.error is not None:
             self._failed(item.entry, fetched.error)
         elif fetched.route == "pfs":
             item.job.count_pfs(item.epoch, fetched.size_bytes)
-        if stored:
-            self._stored(item.entry, item.home)
         self.staging.finish(item.entry, fetched)
 
-    def _fetch_batch(self, batch: list[Item]) -> tuple[list[Done], float]:
-        """In a worker thread: fetch what nobody took over; tell at once those who wait."""
+    def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], float]:
+        """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it."""
         done = []
         began = time.perf_counter()
         for item in batch:
@@ -306,14 +255,11 @@ class Prefetcher:
             if self.table.sizes[item.entry] > LARGEST_WHOLE_BYTES:
                 fetched = self.fetcher.fetch_large(item.entry, lambda: not self.stopped)
             else:
-                fetched = self.fetcher.fetch(item.entry, keep_data=item.home >= 0)
+                fetched = self.fetcher.fetch(item.entry, keep_data=True)
+            light = fetched._replace(data=None)
             if item.entry in self.staging.waiters:
-                self.runner.post(self.staging.finish, item.entry, fetched._replace(data=None))
-            done.append(self._store(item, fetched))
+                self.runner.post(self.staging.finish, item.entry, light)
+            if fetched.route == "pfs" and fetched.data is not None and fetched.version is not None:
+                self.fetcher.keep(item.entry, fetched.version, fetched.data)
+            done.append((item, light))
         return done, time.perf_counter() - began
-
-    def _store(self, item: Item, fetched: Fetched) -> Done:
-        stored = False
-        if item.home >= 0 and fetched.data is not None and fetched.version is not None and fetched.route == "pfs":
-            stored = self.fetcher.store(item.entry, item.home, fetched.version, fetched.data)
-        return Done(item, fetched._replace(data=None), stored)

@@ -1,5 +1,4 @@
-"""Moves samples through their states on the loop: reserve, finish, retire, drop. The window and the RAM class meet
-here.
+"""The staging window: moves samples through their states on the loop; reserve, finish, retire, drop.
 
 In: decisions of the prefetcher and the demand path, results of fetches, ends of uses. Out: state transitions, drops of
 pages (in worker threads), wake-ups of those who wait. Loop only, but for `_drop_batch`.
@@ -14,21 +13,19 @@ from collections.abc import Callable
 
 import trio
 
-from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, DiskTier, Fetched
+from mlfs.engine.fetch import Fetched
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.runner import Runner
 from mlfs.engine.table import SampleTable, State
-from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class
 from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
 
 DROP_BATCH = 64
-IN_CACHE = frozenset({State.STAGED, State.RECENT, State.KEPT})
 
 
 class Staging:
-    """The staging window and the RAM class.
+    """The staging window.
 
     Attributes:
         on_room: called when the window may have got room.
@@ -37,11 +34,8 @@ class Staging:
         waiters: entries whose fetch or drop somebody waits for. Worker threads look into it.
     """
 
-    def __init__(
-        self, table: SampleTable, disks: list[DiskTier], pages: PageCache, counters: Counters, runner: Runner
-    ) -> None:
+    def __init__(self, table: SampleTable, pages: PageCache, counters: Counters, runner: Runner) -> None:
         self.table = table
-        self.disks = disks
         self.pages = pages
         self.counters = counters
         self.runner = runner
@@ -55,25 +49,6 @@ class Staging:
 
     # -- a sample comes
 
-    def home_for(self, entry: int) -> int:
-        """Decide where a sample about to be fetched stays: the index of a disk tier, or NOWHERE.
-
-        RAM is chosen first; then its room is set aside and NOWHERE is returned, since no copy has to be written.
-        """
-        table = self.table
-        if table.disk[entry] or table.promised[entry]:
-            return NOWHERE
-        cost = table.footprint(entry)
-        if cost <= table.ram_free_bytes():
-            table.promise_ram(entry)  # what choose_class would say, without asking the disks for their room
-            return NOWHERE
-        size, rooms = table.sizes[entry], []
-        if size <= LARGEST_WHOLE_BYTES:
-            for kind, tier, largest in self.disks:
-                free = tier.capacity_bytes - tier.used_bytes
-                rooms.append(ClassRoom(kind, free, tier.footprint_bytes(size), largest))
-        return choose_class(size, rooms)
-
     def finish(self, entry: int, fetched: Fetched, in_use: bool = False) -> None:
         """A fetch of a FETCHING entry ended. A second call for the same fetch changes nothing."""
         if self.table.state[entry] != State.FETCHING:
@@ -81,7 +56,6 @@ class Staging:
         if fetched.error is None:
             self.counters.fetch(fetched.route, fetched.size_bytes)
         if fetched.error is not None or not fetched.staged:
-            self.table.break_promise(entry)
             self.table.move(entry, State.ABSENT)
             self.on_room()
         elif self.table.pending[entry]:
@@ -111,15 +85,12 @@ class Staging:
     # -- a sample goes
 
     def retire(self, entry: int) -> None:
-        """A use of the entry is over. Without another one ahead or a reader, RAM keeps it or its pages go."""
+        """A use of the entry is over. Without another one ahead, and without a reader, its pages go."""
         table = self.table
         state = table.state[entry]
         if state not in (State.STAGED, State.RECENT) or table.pending[entry] or table.open_count.get(entry):
             return
-        if table.promised[entry]:
-            table.move(entry, State.KEPT)
-            self.on_room()
-        elif self.linger:
+        if self.linger:
             table.move(entry, State.RECENT)
             self._recent.append(entry)
             self.make_room(0)

@@ -6,6 +6,7 @@ simulator (all ranks of the world). Pure but for the explicit sampler's file and
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Ranks may stand in two epochs while the next one is prepared.
 _EPOCHS_KEPT = 3
+_DIRECTORIES_KEPT = 1 << 16
 
 
 class JobStreams:
@@ -108,16 +110,28 @@ class _PathIndex:
         self._links = links
         self._sample_ids = sample_ids
         self._prefix = encode(spec.root) + b"/" if spec.root else b""
+        self._children = lru_cache(maxsize=_DIRECTORIES_KEPT)(self._children_at)
 
     def __call__(self, path: bytes) -> int:
         """The dataset index of a path, relative to the job's root or absolute; -1 when it is not a sample's."""
         absolute = path.startswith(b"/")
-        entry = -1 if absolute else self._tree.find(self._prefix + path)
+        entry = -1 if absolute else self._find(self._prefix + path)
         index = self._index_of[entry] if entry >= 0 else -1
         if index < 0:  # through a link, with a "..", or absolute: the slow way
             entry = self._links.follow(path if absolute else self._prefix + path)
             index = self._index_of[entry] if entry >= 0 else -1
         return int(index)
+
+    def _find(self, path: bytes) -> int:
+        """Like the tree's `find`, several times as fast when many paths share their directories."""
+        directory, _, name = path.rpartition(b"/")
+        entries = self._children(directory)
+        at = bisect_left(entries, name, key=self._tree.name)
+        return entries[at] if at < len(entries) and self._tree.name(entries[at]) == name else -1
+
+    def _children_at(self, directory: bytes) -> range:
+        entry = self._tree.find(directory)
+        return self._tree.children(entry) if entry >= 0 else range(0)
 
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:

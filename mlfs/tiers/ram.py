@@ -71,8 +71,8 @@ class RamTier:
         return self._errors
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """Whole pages."""
-        return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        """Whole pages, at least one: an empty sample costs its place in the index."""
+        return max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """See Tier."""

@@ -17,9 +17,10 @@ import numpy as np
 import trio
 
 from mlfs.engine.engine import Engine, Limits
-from mlfs.engine.fetch import DiskTier
+from mlfs.engine.fetch import ClassTier
 from mlfs.scan import scan
 from mlfs.sources.posix import PosixSource
+from mlfs.tiers.ram import RamTier
 
 
 class FakePages:
@@ -28,7 +29,6 @@ class FakePages:
     def __init__(self) -> None:
         self.held: dict[int, bytearray] = {}
         self.pushes = 0
-        self.probes = 0
         self.refuse: set[int] = set()
 
     def push(self, entry: int, offset: int, data: bytes) -> bool:
@@ -44,14 +44,6 @@ class FakePages:
 
     def replace(self, entry: int) -> None:
         self.drop(entry)
-
-    def read(self, entry: int, size: int) -> bytes | None:
-        self.probes += 1
-        held = bytes(self.held.get(entry, b""))
-        return held if len(held) == size else None
-
-    def resident(self, entry: int, size: int) -> bool:
-        return self.read(entry, size) is not None
 
 
 class InlineRunner:
@@ -187,7 +179,7 @@ def tree(directory: Path, count: int, size: int = 5000) -> Iterator[int]:
 @asynccontextmanager
 async def running(
     directory: Path, count: int = 60, size: int = 5000, *, staging: int = 1 << 20, ram: int = 0,
-    disks: list[DiskTier] | None = None, seconds: dict[str, float] | None = None, pfs_threads: int = 4,
+    disks: list[ClassTier] | None = None, seconds: dict[str, float] | None = None, pfs_threads: int = 4,
     hedge_s: float = 10.0, timeout_s: float = 30.0,
 ) -> Any:  # fmt: skip
     """An engine that runs."""
@@ -195,8 +187,9 @@ async def running(
         manifest = scan(fd)
         source = CountingSource(fd, manifest)
         pages, runner = FakePages(), InlineRunner(seconds)
-        limits = Limits(staging, ram, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
-        engine = Engine(manifest, source, disks or [], pages, runner, limits, trio.current_time)
+        limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
+        tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
+        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time)
         mount = Mount(engine, pages, source, runner)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:

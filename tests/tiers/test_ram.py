@@ -12,6 +12,8 @@ from contract import MIB, MakeTier, TierContract
 from mlfs.tiers.contract import Version
 from mlfs.tiers.ram import RamTier
 
+HUGE_PAGE_BYTES = 2 * MIB  # the kernel may back the arena's end with one
+
 
 class TestRamTier(TierContract):
     """The shared suite."""
@@ -48,10 +50,12 @@ def test_memory_is_taken_by_puts_and_given_back_by_drops() -> None:
     data = os.urandom(110_000)
     for index in range(300):
         assert tier.put(b"%d" % index, Version(len(data), index), memoryview(data))
-    assert tier.used_bytes == 300 * tier.footprint_bytes(110_000) == shared_memory_bytes()
+    assert tier.used_bytes == 300 * tier.footprint_bytes(110_000)
+    assert tier.used_bytes <= shared_memory_bytes() <= tier.used_bytes + HUGE_PAGE_BYTES
     for index in range(0, 300, 2):
         tier.drop(b"%d" % index)
-    assert tier.used_bytes == 150 * tier.footprint_bytes(110_000) == shared_memory_bytes()
+    assert tier.used_bytes == 150 * tier.footprint_bytes(110_000)
+    assert tier.used_bytes <= shared_memory_bytes() <= tier.used_bytes + HUGE_PAGE_BYTES
     for index in range(1, 300, 2):
         assert tier.get(b"%d" % index, Version(len(data), index)) == data
     tier.close()
