@@ -147,9 +147,12 @@ def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if run.note(json.loads(line)) and len(run.epochs) < words.epochs:
-                    text = f"training, {run.name}: epoch {len(run.epochs) + 1} of {words.epochs}"
-                    progress.update(bar, completed=len(run.epochs), description=text)
+                if not run.note(json.loads(line)):
+                    continue
+                if not console.is_terminal:  # a log shows no bar
+                    console.print(f"  {run.name}: epoch {len(run.epochs)} of {words.epochs} is done")
+                text = f"training, {run.name}: epoch {min(len(run.epochs) + 1, words.epochs)} of {words.epochs}"
+                progress.update(bar, completed=len(run.epochs), description=text)
             progress.update(bar, completed=words.epochs)
             code = process.wait()
         finally:
@@ -159,8 +162,8 @@ def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
 
 
 def train_through_mlfs(run: Run, data: Path, words: argparse.Namespace, work: Path) -> None:
-    command("mlfs", "mount", data)
     try:
+        command("mlfs", "mount", data)
         job = f"--sampler torch-distributed --seed {SEED} --epochs {words.epochs} --batch-size {BATCH_SIZE}"
         command("mlfs", "register", data, *job.split(), "--world-size", str(RANKS), "--ranks", f"0-{RANKS - 1}")
         train(run, data, words, work / "mlfs.log")
@@ -174,7 +177,7 @@ def train_through_mlfs(run: Run, data: Path, words: argparse.Namespace, work: Pa
 
 
 def epochs_table(direct: Run, through: Run | None) -> Table:
-    table = Table(title="\ntime of each epoch, and of it waiting for data (the slower rank), in seconds")
+    table = Table(title="\nseconds an epoch, of them waiting for data")
     table.add_column("epoch", justify="right")
     runs = [direct] + ([through] if through else [])
     for run in runs:
@@ -190,7 +193,7 @@ def epochs_table(direct: Run, through: Run | None) -> Table:
 
 
 def reads_table(direct: Run, through: Run) -> Table:
-    table = Table(title="\nreads by route, over all epochs")
+    table = Table(title="\nreads by route, all epochs")
     for name in ("", "reads", "MB"):
         table.add_column(name, justify="right" if name else "left")
 
