@@ -1,7 +1,7 @@
 """A plain torch training loop for tests: knows nothing of mlfs, reads files through DataLoaders, reports what it saw.
 
-In: a directory in ImageFolder's layout. Out: for each rank and epoch the checksums of the samples in the order the loop got
-them. Each rank is a process of its own, so worker processes are as in real training.
+In: a directory in ImageFolder's layout. Out: for each rank and epoch the checksums of the samples in the order the loop
+got them. Each rank is a process of its own, so worker processes are as in real training.
 """
 
 from __future__ import annotations
