@@ -82,16 +82,14 @@ def _roots(
 ) -> npt.NDArray[np.int32]:
     """Return V(k) for every position k: the root of its chain of parents, shape (n,).
 
-    `same[t]` says that the pairs t and t+1 have one target.
+    `same[t]` says that the pairs t and t+1 have one target. A step that swaps a position with itself becomes its own
+    parent here, which is not its V; nobody asks for that one, as no later step has the same target.
     """
     # Only the last step to a target is assigned: numpy promises no order for an assignment with repeated indices.
     last = np.append(~same, True)
     climbing = targets[last]
     parents = np.arange(len(steps), dtype=np.int32)
     parents[climbing] = steps[last]
-    # A step that swaps a position with itself moves nothing, so the step before it counts; there are about ln(n).
-    idle = np.flatnonzero((steps == targets)[1:] & same)
-    parents[targets[idle]] = steps[idle]
     heights = parents[climbing]
     while len(climbing):
         above = parents[heights]

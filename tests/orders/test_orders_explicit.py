@@ -64,6 +64,8 @@ def test_the_worlds_list_is_dealt_and_shorter_ranks_end_with_nothing(tmp_path: P
     order = build_order(job(sampler="explicit", order_file=str(tmp_path / "order.txt"), world_size=2), 5)
     assert [order.rank_stream(0, rank).tolist() for rank in range(2)] == [[4, 2, 0], [3, 1]]
     assert order.stream_length(0) == 3
+    with pytest.raises(ValueError, match="read-only"):  # it would change every later epoch
+        order.rank_stream(0, 0)[0] = 1
 
 
 def test_streams_of_unequal_ranks_are_filled_up_with_what_is_not_there(source: Path, tmp_path: Path) -> None:
