@@ -11,15 +11,14 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Callable
 from itertools import islice
-
-from mlfs.job import JobSpec, parse_job
-from mlfs.orders.streams import JobStreams, build_streams
 
 from mlfs.engine.engine import Engine
 from mlfs.engine.job import JobRun
 from mlfs.errors import JobError, MlfsError
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.layouts.contract import Outside
+from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
 from mountd.virtual import Path
 
@@ -33,7 +32,7 @@ FIRST_PATHS = 5
 class Control:
     """Implements mountd.virtual.Contents over an engine."""
 
-    def __init__(self, engine: Engine, about: About, outside: Callable[[bytes], list[bytes]] | None = None) -> None:
+    def __init__(self, engine: Engine, about: About, outside: Outside | None = None) -> None:
         self.engine = engine
         self.about = about
         self.outside = outside
@@ -115,7 +114,8 @@ class Control:
             self.answer = {"ok": True} | await self._carry_out(line)
         except MlfsError as error:
             field = error.field if isinstance(error, JobError) else ""
-            self.answer = {"ok": False, "error": error.message, "hint": error.hint, "field": field}
+            message = error.message if field in error.message else f"{field}: {error.message}"
+            self.answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
             log.info("refused: %s", error)
             raise OSError(errno.EINVAL, error.message) from None
 

@@ -31,6 +31,8 @@ from mlfs.engine.runner import ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.manifest import Manifest
 from mlfs.manifest_index import default_index_path, manifest_for
+from mlfs.orders.layouts.contract import Outside
+from mlfs.orders.layouts.outside import files_behind
 from mlfs.sources.posix import PosixSource
 from mlfs.tiers.lmdb_store import LmdbTier
 from mlfs.tiers.ram import RamTier
@@ -70,7 +72,8 @@ def serve(config: MountConfig, report: Report) -> int:
         source = PosixSource(source_fd, manifest)
         runtime.write(config.mountpoint, config.source, config.log_file)
         cleanup.callback(runtime.remove, config.mountpoint, os.getpid())
-        return trio.run(_Service(config, manifest, source, tiers, how, report).run)
+        outside = files_behind(b"/proc/self/fd/%d" % source_fd)
+        return trio.run(_Service(config, manifest, source, tiers, outside, how, report).run)
 
 
 def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, str]:
@@ -111,6 +114,7 @@ class _Service:
         manifest: Manifest,
         source: PosixSource,
         tiers: list[ClassTier],
+        outside: Outside,
         how: str,
         report: Report,
     ) -> None:
@@ -118,6 +122,7 @@ class _Service:
         self.manifest = manifest
         self.source = source
         self.tiers = tiers
+        self.outside = outside
         self.how = how
         self.report = report
         self.channel = Pyfuse3Channel()
@@ -154,7 +159,7 @@ class _Service:
 
     def _mount(self, engine: Engine) -> None:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        virtual = VirtualFiles(Control(engine, about), os.getuid(), os.getgid())
+        virtual = VirtualFiles(Control(engine, about, self.outside), os.getuid(), os.getgid())
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")

@@ -7,6 +7,7 @@ page cache ahead of the reader, counters. Runs on the loop of the daemon; knows 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,16 @@ EVENTS_DELAY_S = 0.002
 EVENTS_A_TURN = 512
 MOST_KEEPING_BYTES = 64 << 20
 FIND_CHUNK = 4096
+MOST_READERS = 4096
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process of this machine, 0 when there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rsplit(b")", 1)[1].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,9 @@ class Engine:
         runner: Runner,
         limits: Limits,
         clock: Callable[[], float],
+        parent_of: Callable[[int], int] = parent_of,
     ) -> None:
+        self.parent_of = parent_of
         self.manifest = manifest
         self.source = source
         self.tiers = list(tiers)
@@ -83,6 +96,7 @@ class Engine:
             self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
             limits.hedge_s, limits.timeout_s, self._keep,
         )  # fmt: skip
+        self._parents: OrderedDict[int, int] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._events_wanted = trio.Event()
         self._epochs_wanted = trio.Event()
@@ -138,7 +152,7 @@ class Engine:
             if not job.member[entry]:
                 continue
             _, epoch_before = job.current_epochs()
-            over, restarted = job.observe(entry, pid)
+            over, restarted = job.observe(entry, pid, self._parent(pid))
             if restarted:
                 self._restart(job)
                 continue
@@ -149,6 +163,15 @@ class Engine:
             if over and job.current_epochs()[1] != epoch_before:
                 self.counters.begin_epoch()
                 self._log_epoch(job, epoch_before)
+
+    def _parent(self, pid: int) -> int:
+        """The parent of a reader, 0 when it is gone or of another PID namespace. Looked up once a reader."""
+        parent = self._parents.get(pid)
+        if parent is None:
+            parent = self._parents[pid] = self.parent_of(pid)
+            if len(self._parents) > MOST_READERS:
+                self._parents.popitem(last=False)
+        return parent
 
     def _uses_over(self, entries: Iterable[int]) -> None:
         """Uses that were counted ahead came, or were given up; -1 stands for one that had not been counted."""

@@ -54,6 +54,7 @@ class JobRun:
         self.shadow: StreamMatcher | None = None
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
+        self._last_reads: dict[int, int] = {}
         self.stream_bytes = 0
         self.rates: dict[int, float] = {}
         self._rated: list[int] = []
@@ -71,6 +72,15 @@ class JobRun:
     def end(self) -> int:
         """Linear position after the last epoch."""
         return self.base(self.spec.epochs)
+
+    def _last_read(self, rank_index: int) -> int:
+        """Linear position after the last sample of this mount that a rank reads; `end` while that is not known."""
+        known = self._last_reads.get(rank_index)
+        last = self.matcher.epochs.get(self.spec.epochs - 1)
+        if known is None and last is not None:
+            inside = np.flatnonzero(last.ids[rank_index] >= 0)
+            known = self._last_reads[rank_index] = last.base + (int(inside[-1]) + 1 if len(inside) else 0)
+        return self.end if known is None else known
 
     def base(self, epoch: int) -> int:
         """Linear position of an epoch's first sample."""
@@ -136,18 +146,18 @@ class JobRun:
 
     # -- observed opens
 
-    def observe(self, entry: int, pid: int) -> tuple[list[Match], bool]:
+    def observe(self, entry: int, pid: int, parent: int) -> tuple[list[Match], bool]:
         """Record an open of one of the job's samples.
 
         Returns the positions whose use is over now (the matched one first, then those given up), and whether the job
         turned out to have been started again from its beginning: then everything counted ahead must be released first.
         """
-        match, expired = self.matcher.observe(entry, pid)
-        if self._shadow_leads(entry, pid, match):
+        match, expired = self.matcher.observe(entry, pid, parent)
+        if self._shadow_leads(entry, pid, parent, match):
             return [], True
         if match is None:
             return [], False
-        self.finished = all(progress.frontier >= self.end for progress in self.matcher.ranks)
+        self.finished = all(p.frontier >= self._last_read(r) for r, p in enumerate(self.matcher.ranks))
         rank = match.rank_index
         self.cursors[rank] = max(self.cursors[rank], self.matcher.ranks[rank].frontier)
         return [match, *expired], False
@@ -199,17 +209,17 @@ class JobRun:
     @property
     def state(self) -> JobState:
         """In one word."""
-        if self.finished:
-            return JobState.FINISHED
         if not self.predicting:
             return JobState.DRIFTING
+        if self.finished:
+            return JobState.FINISHED
         return JobState.RUNNING if self.matcher.observed else JobState.WAITING
 
     def _matcher_at_start(self) -> StreamMatcher:
         length = self.streams.length(self.spec.start_epoch)
         return StreamMatcher(len(self.spec.ranks), self.spec.batch_size, self.start, length)
 
-    def _shadow_leads(self, entry: int, pid: int, match: Match | None) -> bool:
+    def _shadow_leads(self, entry: int, pid: int, parent: int, match: Match | None) -> bool:
         """Whether opens that don't fit fit a second run of the script from the job's start.
 
         The shadow knows the first epoch only: it must not learn to follow the run that is under way.
@@ -221,7 +231,7 @@ class JobRun:
                 return False
             self.shadow = self._matcher_at_start()
             self.shadow.epochs = {first.epoch: first}
-        self.shadow.observe(entry, pid)
+        self.shadow.observe(entry, pid, parent)
         if len(self.shadow.recent) < SHADOW_OPENS:
             return False
         agreement = self.shadow.agreement or 0.0

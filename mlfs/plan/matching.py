@@ -109,13 +109,18 @@ class RankProgress:
         self.agreed = 0
         self.observed = 0
 
-    def take(self, position: int, lag: int) -> list[int]:
-        """Mark `position` as read; return the positions given up because they lie more than `lag` behind."""
+    def take(self, position: int, lag: int, advance: bool = True) -> list[int]:
+        """Mark `position` as read; return the positions given up because they lie more than `lag` behind.
+
+        Without `advance` the frontier stays: a match by chance must not carry it away.
+        """
         self.done.add(position)
-        self.frontier = max(self.frontier, position + 1)
+        if advance:
+            self.frontier = max(self.frontier, position + 1)
         while self.floor in self.done:
             self.done.discard(self.floor)
             self.floor += 1
+        self.frontier = max(self.frontier, self.floor)
         expired = []
         while self.floor < self.frontier - lag:
             if self.floor in self.done:
@@ -151,6 +156,7 @@ class StreamMatcher:
         self.observed = 0
         self.agreed = 0
         self._readers: OrderedDict[int, tuple[int, Match]] = OrderedDict()
+        self._ranks_below: OrderedDict[int, frozenset[int]] = OrderedDict()
 
     @property
     def agreement(self) -> float | None:
@@ -162,27 +168,37 @@ class StreamMatcher:
         """Whether the prediction fails: under 50 % of the recent opens agreed."""
         return len(self.recent) >= FEWEST_OPENS and 2 * self.recent_agreed < len(self.recent)
 
-    def observe(self, entry: int, pid: int) -> tuple[Match | None, list[Match]]:
+    def observe(self, entry: int, pid: int, parent: int = 0) -> tuple[Match | None, list[Match]]:
         """Record an open. Returns the position it is matched to (None: not predicted) and the positions given up.
+
+        Args:
+            pid: who opened. parent: its parent process, 0 when unknown: the workers of a rank have one parent.
 
         A sample opened again by its last reader is no new evidence: (None, []) and nothing is counted.
         """
         last = self._readers.get(pid)
         if last is not None and last[0] == entry:
             return None, []
-        match, evidence = self._find(entry, last[1] if last else None)
+        match, evidence = self._find(entry, last[1] if last else None, self._ranks_below.get(parent, frozenset()))
         if match is None:
             self._count(None, False)
             return None, []
         self._count(match.rank_index, evidence < Evidence.NONE)
         self._remember(pid, entry, match)
-        expired = self.ranks[match.rank_index].take(match.position, self.lag)
+        if evidence == Evidence.NEXT and parent:
+            self._remember_family(parent, match.rank_index)
+        expired = self.ranks[match.rank_index].take(match.position, self.lag, evidence < Evidence.NONE)
         return match, [Match(match.rank_index, position) for position in expired]
 
-    def _find(self, entry: int, last: Match | None) -> tuple[Match | None, Evidence]:
-        """The position not yet read that the open fits best, and how well; None when none lies within the lag."""
+    def _find(self, entry: int, last: Match | None, family: frozenset[int]) -> tuple[Match | None, Evidence]:
+        """The position not yet read that the open fits best, and how well; None when none lies within the lag.
+
+        `family` holds the ranks that processes of the same parent belong to: one for a rank's workers, several below a
+        launcher, which then says nothing.
+        """
         best: Match | None = None
-        best_key = (Evidence.NONE + 1, 0, 0)
+        best_key = (Evidence.NONE + 1, False, 0, 0)
+        only_rank = next(iter(family)) if len(family) == 1 else -1
         for index in self.epochs.values():
             for code in index.codes(entry):
                 rank_index, offset = divmod(code, index.length)
@@ -193,7 +209,8 @@ class StreamMatcher:
                     continue
                 match = Match(rank_index, position)
                 # An epoch is read to its end before the next begins: of equal evidence the earlier epoch wins.
-                key = (self._evidence(match, offset, distance, last), index.epoch, distance)
+                stranger = only_rank not in (-1, rank_index)
+                key = (self._evidence(match, offset, distance, last), stranger, index.epoch, distance)
                 if key < best_key:
                     best, best_key = match, key
         return best, Evidence(min(best_key[0], Evidence.NONE))
@@ -219,6 +236,13 @@ class StreamMatcher:
         if rank_index is not None:
             self.ranks[rank_index].observed += 1
             self.ranks[rank_index].agreed += agrees
+
+    def _remember_family(self, parent: int, rank_index: int) -> None:
+        known = self._ranks_below.get(parent, frozenset())
+        if rank_index not in known:
+            self._ranks_below[parent] = known | {rank_index}
+            if len(self._ranks_below) > REMEMBERED_READERS:
+                self._ranks_below.popitem(last=False)
 
     def _remember(self, pid: int, entry: int, match: Match) -> None:
         self._readers[pid] = (entry, match)

@@ -2,10 +2,10 @@
 
 In: sample bytes from the engine's worker threads. Out: the same bytes. Implements mlfs.tiers.contract.Tier.
 
-Samples lie in whole pages, one after the other; the offset only ever grows and what is dropped is punched out of the file,
-so there is no fragmentation to manage: the address space is 2^63 bytes, the memory is what lies between the holes. A memfd
-because a sibling process can be handed it, and a server that takes over can keep it. Why not the page cache of the mount:
-docs/decisions/ram-class.md.
+Samples lie in whole pages, one after the other; the offset only ever grows and what is dropped is punched out of the
+file, so there is no fragmentation to manage: the address space is 2^63 bytes, the memory is what lies between the
+holes. A memfd because a sibling process can be handed it, and a server that takes over can keep it. Why not the page
+cache of the mount: docs/decisions/ram-class.md.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_pfs_bytes_meet_the_bound_when_the_data_does_not_fit(images: Path) -> No
 
 def test_a_wrong_seed_is_said_in_plain_words_and_costs_no_read(images: Path) -> None:
     with SlowSource(images, open_latency="0ms", bandwidth="1G") as slow, MlfsMount(slow.path) as mount:
-        mount.register(seed=8, epochs=3, batch_size=16)
+        mount.register(seed=1234, epochs=3, batch_size=16)
         seen = train(mount.path, ranks=1, workers=2, epochs=2, batch_size=16, seed=7)
         assert seen == train(images, ranks=1, workers=0, epochs=2, batch_size=16, seed=7)
         until(lambda: mount.status()["jobs"][0]["agreement_recent"] < 0.5)
@@ -100,7 +100,7 @@ def test_train_and_validation_under_one_mount_and_a_resumed_run(tmp_path: Path, 
         for epoch in range(2):
             train(train_path, ranks=1, workers=2, epochs=1, batch_size=16, seed=3, first_epoch=epoch)
             train(val_path, ranks=1, workers=1, epochs=1, batch_size=16, shuffle=False)
-        until(lambda: mount.status()["jobs"][0]["ranks"][0]["epoch"] == 1)
+        until(lambda: mount.status()["jobs"][0]["ranks"][0]["epoch"] == 2)
         mount.register(name="train", root="train", seed=3, epochs=4, batch_size=16, start_epoch=3, start_step=5)
         rank = mount.status()["jobs"][-1]["ranks"][0]
         assert (rank["epoch"], rank["step"]) == (3, 5)

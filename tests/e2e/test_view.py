@@ -106,7 +106,14 @@ def test_every_way_to_read(tree: Path, mounted: Path, name: str, tmp_path: Path)
     expected = (tree / "a" / name).read_bytes()
     fd = os.open(mounted / "a" / name, os.O_RDONLY)
     try:
-        for offset, size in ((0, 10), (1, 4095), (4095, 2), (len(expected) - 3, 100), (len(expected), 10), (77, 1 << 20)):
+        for offset, size in (
+            (0, 10),
+            (1, 4095),
+            (4095, 2),
+            (len(expected) - 3, 100),
+            (len(expected), 10),
+            (77, 1 << 20),
+        ):
             assert os.pread(fd, size, offset) == expected[offset : offset + size]
         with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as mapped:
             assert mapped[:] == expected

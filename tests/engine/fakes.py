@@ -189,7 +189,7 @@ async def running(
         pages, runner = FakePages(), InlineRunner(seconds)
         limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
         tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
-        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time)
+        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, lambda pid: 0)
         mount = Mount(engine, pages, source, runner)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:
