@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.manifest import Manifest, clamp_ns, offsets_dtype
 from mlfs.sources.openat import open_beneath
+from mlfs.sources.settle import settled_status
 
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -40,10 +41,6 @@ _POLL_S = 0.1
 _STOP_EVERY = 1024  # entries between two looks at the stop flag
 _PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
-# A directory that changes twice within one tick of the file system's clock keeps its time stamp: a listing made between
-# the two could never be told from a fresh one. So a directory younger than a tick is listed a tick later.
-_TICK_NS = 20_000_000
-_COARSE_TICK_NS = 1_000_000_000
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 # The columns of a row, in the order that `_row` fills them.
@@ -161,20 +158,6 @@ def _row(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-def _settled_status(fd: int) -> os.stat_result:
-    """fstat of a directory, once it is older than a tick of its clock."""
-    status = os.fstat(fd)
-    for _ in range(2):
-        newest = max(status.st_mtime_ns, status.st_ctime_ns)
-        tick = _COARSE_TICK_NS if newest % 1_000_000_000 == 0 else _TICK_NS
-        age = time.time_ns() - newest
-        if not -tick < age < tick:
-            break
-        time.sleep((tick - max(age, 0)) / 1e9)
-        status = os.fstat(fd)
-    return status
-
-
 class Walker:
     """What the threads of one scan share: the root, the counts for the progress display, the stop flag."""
 
@@ -207,7 +190,8 @@ class Walker:
             os.close(fd)
 
     def _read(self, fd: int) -> Listing:
-        own = _row(_settled_status(fd))
+        # Settled, so that a change after this listing gives the directory another time stamp.
+        own = _row(settled_status(fd))
         names: list[bytes] = []
         rows = array.array("q")
         special: dict[bytes, bytes | int] = {}

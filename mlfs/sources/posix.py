@@ -3,9 +3,8 @@
 In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
 Out: what `mlfs.sources.contract` promises. Made by the daemon at start, called from the engine's worker threads.
 
-That a content is whole is known from fstat before and after the read: size, mtime and ctime must be the same. It is as
-good as the file system's clock: two writes within one tick of it, around a read, look like one (Linux 6.13 and later
-stamp a file anew after each stat, so there it cannot happen on local file systems).
+That a content is whole is known from fstat before and after the read: size, mtime and ctime must be the same, and not
+so fresh that a second change could hide behind them (`mlfs.sources.settle`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Final, NoReturn
 from mlfs.manifest import Manifest, clamp_ns
 from mlfs.sources.contract import Fetched, Version
 from mlfs.sources.openat import open_beneath
+from mlfs.sources.settle import settled_status
 
 _RETRIES: Final = 3
 # O_NONBLOCK so that a FIFO that has taken a file's place cannot hang the open; it is taken away again before the read.
@@ -122,7 +122,7 @@ class PosixSource:
             # Somebody holds a write lease on it: wait until it is given back, as any reader does.
             fd = open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
         try:
-            status = os.fstat(fd)
+            status = settled_status(fd)
             if not stat.S_ISREG(status.st_mode):
                 _raise(errno.ESTALE, "no longer a regular file in the source")
             # File systems that keep files on tape answer EAGAIN to a read that may not block.
@@ -151,7 +151,7 @@ class PosixSource:
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
                     return Fetched(data, size, after.st_mtime_ns, after.st_ctime_ns, self._changed(entry, after))
-                before = after
+                before = settled_status(fd)
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
         finally:

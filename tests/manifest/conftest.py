@@ -12,7 +12,7 @@ import pytest
 @pytest.fixture
 def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories are listed at once, however new: the tests that need the wait ask for it."""
-    monkeypatch.setattr("mlfs.scan._TICK_NS", 0)
+    monkeypatch.setattr("mlfs.sources.settle.TICK_NS", 0)
 
 
 @pytest.fixture

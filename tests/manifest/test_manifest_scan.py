@@ -17,6 +17,7 @@ from mlfs import scan as scan_module
 from mlfs.errors import ExitCode, SourceError
 from mlfs.manifest import Manifest
 from mlfs.scan import ScanStopped, scan
+from mlfs.sources import settle
 
 few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -245,8 +246,8 @@ def test_a_directory_that_has_just_changed_is_listed_a_tick_later(
     root: Path, root_fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(scan_module.time, "sleep", slept.append)
-    monkeypatch.setattr(scan_module, "_TICK_NS", 3_600_000_000_000)
+    monkeypatch.setattr(settle.time, "sleep", slept.append)
+    monkeypatch.setattr(settle, "TICK_NS", 3_600_000_000_000)
     (root / "f").touch()
     assert len(scan(root_fd)) == 2
     assert len(slept) == 2  # twice at most, also where the clocks of source and node differ
