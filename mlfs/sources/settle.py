@@ -33,8 +33,11 @@ def settled_status(fd: int) -> os.stat_result:
     """fstat, after a wait of at most `ROUNDS` ticks if the file has just been changed. Raises: OSError."""
     status = os.fstat(fd)
     for _ in range(ROUNDS):
-        # ctime, because nobody can set it; mtime as well, for file systems that keep no ctime of their own.
         now = time.time_ns()
+        # ctime, because nobody can set it; mtime as well, for file systems that keep no ctime of their own.
+        settled = now - max(TICK_NS, COARSE_TICK_NS)
+        if status.st_ctime_ns < settled and status.st_mtime_ns < settled:
+            break  # nearly always, and once for each file fetched: so without the calls below
         wait = _wait_ns(status.st_ctime_ns, now) or _wait_ns(status.st_mtime_ns, now)
         if not wait:
             break
