@@ -7,98 +7,14 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from faulty import FaultySource
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from source_support import Tree, error_of, overwrite
 
-from mlfs.manifest import Manifest
-from mlfs.scan import scan
 from mlfs.sources import openat, posix, settle
 from mlfs.sources.contract import OpenFile, Source
-from mlfs.sources.posix import PosixSource
-
-
-class Tree:
-    """A source directory with its manifest and its source, made after the files are there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        self._manifest: Manifest | None = None
-        self._source: PosixSource | None = None
-
-    @property
-    def manifest(self) -> Manifest:
-        if self._manifest is None:
-            self._manifest = scan(self.fd, workers=1)
-        return self._manifest
-
-    @property
-    def source(self) -> PosixSource:
-        if self._source is None:
-            self._source = PosixSource(self.fd, self.manifest)
-        return self._source
-
-    def add(self, name: str, data: bytes) -> Path:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return path
-
-    def id(self, name: str) -> int:
-        entry = self.manifest.find(os.fsencode(name))
-        assert entry > 0
-        return entry
-
-    def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
-        os.close(self.fd)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    (tmp_path / "source").mkdir()
-    made = Tree(tmp_path / "source")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are read at once, however new."""
-    monkeypatch.setattr(settle, "TICK_NS", 0)
-
-
-@pytest.fixture
-def during_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], None]], None]:
-    """Arms an action that runs after each read of bytes and before the check; it gets the number of the read."""
-    true = posix._pread_all
-
-    def arm(action: Callable[[int], None]) -> None:
-        reads = iter(range(1_000))
-
-        def read_and_act(fd: int, offset: int, size: int) -> bytes | bytearray:
-            data = true(fd, offset, size)
-            action(next(reads))
-            return data
-
-        monkeypatch.setattr(posix, "_pread_all", read_and_act)
-
-    return arm
-
-
-def error_of(call: Callable[..., object], *arguments: object) -> int | None:
-    """The errno that the call fails with, None when it does not fail."""
-    try:
-        call(*arguments)
-    except OSError as error:
-        return error.errno
-    return None
 
 
 def test_it_is_a_source(tree: Tree) -> None:
@@ -151,14 +67,6 @@ def test_a_file_changed_since_the_scan(tree: Tree) -> None:
     opened = tree.source.open(entry)
     assert opened.changed
     opened.close()
-
-
-def overwrite(path: Path, data: bytes, mtime_ns: int) -> None:
-    """In place, with a time stamp that surely differs."""
-    with open(path, "r+b") as file:
-        file.write(data)
-        file.truncate()
-    os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
 @pytest.mark.parametrize("new", [b"B" * 1000, b"B" * 5000, b"B" * 10, b""], ids=["same size", "grown", "cut", "empty"])
@@ -284,96 +192,6 @@ def test_a_write_lease_does_not_fail_the_open(tree: Tree, monkeypatch: pytest.Mo
     monkeypatch.setattr(posix, "open_beneath", leased)
     assert bytes(tree.source.read_whole(entry).data) == b"x"
     assert flags_seen == [os.O_NONBLOCK, 0]
-
-
-# -- ranges
-
-
-def test_ranges_beyond_4_gib(tree: Tree) -> None:
-    size = (4 << 30) + 100
-    with open(tree.path / "big", "wb") as file:
-        file.seek((4 << 30) - 3)
-        file.write(b"across!")
-        file.truncate(size)
-    opened = tree.source.open(tree.id("big"))
-    assert opened.version.size == size
-    assert opened.read((4 << 30) - 3, 7) == b"across!"
-    assert opened.read(size - 10, 100) == bytes(10)
-    assert opened.read(size, 10) == opened.read(1 << 62, 10) == opened.read(0, 0) == b""
-    opened.close()
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=300), ranges=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400))))
-def test_ranges_are_slices(no_tick: None, tmp_path: Path, data: bytes, ranges: list[tuple[int, int]]) -> None:
-    (tmp_path / "f").write_bytes(data)
-    fd = os.open(tmp_path, os.O_RDONLY)
-    manifest = scan(fd, workers=1)
-    source = PosixSource(fd, manifest)
-    opened = source.open(manifest.find(b"f"))
-    for offset, size in ranges:
-        assert opened.read(offset, size) == data[offset : offset + size]
-    assert source.bytes_read == sum(len(data[offset : offset + size]) for offset, size in ranges)
-    opened.close()
-    source.close()
-    os.close(fd)
-
-
-@pytest.mark.parametrize("new", [b"B" * 1000, b"B" * 5000, b"B" * 10], ids=["same size", "grown", "cut"])
-def test_an_open_file_written_in_place_is_stale(tree: Tree, new: bytes) -> None:
-    path = tree.add("f", b"A" * 1000)
-    opened = tree.source.open(tree.id("f"))
-    assert opened.read(0, 10) == b"A" * 10
-    overwrite(path, new, 7)
-    for _ in range(2):
-        assert error_of(opened.read, 0, 10) == errno.ESTALE
-    opened.close()
-    again = tree.source.open(tree.id("f"))
-    assert again.read(0, 9999) == new
-    assert again.changed
-    again.close()
-
-
-def test_an_open_file_changed_during_the_read_is_stale(
-    tree: Tree, during_read: Callable[[Callable[[int], None]], None]
-) -> None:
-    path = tree.add("f", b"A" * 1000)
-    opened = tree.source.open(tree.id("f"))
-    during_read(lambda number: overwrite(path, b"B" * 1000, 7))
-    assert error_of(opened.read, 0, 10) == errno.ESTALE
-    opened.close()
-
-
-def test_an_open_file_goes_on_when_it_is_replaced_renamed_or_removed(tree: Tree) -> None:
-    path = tree.add("f", b"A" * 100)
-    opened = tree.source.open(tree.id("f"))
-    os.replace(tree.add("new", b"B" * 100), path)
-    assert opened.read(0, 100) == b"A" * 100
-    path.unlink()
-    assert opened.read(50, 100) == b"A" * 50
-    assert opened.version == (100, opened.version.mtime_ns, os.fstat(opened.fd).st_ino)
-    opened.close()
-
-
-def test_an_open_file_goes_on_after_chmod(tree: Tree) -> None:
-    path = tree.add("f", b"A" * 100)
-    opened = tree.source.open(tree.id("f"))
-    path.chmod(0o400)
-    assert opened.read(0, 100) == b"A" * 100
-    opened.close()
-
-
-def test_after_close(tree: Tree) -> None:
-    tree.add("f", b"A")
-    opened = tree.source.open(tree.id("f"))
-    opened.close()
-    opened.close()
-    assert error_of(opened.read, 0, 1) == errno.EBADF
-    entry = tree.id("f")
-    tree.source.close()
-    tree.source.close()
-    assert error_of(tree.source.read_whole, entry) == errno.EBADF
-    os.fstat(tree.fd)  # the caller's own descriptor lives on
 
 
 # -- the rest
