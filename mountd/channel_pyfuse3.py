@@ -222,7 +222,7 @@ class Operations(pyfuse3.Operations):
     async def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
         self.requests["other"] += 1
         with trio.move_on_after(STATFS_S):  # a source that hangs must not hang df, nor those who look whether we live
-            self._below = await trio.to_thread.run_sync(self.handlers.statvfs, abandon_on_cancel=True)
+            self._below = await self.handlers.statvfs()
         below = self._below
         data = pyfuse3.StatvfsData()
         if below is None:

@@ -51,7 +51,10 @@ Report = Callable[[dict[str, object]], None]
 
 LARGEST_LMDB_SAMPLE_BYTES = 256 << 10
 SWITCH_INTERVAL_S = 0.0005
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 STOP_PATIENCE_S = 10.0
+STOP_RETRY_S = 0.2
+DETACHED_PATIENCE_S = 1.0
 READAHEAD_KB = 1024
 DEMAND_THREADS = 64
 READ_THREADS = 32
@@ -70,10 +73,11 @@ def serve(config: MountConfig, report: Report) -> int:
         manifest, how = _manifest(config, source_fd, report)
         tiers = _tiers(config, cleanup)
         source = PosixSource(source_fd, manifest)
-        runtime.write(config.mountpoint, config.source, config.log_file)
-        cleanup.callback(runtime.remove, config.mountpoint, os.getpid())
         outside = files_behind(b"/proc/self/fd/%d" % source_fd)
-        return trio.run(_Service(config, manifest, source, tiers, outside, how, report).run)
+        service = _Service(config, manifest, source, tiers, outside, how, report)
+        for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
+            cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
+        return trio.run(service.run)
 
 
 def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, str]:
@@ -126,25 +130,33 @@ class _Service:
         self.how = how
         self.report = report
         self.channel = Pyfuse3Channel()
-        self.gone = False
-        self.device = ""
+        self.mounted: mounts.MountEntry | None = None
+        self.told_to_stop = False
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
         engine = self._make_engine()
-        self._mount(engine)
+        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
+        try:
+            self._mount(engine)
+            await self._serve(engine)
+        finally:
+            runtime.remove(self.config.mountpoint, os.getpid())
+        return ExitCode.OK
+
+    async def _serve(self, engine: Engine) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
-                nursery.start_soon(self._stop_on_signal, engine)
+                nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
-                self.gone = True
                 nursery.cancel_scope.cancel()
         finally:
-            self.channel.close(unmount=not self.gone and self._is_mounted())
+            # Still there after a second signal, a failure of ours, or an aborted connection.
+            self._detach()
+            self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
-        return ExitCode.OK
 
     def _make_engine(self) -> Engine:
         config = self.config
@@ -171,14 +183,14 @@ class _Service:
                 "see the lines above, or try `fusermount3 --version` and `ls -l /dev/fuse`",
                 ExitCode.MOUNT_POINT,
             ) from error
-        mounted = mounts.mount_at(self.config.mountpoint)
-        self.device = mounted.device if mounted else ""
+        self.mounted = mounts.mount_at(self.config.mountpoint)
 
     async def _announce(self) -> None:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
         await trio.to_thread.run_sync(os.stat, mountpoint + b"/.mlfs/status", abandon_on_cancel=True)
-        _raise_readahead(mountpoint)
+        if self.mounted is not None:
+            _raise_readahead(self.mounted.device)
         gc.collect()
         gc.freeze()  # what exists now lives as long as the mount: no collection needs to look at it again
         self.report(
@@ -193,44 +205,52 @@ class _Service:
         )
         log.info("serving %s at %s", self.config.source, self.config.mountpoint)
 
-    async def _stop_on_signal(self, engine: Engine) -> None:
-        """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then detach."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for number in signals:
-                log.info("%s: stopping", signal.Signals(number).name)
-                engine.stop_prefetching(True)
-                break
-            with trio.move_on_after(STOP_PATIENCE_S):
-                while not await trio.to_thread.run_sync(self._unmounted):
-                    await self._say_who_reads()
-                    await trio.sleep(0.2)
-                await trio.sleep_forever()  # the channel notices that the mount is gone
+    async def _stop_on_signal(self, engine: Engine, serving: trio.CancelScope) -> None:
+        """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then unmount. A second one does not wait."""
+        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+            if not self.told_to_stop:
+                log.info("%s: stopping", signal.Signals(await anext(signals)).name)
+            engine.stop_prefetching(True)
+            with trio.move_on_after(STOP_PATIENCE_S) as patience:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._let_readers_finish, engine, patience)
+                    log.info("%s: not waiting for readers", signal.Signals(await anext(signals)).name)
+                    patience.cancel()
             log.warning("detaching with files still open")
-            self.channel.stop()
+            serving.cancel()
+            await trio.sleep_forever()  # further signals are not to cut short what is cleaned up now
+
+    async def _let_readers_finish(self, engine: Engine, patience: trio.CancelScope) -> None:
+        told: list[mounts.User] = []
+        while not await engine.runner.run("stop", self._unmounted):
+            users = await engine.runner.run("stop", mounts.users_of, self.config.mountpoint, {os.getpid()})
+            for pid, name, what in users if users != told else ():
+                log.info("in use by %d (%s): %s", pid, name, what)
+            told = users
+            await trio.sleep(STOP_RETRY_S)
+        # The channel notices that the mount is gone; but not while files are open on one that somebody has detached.
+        await trio.sleep(DETACHED_PATIENCE_S)
+        patience.cancel()
 
     def _unmounted(self) -> bool:
         """Unmount; whether the mount is gone now, by us or by somebody else."""
+        return mounts.unmount(self.config.mountpoint, self.mounted)
+
+    def _detach(self) -> None:
         try:
-            return not self._is_mounted() or mounts.unmount(self.config.mountpoint)
+            if self.mounted is not None:
+                mounts.detach(self.config.mountpoint, self.mounted)
         except MlfsError as error:
-            if error.exit_code == ExitCode.NOT_MOUNTED:
-                return True
-            raise
+            log.error("the mount stays behind: %s", error)
 
-    def _is_mounted(self) -> bool:
-        """Whether what is mounted at our path is we: below us may be the source's own mount, and that is not ours."""
-        there = mounts.mount_at(self.config.mountpoint)
-        return there is not None and there.is_mlfs and there.device == self.device
-
-    async def _say_who_reads(self) -> None:
-        for pid, name, what in await trio.to_thread.run_sync(mounts.users_of, self.config.mountpoint, {os.getpid()}):
-            log.info("in use by %d (%s): %s", pid, name, what)
+    def note_signal(self, _number: int, _frame: object) -> None:
+        """A signal before we listen to them in the loop, or after."""
+        self.told_to_stop = True
 
 
-def _raise_readahead(mountpoint: bytes) -> None:
+def _raise_readahead(device: str) -> None:
     """Large files read by ranges profit from longer requests. Only root may ask for it; it is no failure otherwise."""
-    device = os.stat(mountpoint).st_dev
-    path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    path = f"/sys/class/bdi/{device}/read_ahead_kb"
     try:
         with open(path, "w") as setting:
             setting.write(str(READAHEAD_KB))

@@ -162,6 +162,6 @@ class Handlers:
         else:
             self.engine.released(entry_of_handle(handle))
 
-    def statvfs(self) -> os.statvfs_result:
-        """Sizes of the source file system (blocking)."""
-        return self.engine.source.statvfs()
+    async def statvfs(self) -> os.statvfs_result:
+        """Sizes of the source file system. May hang as long as that does; whoever gives up leaves a thread of few."""
+        return await self.engine.runner.run("statvfs", self.engine.source.statvfs)

@@ -204,13 +204,35 @@ def is_dead(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
     return probe(path, timeout_s) is Health.DEAD
 
 
-def unmount(path: str) -> bool:
-    """Unmount the topmost mount at `path`. True: done; False: busy. Raises MlfsError when it may not or cannot be."""
-    return _unmount(path, lazy=False)
+def unmount(path: str, only: MountEntry | None = None) -> bool:
+    """Unmount the topmost mount at `path`. True: done; False: busy. Raises MlfsError when it may not or cannot be.
+
+    With `only` that mount and no other: True also when it is gone already. A daemon and `mlfs unmount` may both try:
+    what lies below the mount that the first of them took away (the source's own, say) is not for the second.
+    """
+    if only is not None:
+        entries = mount_table()
+        if only not in entries:
+            return True
+        if topmost(entries, only.mountpoint) != only:
+            return False  # somebody has mounted something over it
+    try:
+        return _unmount(path, lazy=False)
+    except MlfsError:
+        if only is not None and only not in mount_table():
+            return True
+        raise
 
 
-def detach(path: str) -> None:
-    """Take the topmost mount at `path` out of the tree at once; it ends when its last user lets go."""
+def detach(path: str, only: MountEntry | None = None) -> None:
+    """Take the topmost mount at `path` out of the tree at once; it ends when its last user lets go.
+
+    With `only` that mount and no other, and it is no error when it is gone already.
+    """
+    if only is not None and only not in mount_table():
+        return
+    if only is not None and topmost(mount_table(), only.mountpoint) != only:
+        raise MlfsError(f"something else is mounted over {path}", f"umount {path}", ExitCode.MOUNT_POINT)
     if not _unmount(path, lazy=True):
         raise MlfsError(f"{path} is busy and could not be detached", f"try: fusermount3 -u -z {path}")
 

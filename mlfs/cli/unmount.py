@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mlfs.errors import ExitCode, MlfsError
 
 if TYPE_CHECKING:
-    from mountd.mounts import User
+    from mountd.mounts import MountEntry, User
     from mountd.runtime import Record
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
     drained = not hung and _control(mountpoint, "drain")
     try:
-        done = mounts.unmount(mountpoint) or (not args.force and _wait_for_users(mountpoint, timeout_s, daemon))
+        done = mounts.unmount(mountpoint, entry) or (not args.force and _wait_for_users(entry, timeout_s, daemon))
         if not done and not args.force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
             _control(mountpoint, "resume")
         raise
     if not done:
-        mounts.detach(mountpoint)
+        mounts.detach(mountpoint, entry)
     _see_off(mountpoint, daemon, force=args.force)
     print(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on"))
     return ExitCode.OK
@@ -168,10 +168,11 @@ def _control(mountpoint: str, op: str) -> bool:
     return True
 
 
-def _wait_for_users(mountpoint: str, timeout_s: float, daemon: Record | None) -> bool:
+def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) -> bool:
     """Try again until the mount can go, telling who holds it whenever that changes. False: time is up."""
     from mountd import mounts
 
+    mountpoint = entry.mountpoint
     deadline, told = time.monotonic() + timeout_s, ""
     looked = 0.0
     while time.monotonic() < deadline:
@@ -182,7 +183,7 @@ def _wait_for_users(mountpoint: str, timeout_s: float, daemon: Record | None) ->
                 _say(f"{mountpoint} is in use by {now}; waiting")
                 told = now
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
-        if mounts.unmount(mountpoint):
+        if mounts.unmount(mountpoint, entry):
             return True
     return False
 

@@ -179,9 +179,14 @@ class Demand:
     async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         """Bytes of an entry whose page the kernel does not have (any more)."""
         self._check_generation(entry, generation)
-        if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
-            return await self._read_range(entry, generation, offset, size)
-        data = await self._hot_bytes_of(entry, generation)
+        try:
+            if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
+                return await self._read_range(entry, generation, offset, size)
+            data = await self._hot_bytes_of(entry, generation)
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                self.staging.forget(entry)  # or the next open would find it in place, too
+            raise
         return memoryview(data)[offset : offset + size]
 
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:

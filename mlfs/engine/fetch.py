@@ -167,11 +167,11 @@ class Fetcher:
             staged = self.push(entry, generation, 0, held.data)
             return held._replace(staged=staged, data=held.data if keep_data else None)
         fetched = self.source.read_whole(entry)
+        if self.manifest.generation_view[entry] != generation:
+            return None  # a change was noticed meanwhile: what was read may be older than it
         if fetched.changed:
             self._replace(entry, fetched.size, fetched.mtime_ns, fetched.ctime_ns)
             generation = self.manifest.generation_view[entry]
-        elif self.manifest.generation_view[entry] != generation:
-            return None
         self.table.verified[entry] = 1
         version = Version(len(fetched.data), fetched.mtime_ns)
         staged = self.push(entry, generation, 0, fetched.data)

@@ -121,6 +121,11 @@ class Staging:
         self.table.move(entry, state)
         return True
 
+    def forget(self, entry: int) -> None:
+        """What is in place turned out to be of the past: the next open fetches it."""
+        if self.table.state[entry] in (State.STAGED, State.RECENT):
+            self._drop(entry)
+
     def _drop(self, entry: int) -> None:
         self.table.move(entry, State.DROPPING)
         self._drop_claims[entry] = True
