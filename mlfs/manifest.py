@@ -14,6 +14,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -145,6 +146,12 @@ class Manifest:
         """The entry's own name; b"" for the root. IndexError for an id out of range."""
         offsets = self._offset_view
         return self._name_bytes[offsets[entry] : offsets[entry + 1]]
+
+    def names_of(self, first: int, last: int) -> list[bytes]:
+        """The own names of the entries first .. last - 1, in less time than `name` takes for each."""
+        offsets = self.name_offset[first : last + 1].tolist()
+        names = self._name_bytes
+        return [names[start:end] for start, end in pairwise(offsets)]
 
     def path(self, entry: int) -> bytes:
         """The path relative to the root, b"" for the root. It may be longer than PATH_MAX."""

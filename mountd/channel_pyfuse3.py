@@ -23,7 +23,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext
 
 from mlfs.engine.pagecache import Buffer
-from mountd.handlers import Attributes, Handlers
+from mountd.handlers import Attributes, Handlers, Kind, kind_of
 from mountd.inodes import FIRST_VIRTUAL
 
 log = logging.getLogger("mlfs.channel")
@@ -32,6 +32,7 @@ FROZEN_S = 365 * 86400.0
 REQUESTS_A_TURN = 64
 LINGER_S = 0.0003
 STATFS_S = 1.0
+IDLE_TASKS = 16  # tasks that wait for requests are kept: making and ending one for each demand read is dear
 
 
 class _TurnLock:
@@ -105,23 +106,26 @@ def _fuse_error(error: Exception) -> FUSEError:
 
 
 def _fill(target: EntryAttributes, attributes: Attributes) -> EntryAttributes:
-    timeout = FROZEN_S if attributes.frozen else 0.0
     target.st_ino = attributes.inode
-    target.generation = 0
-    target.entry_timeout = timeout
-    target.attr_timeout = timeout
-    target.st_mode = cast(Any, attributes.mode)
-    target.st_nlink = attributes.nlink
-    target.st_uid = attributes.uid
-    target.st_gid = attributes.gid
-    target.st_rdev = attributes.rdev
+    _fill_kind(target, kind_of(attributes))
     target.st_size = attributes.size
-    target.st_blksize = 4096
     target.st_blocks = -(-attributes.size // 512)
     target.st_atime_ns = attributes.mtime_ns
     target.st_mtime_ns = attributes.mtime_ns
     target.st_ctime_ns = attributes.ctime_ns
     return target
+
+
+def _fill_kind(target: EntryAttributes, kind: Kind) -> None:
+    mode, nlink, uid, gid, rdev, frozen = kind
+    target.generation = 0
+    target.entry_timeout = target.attr_timeout = FROZEN_S if frozen else 0.0
+    target.st_mode = cast(Any, mode)
+    target.st_nlink = nlink
+    target.st_uid = uid
+    target.st_gid = gid
+    target.st_rdev = rdev
+    target.st_blksize = 4096
 
 
 class Operations(pyfuse3.Operations):
@@ -173,11 +177,24 @@ class Operations(pyfuse3.Operations):
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         self.requests["readdir"] += 1
-        attributes = EntryAttributes()
-        attributes_of = self.handlers.attributes
-        for name, inode, following in self.handlers.directory(fh, start_id):
-            _fill(attributes, attributes_of(inode))
-            if not pyfuse3.readdir_reply(token, cast(Any, name), attributes, following):
+        entry = EntryAttributes()
+        reply: Any = pyfuse3.readdir_reply
+        # A value that is the one of the entry before stays where it is: each setter costs, the times most of all.
+        last_kind: Kind | None = None
+        last_size = last_mtime_ns = last_ctime_ns = -1
+        for name, following, inode, kind, size, mtime_ns, ctime_ns in self.handlers.directory(fh, start_id):
+            entry.st_ino = inode
+            if kind != last_kind:
+                _fill_kind(entry, kind)
+                last_kind = kind
+            if size != last_size:
+                entry.st_size, entry.st_blocks = size, -(-size // 512)
+                last_size = size
+            if mtime_ns != last_mtime_ns:
+                entry.st_mtime_ns = entry.st_atime_ns = last_mtime_ns = mtime_ns
+            if ctime_ns != last_ctime_ns:
+                entry.st_ctime_ns = last_ctime_ns = ctime_ns
+            if not reply(token, name, entry, following):
                 break
 
     async def releasedir(self, fh: FileHandleT) -> None:
@@ -272,7 +289,7 @@ class Pyfuse3Channel:
 
     async def serve(self) -> None:
         """Answer requests until the mount goes away or `stop`."""
-        await pyfuse3.main(min_tasks=1, max_tasks=256)
+        await pyfuse3.main(min_tasks=IDLE_TASKS, max_tasks=256)
 
     def stop(self) -> None:
         """Make `serve` return (call on the loop)."""

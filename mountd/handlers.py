@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from itertools import count, repeat
 from typing import NamedTuple
 
 from mlfs.engine.demand import FIRST_LARGE_HANDLE
@@ -27,7 +28,14 @@ from mountd.inodes import (
 )
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
+LISTED_AT_ONCE = 256
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
+
+
+Kind = tuple[int, int, int, int, int, bool]
+"""mode, nlink, uid, gid, rdev, frozen: what many files of a directory have in common."""
+Listed = tuple[bytes, int, int, Kind, int, int, int]
+"""An entry of a directory: its name, the position behind it, its inode, kind, size, mtime_ns, ctime_ns."""
 
 
 class Attributes(NamedTuple):
@@ -50,6 +58,11 @@ class Opened(NamedTuple):
 
     handle: int
     direct: bool
+
+
+def kind_of(a: Attributes) -> Kind:
+    """The part of an entry's attributes that stands in its `Kind`."""
+    return a.mode, a.nlink, a.uid, a.gid, a.rdev, a.frozen
 
 
 class Handlers:
@@ -100,21 +113,35 @@ class Handlers:
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
-    def directory(self, inode: int, start: int) -> Iterator[tuple[bytes, int, int]]:
-        """Entries of a directory from position `start`: (name, inode, next position). The order never changes."""
+    def directory(self, inode: int, start: int) -> Iterator[Listed]:
+        """Entries of a directory from position `start`. The order never changes."""
         if inode >= FIRST_VIRTUAL:
             for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
-                yield name, child, position + 1
+                a = self.attributes(child)
+                yield name, position + 1, child, kind_of(a), a.size, a.mtime_ns, a.ctime_ns
             return
-        children = self.manifest.children(entry_of(inode))
-        name_of = self.manifest.name
-        hide = inode == ROOT_INODE
-        for position in range(start, len(children)):
-            entry = children[position]
-            name = name_of(entry)
-            if hide and name == CONTROL_DIRECTORY:
-                continue
-            yield name, entry + 1, position + 1
+        rows = self._listed(entry_of(inode), start)
+        yield from (row for row in rows if row[0] != CONTROL_DIRECTORY) if inode == ROOT_INODE else rows
+
+    def _listed(self, directory: int, start: int) -> Iterator[Listed]:
+        """A directory of the manifest, as plain tuples in the order of `Listed`.
+
+        `ls -R` asks for every file of the data set: so whole columns are turned into Python's numbers at a time, and
+        no object is made for an entry.
+        """
+        m = self.manifest
+        children = m.children(directory)
+        for first in range(children.start + start, children.stop, LISTED_AT_ONCE):
+            last = min(first + LISTED_AT_ONCE, children.stop)
+            rdev = map(m.rdev, range(first, last)) if len(m.device) else repeat(0)
+            kinds = zip(
+                m.mode[first:last].tolist(), m.nlink[first:last].tolist(), m.uid[first:last].tolist(), m.gid[first:last].tolist(), rdev,
+                repeat(True),
+            )  # fmt: skip
+            yield from zip(
+                m.names_of(first, last), count(first - children.start + 1), count(inode_of(first)), kinds,
+                m.size[first:last].tolist(), m.mtime_ns[first:last].tolist(), m.ctime_ns[first:last].tolist(),
+            )  # fmt: skip
 
     # -- files
 

@@ -29,7 +29,8 @@ from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
 
-EVENTS_DELAY_S = 0.002
+EVENTS_DELAY_S = 0.01
+KEEP_DELAY_S = 0.02
 EVENTS_A_TURN = 512
 MOST_KEEPING_BYTES = 64 << 20
 FIND_CHUNK = 4096
@@ -278,6 +279,7 @@ class Engine:
         while True:
             await self._keep_wanted.wait()
             self._keep_wanted = trio.Event()
+            await trio.sleep(KEEP_DELAY_S)  # a hop to a thread costs more than keeping a sample: collect some
             batch, self._to_keep = self._to_keep, []
             await self.runner.run("keep", self._keep_batch, batch)
             self._keeping_bytes -= sum(fetched.size_bytes for fetched in batch)

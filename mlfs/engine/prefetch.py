@@ -213,14 +213,14 @@ class Prefetcher:
                 await queue.parked.park()
                 continue
             queue.working += 1
-            done, seconds = await self.runner.run(queue.pool, self._fetch_batch, batch)
+            done, wall_s, cpu_s = await self.runner.run(queue.pool, self._fetch_batch, batch)
             queue.working -= 1
             if done:
-                queue.sample_s += 0.2 * (seconds / len(done) - queue.sample_s)
+                queue.sample_s += 0.2 * (wall_s / len(done) - queue.sample_s)
             for item, fetched in done:
                 self._finish(item, fetched)
             if queue.items:
-                queue.governor.done(len(done), self._clock())
+                queue.governor.done(len(done), wall_s, cpu_s, self._clock())
                 queue.call_lanes()
             else:
                 queue.governor.idle()
@@ -245,10 +245,13 @@ class Prefetcher:
             item.job.count_pfs(item.epoch, fetched.size_bytes)
         self.staging.finish(item.entry, fetched)
 
-    def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], float]:
-        """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it."""
+    def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], float, float]:
+        """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it.
+
+        Returns what was done, the seconds it took, and how many of them this thread computed.
+        """
         done = []
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.thread_time()
         for item in batch:
             if not self.claim(item.entry):
                 continue
@@ -262,4 +265,4 @@ class Prefetcher:
             if fetched.route == "pfs" and fetched.data is not None and fetched.version is not None:
                 self.fetcher.keep(item.entry, fetched.version, fetched.data)
             done.append((item, light))
-        return done, time.perf_counter() - began
+        return done, time.perf_counter() - began, time.thread_time() - cpu_began
