@@ -14,7 +14,7 @@ import logging
 import os
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext
 
 from mlfs.engine.pagecache import Buffer
-from mountd.handlers import Attributes, Handlers, Kind, kind_of
+from mountd.handlers import Attributes, Handlers, Kind, Listed, kind_of
 from mountd.inodes import FIRST_VIRTUAL
 
 log = logging.getLogger("mlfs.channel")
@@ -128,6 +128,31 @@ def _fill_kind(target: EntryAttributes, kind: Kind) -> None:
     target.st_blksize = 4096
 
 
+def _list(rows: Iterator[Listed], token: ReaddirToken) -> None:
+    """Reply with entries of a directory until the request's buffer is full.
+
+    A value that is the one of the entry before stays where it is: each setter costs, the times most of all.
+    """
+    entry = EntryAttributes()
+    reply: Any = pyfuse3.readdir_reply
+    last_kind: Kind | None = None
+    last_size = last_mtime_ns = last_ctime_ns = -1
+    for name, following, inode, kind, size, mtime_ns, ctime_ns in rows:
+        entry.st_ino = inode
+        if kind != last_kind:
+            _fill_kind(entry, kind)
+            last_kind = kind
+        if size != last_size:
+            entry.st_size, entry.st_blocks = size, -(-size // 512)
+            last_size = size
+        if mtime_ns != last_mtime_ns:
+            entry.st_mtime_ns = entry.st_atime_ns = last_mtime_ns = mtime_ns
+        if ctime_ns != last_ctime_ns:
+            entry.st_ctime_ns = last_ctime_ns = ctime_ns
+        if not reply(token, name, entry, following):
+            return
+
+
 class Operations(pyfuse3.Operations):
     """pyfuse3's side of the handlers. `requests` counts what the kernel asked, by kind."""
 
@@ -177,25 +202,10 @@ class Operations(pyfuse3.Operations):
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         self.requests["readdir"] += 1
-        entry = EntryAttributes()
-        reply: Any = pyfuse3.readdir_reply
-        # A value that is the one of the entry before stays where it is: each setter costs, the times most of all.
-        last_kind: Kind | None = None
-        last_size = last_mtime_ns = last_ctime_ns = -1
-        for name, following, inode, kind, size, mtime_ns, ctime_ns in self.handlers.directory(fh, start_id):
-            entry.st_ino = inode
-            if kind != last_kind:
-                _fill_kind(entry, kind)
-                last_kind = kind
-            if size != last_size:
-                entry.st_size, entry.st_blocks = size, -(-size // 512)
-                last_size = size
-            if mtime_ns != last_mtime_ns:
-                entry.st_mtime_ns = entry.st_atime_ns = last_mtime_ns = mtime_ns
-            if ctime_ns != last_ctime_ns:
-                entry.st_ctime_ns = last_ctime_ns = ctime_ns
-            if not reply(token, name, entry, following):
-                break
+        try:
+            _list(self.handlers.directory(fh, start_id), token)
+        except Exception as error:
+            raise _fuse_error(error) from None
 
     async def releasedir(self, fh: FileHandleT) -> None:
         self.requests["other"] += 1

@@ -116,12 +116,14 @@ class Handlers:
     def directory(self, inode: int, start: int) -> Iterator[Listed]:
         """Entries of a directory from position `start`. The order never changes."""
         if inode >= FIRST_VIRTUAL:
-            for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
-                a = self.attributes(child)
-                yield name, position + 1, child, kind_of(a), a.size, a.mtime_ns, a.ctime_ns
-            return
+            return self._listed_virtual(inode, start)
         rows = self._listed(entry_of(inode), start)
-        yield from (row for row in rows if row[0] != CONTROL_DIRECTORY) if inode == ROOT_INODE else rows
+        return (row for row in rows if row[0] != CONTROL_DIRECTORY) if inode == ROOT_INODE else rows
+
+    def _listed_virtual(self, inode: int, start: int) -> Iterator[Listed]:
+        for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
+            a = self.attributes(child)
+            yield name, position + 1, child, kind_of(a), a.size, a.mtime_ns, a.ctime_ns
 
     def _listed(self, directory: int, start: int) -> Iterator[Listed]:
         """A directory of the manifest, as plain tuples in the order of `Listed`.
@@ -135,8 +137,8 @@ class Handlers:
             last = min(first + LISTED_AT_ONCE, children.stop)
             rdev = map(m.rdev, range(first, last)) if len(m.device) else repeat(0)
             kinds = zip(
-                m.mode[first:last].tolist(), m.nlink[first:last].tolist(), m.uid[first:last].tolist(), m.gid[first:last].tolist(), rdev,
-                repeat(True),
+                m.mode[first:last].tolist(), m.nlink[first:last].tolist(), m.uid[first:last].tolist(),
+                m.gid[first:last].tolist(), rdev, repeat(True),
             )  # fmt: skip
             yield from zip(
                 m.names_of(first, last), count(first - children.start + 1), count(inode_of(first)), kinds,
