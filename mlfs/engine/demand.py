@@ -133,7 +133,8 @@ class Demand:
     async def _fetch(self, entry: int) -> None:
         """Fetch with the reader waiting; the entry is ABSENT or a claimed FETCHING."""
         if self.table.state[entry] != State.FETCHING:
-            self.table.move(entry, State.FETCHING)
+            self.staging.make_room(self.table.footprint(entry))
+            self.table.move(entry, State.FETCHING)  # a reader waits: what is still being dropped is not waited for
         fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
         try:
             fetched = await self._twice("demand", self.fetcher.fetch, entry, True)

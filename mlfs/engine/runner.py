@@ -74,7 +74,7 @@ class _Pool:
             job = self.jobs.get()
             try:
                 job.result = job.call(*job.args)
-            except BaseException as error:  # noqa: BLE001 - handed to the task that waits
+            except BaseException as error:  # handed to the task that waits
                 job.error = error
             self._finished(job)
             del job

@@ -59,19 +59,21 @@ def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Pat
 def test_pfs_bytes_meet_the_bound_when_the_data_does_not_fit(images: Path) -> None:
     total = sum(p.stat().st_size for p in images.glob("*/*"))
     ram = total // 2
-    with SlowSource(images, open_latency="1ms", bandwidth="200M") as slow:
-        with MlfsMount(slow.path, "--ram", str(ram), "--staging", "2M") as mount:
-            mount.register(seed=1, epochs=3, batch_size=8)
-            train(mount.path, ranks=1, workers=2, epochs=3, batch_size=8, seed=1)
-            until(lambda: mount.status()["jobs"][0]["state"] == "finished")
-            status = mount.status()
-            by_epoch = status["jobs"][0]["pfs_bytes_by_epoch"]
-            assert by_epoch["0"] == total
-            slack = FILES * 4096 + 2 * 60_000  # whole pages are accounted, and the last sample may not fit
-            for epoch in ("1", "2"):
-                assert total - ram - (2 << 20) <= by_epoch[epoch] <= total - ram + slack
-            assert status["tiers"][0]["used_bytes"] <= ram
-            assert slow.counts()["opens"] == status["fetches"]["pfs"]["count"]
+    with (
+        SlowSource(images, open_latency="1ms", bandwidth="200M") as slow,
+        MlfsMount(slow.path, "--ram", str(ram), "--staging", "2M") as mount,
+    ):
+        mount.register(seed=1, epochs=3, batch_size=8)
+        train(mount.path, ranks=1, workers=2, epochs=3, batch_size=8, seed=1)
+        until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        status = mount.status()
+        by_epoch = status["jobs"][0]["pfs_bytes_by_epoch"]
+        assert by_epoch["0"] == total
+        slack = FILES * 4096 + 2 * 60_000  # whole pages are accounted, and the last sample may not fit
+        for epoch in ("1", "2"):
+            assert total - ram - (2 << 20) <= by_epoch[epoch] <= total - ram + slack
+        assert status["tiers"][0]["used_bytes"] <= ram
+        assert slow.counts()["opens"] == status["fetches"]["pfs"]["count"]
 
 
 def test_a_wrong_seed_is_said_in_plain_words_and_costs_no_read(images: Path) -> None:

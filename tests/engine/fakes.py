@@ -196,3 +196,4 @@ async def running(
             nursery.start_soon(engine.run)
             yield mount
             nursery.cancel_scope.cancel()
+        tiers[0].tier.close()

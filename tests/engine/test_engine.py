@@ -250,6 +250,7 @@ def test_a_wrong_prediction_stops_the_guessing_and_reads_go_on(tmp_path: Path) -
             assert mount.engine.staging.linger
             check_budgets(mount)
             await train(mount, real[:1])
+            await trio.sleep(1)
             assert mount.engine.table.window_bytes <= 40 * cost
             assert sum(mount.engine.table.pending) == 0
 
