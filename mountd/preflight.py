@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from mlfs.config import CacheDir, MountConfig
 from mlfs.errors import CacheError, ExitCode, MlfsError, SourceError
+from mlfs.tiers.catalogue import source_path
 from mountd import mounts, runtime
 from mountd.mounts import Health
 
@@ -177,14 +178,14 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def _check_cache_dirs(config: MountConfig) -> None:
-    seen: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()  # one directory may serve both kinds, but a store has one size
     for kind, dirs in (("ssd", config.ssd), ("lmdb", config.lmdb)):
         for cache in dirs:
             resolved = mounts.resolve(cache.path)
-            if resolved in seen:
-                message = f"cache directory {cache.path} is given twice (--{seen[resolved]}, --{kind})"
+            if (kind, resolved) in seen:
+                message = f"cache directory {cache.path} is given twice (--{kind})"
                 raise CacheError(message, "give each directory once, with the size of both")
-            seen[resolved] = kind
+            seen.add((kind, resolved))
             _check_cache_dir(kind, cache, resolved, config)
 
 
@@ -195,7 +196,8 @@ def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountCon
             raise CacheError(f"{name} is inside {what}", "give a directory on a local disk")
     parent = os.path.dirname(resolved)
     if os.path.isdir(resolved):
-        if not os.access(resolved, os.R_OK | os.W_OK | os.X_OK):
+        holds_copies = os.access(source_path(resolved, config.source), os.R_OK | os.X_OK)  # then it is read
+        if not holds_copies and not os.access(resolved, os.R_OK | os.W_OK | os.X_OK):
             raise CacheError(f"{name} is not writable", "chmod or remount it, or give another directory")
     elif os.path.lexists(resolved):
         raise CacheError(f"{name} is not a directory", "give a directory")

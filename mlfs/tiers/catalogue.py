@@ -45,6 +45,11 @@ def source_hash(source_id: bytes | str) -> str:
     return xxhash.xxh3_128_hexdigest(os.fsencode(source_id))
 
 
+def source_path(directory: str, source_id: bytes | str) -> str:
+    """The directory of a source's copies below a cache directory."""
+    return os.path.join(directory, FORMAT_DIR, source_hash(source_id))
+
+
 def key_digest(key: bytes) -> bytes:
     """The 16 bytes that stand for a sample's key in names and LMDB keys; the whole key is stored beside the data."""
     return xxhash.xxh3_128_digest(key)
@@ -87,7 +92,7 @@ def claim(directory: str, source_id: bytes | str, kind: Kind) -> Claim:
     A directory that cannot be written but holds this source's directory is claimed read-only.
     Raises CacheError when it cannot be used or another process uses it.
     """
-    path = os.path.join(directory, FORMAT_DIR, source_hash(source_id))
+    path = source_path(directory, source_id)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         lock_fd: int | None = lock(path, kind)

@@ -78,7 +78,7 @@ def test_bad_cache_directories(config: MountConfig, open_dir: Path) -> None:
     refused(config, cache, "not a directory", lmdb=dirs("file"))
     refused(config, cache, "inside the source", ssd=dirs("src/sub"))
     refused(config, cache, "inside the mount point", ssd=dirs("mnt"))
-    refused(config, cache, "twice .--ssd, --lmdb", ssd=dirs("c"), lmdb=dirs("c"))
+    refused(config, cache, "twice .--ssd", ssd=dirs("c", "c"))
 
 
 @pytest.mark.parametrize(
