@@ -33,6 +33,7 @@ T = TypeVar("T")
 LARGEST_WHOLE_DEMAND_BYTES = 4 << 20
 HOT_BYTES = 16 << 20
 FIRST_LARGE_HANDLE = 1 << 60
+REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
 
 
@@ -185,9 +186,10 @@ class Demand:
                 return await self._read_range(entry, generation, offset, size)
             data = await self._hot_bytes_of(entry, generation)
         except OSError as error:
-            if error.errno == errno.ESTALE:
-                self.staging.forget(entry)  # or the next open would find it in place, too
-            raise
+            if error.errno not in REPLACED_ERRORS:
+                raise
+            self.staging.forget(entry)  # or the next open would find it in place, too
+            raise OSError(errno.ESTALE, "the file changed at the source since it was opened") from None
         return memoryview(data)[offset : offset + size]
 
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:

@@ -1,0 +1,199 @@
+"""A source that fails, hangs or goes away: the reader of that file may notice, nobody else does."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fuse import kill, wait_until
+from support.mounts import MlfsMount
+from support.slow import SlowSource
+from support.trees import content, image_folder, make_tree
+
+FILES = image_folder(classes=4, files=40, size=20_000) | {"class00/large.bin": 6_000_001}
+ALWAYS = 1_000_000
+TIMEOUT = "700ms"
+
+
+@pytest.fixture(scope="module")
+def backing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tree(tmp_path_factory.mktemp("faults") / "backing", FILES)
+
+
+@pytest.fixture
+def slow(backing: Path) -> Iterator[SlowSource]:
+    with SlowSource(backing, open_latency="1ms", bandwidth="1G") as source:
+        yield source
+
+
+@pytest.fixture
+def mount(slow: SlowSource) -> Iterator[MlfsMount]:
+    with MlfsMount(slow.path, "--source-timeout", TIMEOUT) as mounted:
+        yield mounted
+
+
+def read(root: Path, name: str) -> int | bytes:
+    """The bytes, or the error number."""
+    try:
+        return (root / name).read_bytes()
+    except OSError as error:
+        return error.errno or -1
+
+
+def wrong(root: Path, but: tuple[str, ...] = ()) -> list[str]:
+    """The files that do not read as they should."""
+    return [name for name in FILES if name not in but and read(root, name) != content(name, FILES[name])]
+
+
+def test_errors_of_a_prefetch_are_no_readers_business(slow: SlowSource, mount: MlfsMount) -> None:
+    broken = list(FILES)[3:9]
+    for name in broken:
+        slow.control(fail={"path": name, "errno": errno.EIO, "times": 1})
+    mount.register(seed=0, epochs=2, layout="sorted")
+    assert wait_until(lambda: mount.status()["errors"].get("prefetch_failed", 0) == len(broken), 5)
+    assert wrong(mount.path) == []
+    assert slow.counts()["failed"] == len(broken)
+    assert "source_retried" not in mount.status()["errors"]
+
+
+def test_errors_of_demand_reads_are_tried_once_more(slow: SlowSource, mount: MlfsMount) -> None:
+    once, at_read, always, large = (
+        "class00/img_00001.jpg",
+        "class01/img_00001.jpg",
+        "class02/img_00001.jpg",
+        "class00/large.bin",
+    )
+    slow.control(fail={"path": once, "errno": errno.EIO, "times": 1})
+    slow.control(fail={"path": at_read, "errno": errno.ETIMEDOUT, "times": 1, "op": "read"})
+    slow.control(fail={"path": large, "errno": errno.EIO, "times": 1, "op": "read"})
+    slow.control(fail={"path": always, "errno": errno.EIO, "times": ALWAYS})
+    assert wrong(mount.path, but=(always,)) == []
+    for _ in range(2):
+        assert read(mount.path, always) == errno.EIO
+    assert mount.status()["errors"]["source_retried"] == 5
+    assert os.stat(mount.path / always).st_size == FILES[always]
+
+
+def checksums(root: Path, workers: int) -> dict[str, int]:
+    """All files through a DataLoader, in its order: CRC, or minus the error number."""
+    from torch.utils.data import DataLoader, Dataset
+
+    names = sorted(FILES)
+
+    class Files(Dataset[int]):
+        def __len__(self) -> int:
+            return len(names)
+
+        def __getitem__(self, index: int) -> int:
+            found = read(root, names[index])
+            return -found if isinstance(found, int) else zlib.crc32(found)
+
+    loader: Any = DataLoader(Files(), batch_size=8, num_workers=workers)
+    return dict(zip(names, (int(x) for batch in loader for x in batch), strict=True))
+
+
+def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMount) -> None:
+    hanging = ("class01/img_00007.jpg", "class02/img_00009.jpg")
+    for name in hanging:
+        slow.control(hang={"path": name})
+    mount.register(sampler="sequential", epochs=2, batch_size=8, layout="sorted")
+    expected = {name: zlib.crc32(content(name, size)) for name, size in FILES.items()}
+    began = time.monotonic()
+    seen = checksums(mount.path, workers=3)
+    assert time.monotonic() - began < 10
+    assert seen == expected | {name: -errno.ETIMEDOUT for name in hanging}
+    # All but the two were fetched once, also those behind them in the order: prefetching goes on.
+    opens = slow.counts()["by_path"]
+    assert {name for name in FILES if opens.get(name) != 1} == set(hanging)
+    assert mount.status()["state"] == "serving"
+    slow.control(release={"path": "*"})
+    assert wait_until(lambda: wrong(mount.path) == [], 5)
+
+
+def test_unmount_while_a_file_hangs(slow: SlowSource) -> None:
+    name = "class01/img_00007.jpg"
+    with MlfsMount(slow.path, "--source-timeout", TIMEOUT) as mount:
+        slow.control(hang={"path": name})
+        assert read(mount.path, name) == errno.ETIMEDOUT
+        assert read(mount.path, "class00/img_00000.jpg") == content(
+            "class00/img_00000.jpg", FILES["class00/img_00000.jpg"]
+        )
+        began = time.monotonic()
+        mount.unmount()
+        assert time.monotonic() - began < 3
+        slow.control(release={"path": name})
+
+
+def test_a_source_that_goes_away_leaves_what_was_fetched(slow: SlowSource, mount: MlfsMount) -> None:
+    mount.register(seed=0, epochs=2, root="class01", layout="sorted")
+    mine = [name for name in FILES if name.startswith("class01/")]
+    assert wait_until(lambda: mount.status()["fetches"].get("pfs", {"count": 0})["count"] >= len(mine), 5)
+    demanded = "class02/img_00000.jpg"
+    assert read(mount.path, demanded) == content(demanded, FILES[demanded])
+    kill(slow.pid)
+    assert wait_until(lambda: isinstance(read(mount.path, "class03/img_00000.jpg"), int), 5)
+    for name in [*mine, demanded]:
+        assert read(mount.path, name) == content(name, FILES[name])
+    Path("/proc/sys/vm/drop_caches").write_text("1")  # what the RAM class holds is not the kernel's to take
+    for name in mine:
+        assert read(mount.path, name) == content(name, FILES[name])
+    assert read(mount.path, "class00/large.bin") in (errno.ENOTCONN, errno.ECONNABORTED)
+    assert mount.status()["state"] == "serving"
+    assert mount.run("status", str(mount.path)).returncode == 0
+    began = time.monotonic()
+    mount.unmount()
+    assert time.monotonic() - began < 3
+
+
+def direct(path: Path) -> bytes:
+    """Past the page cache, in aligned blocks as O_DIRECT wants them."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        found, block = b"", mmap.mmap(-1, 256 << 10)
+        while count := os.preadv(fd, [block], len(found)):
+            found += block[:count]
+        return found
+    finally:
+        os.close(fd)
+
+
+def mapped(path: Path) -> bytes:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        return view[:]
+
+
+def test_every_kind_of_reader_while_prefetching_and_while_the_kernel_takes_pages_back(slow: SlowSource) -> None:
+    slow.control(bandwidth_bytes_s=30e6)
+    flags = ("--ram", "1M", "--staging", "4M")  # too small for all: samples come and go
+    with MlfsMount(slow.path, *flags) as mount:
+        mount.register(seed=3, epochs=4, batch_size=8, layout="sorted")
+        failed: list[str] = []
+
+        def go(how: Callable[[Path], bytes], step: int) -> None:
+            names = list(FILES)[::step]
+            for name in names:
+                try:
+                    if how(mount.path / name) != content(name, FILES[name]):
+                        failed.append(name)
+                except OSError as error:
+                    failed.append(f"{name}: {error}")
+
+        threads = [
+            threading.Thread(target=go, args=(how, step))
+            for how, step in ((direct, 1), (mapped, 1), (Path.read_bytes, 1), (direct, -1), (mapped, -1))
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            Path("/proc/sys/vm/drop_caches").write_text("1")
+            time.sleep(0.2)
+        assert failed == []
+        assert mount.status()["state"] == "serving"
