@@ -114,6 +114,7 @@ class Engine:
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.prefetcher.run)
             if any(tier.used_bytes for _, tier, _ in self.tiers):
+                self.fetcher.finding = True  # before the first read is served
                 nursery.start_soon(self._find_again)
 
     # -- the read path
@@ -294,13 +295,12 @@ class Engine:
         files = self.manifest.files
         for start in range(0, len(files), FIND_CHUNK):
             await self.runner.run("keep", self._find_chunk, files[start : start + FIND_CHUNK].tolist())
+        self.fetcher.finding = False
         log.info("found %d samples in the tiers again", len(self.table.held_by) - self.table.held_by.count(0))
 
     def _find_chunk(self, chunk: Sequence[int]) -> None:
         for entry, path in zip(chunk, self.manifest.paths(chunk), strict=True):
-            for index, (_, tier, _) in enumerate(self.tiers):
-                if not self.table.held_by[entry] and tier.contains(path):
-                    self.table.held_by[entry] = index + 1
+            self.fetcher.find(entry, path)
 
     # -- what goes wrong
 

@@ -81,6 +81,8 @@ class Fetcher:
         self.table = table
         self.pages = pages
         self.announce = announce
+        # Whether `held_by` does not know yet all that the tiers hold from an earlier mount.
+        self.finding = False
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
@@ -178,6 +180,8 @@ class Fetcher:
         return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
 
     def _from_tier(self, entry: int) -> Fetched | None:
+        if self.finding:
+            self.find(entry, self.manifest.path(entry))
         held_by = self.table.held_by[entry]
         if not held_by or not self._is_current(entry):
             return None
@@ -188,6 +192,12 @@ class Fetcher:
             self.table.held_by[entry] = 0
             return None
         return Fetched(entry, kind, len(data), data, version)
+
+    def find(self, entry: int, path: bytes) -> None:
+        """Learn which tier holds a copy from an earlier mount."""
+        for index, (_, tier, _) in enumerate(self.tiers):
+            if not self.table.held_by[entry] and tier.contains(path):
+                self.table.held_by[entry] = index + 1
 
     def _is_current(self, entry: int) -> bool:
         """Whether the manifest's version was seen at the source since the mount; asks the source once a sample.

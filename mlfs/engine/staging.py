@@ -42,7 +42,10 @@ class Staging:
         self.on_room: Callable[[], None] = lambda: None
         self.linger = True
         self.waiters: dict[int, trio.Event] = {}
+        # Lingering entries, in the order in which they began to linger. Each stands there once, however often it is
+        # read: `_lingers` says whether it does. Some have gone another way meanwhile, or are open.
         self._recent: deque[int] = deque()
+        self._lingers = bytearray(len(table.state))
         self._to_drop: deque[int] = deque()
         self._drop_claims: dict[int, bool] = {}
         self._drop_wanted = trio.Event()
@@ -92,7 +95,9 @@ class Staging:
             return
         if self.linger:
             table.move(entry, State.RECENT)
-            self._recent.append(entry)
+            if not self._lingers[entry]:
+                self._lingers[entry] = 1
+                self._recent.append(entry)
             self.make_room(0)
         else:
             self._drop(entry)
@@ -100,19 +105,25 @@ class Staging:
     def make_room(self, need_bytes: int) -> None:
         """Begin to drop lingering pages, oldest first, until the window will have `need_bytes` free."""
         table = self.table
+        if table.window_bytes + need_bytes <= table.window_capacity_bytes:
+            return
         coming = sum(table.footprint(entry) for entry in self._to_drop)
         while self._recent and table.window_bytes - coming + need_bytes > table.window_capacity_bytes:
-            entry = self._recent.popleft()
-            if table.state[entry] == State.RECENT and not table.open_count.get(entry):
-                coming += table.footprint(entry)
-                self._drop(entry)
+            coming += self._drop_oldest()
 
     def drop_lingering(self) -> None:
         """Drop all lingering pages: a predicted stream needs the room."""
         while self._recent:
-            entry = self._recent.popleft()
-            if self.table.state[entry] == State.RECENT and not self.table.open_count.get(entry):
-                self._drop(entry)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> int:
+        """Begin to drop the entry that lingers longest; returns the bytes that will be free, 0 when it is in use."""
+        entry = self._recent.popleft()
+        self._lingers[entry] = 0
+        if self.table.state[entry] != State.RECENT or self.table.open_count.get(entry):
+            return 0
+        self._drop(entry)
+        return self.table.footprint(entry)
 
     def rescue(self, entry: int, state: int) -> bool:
         """Keep an entry that was about to be dropped; False when its pages are already going."""
