@@ -127,7 +127,9 @@ class Demand:
 
     async def _settled(self, entry: int) -> bool:
         with trio.move_on_after(self.hedge_s):
-            await self.staging.settled(entry)
+            settled = self.staging.settled(entry)
+            self.prefetcher.collect(entry)  # after that: a worker leaves its result first, and then looks who waits
+            await settled.wait()
             return True
         return False
 
@@ -151,6 +153,7 @@ class Demand:
     async def _overtake(self, entry: int) -> int:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
         self.counters.error("prefetch_hung")
+        self.prefetcher.hangs(entry)
         opened = await self._twice("demand", self._open_or_error, entry)
         if isinstance(opened, OSError):
             raise opened

@@ -41,6 +41,14 @@ class Item(NamedTuple):
     epoch: int
 
 
+@dataclass(eq=False)
+class Running:
+    """A batch that a lane fetches now. One that hangs does not count as working: other lanes may take its place."""
+
+    batch: list[Item]
+    hangs: bool = False
+
+
 @dataclass
 class ClassQueue:
     """Samples to fetch from one storage class, and the lanes that do it.
@@ -57,6 +65,7 @@ class ClassQueue:
     parked: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
     sample_s: float = 0.001
     working: int = 0
+    running: set[Running] = field(default_factory=set)
     governor: LaneGovernor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +108,8 @@ class Prefetcher:
         self.jobs = jobs
         self.queues = {pool: ClassQueue(pool, count) for pool, count in lanes.items()}
         self.claims: dict[int, bool] = {}
+        # Fetched by a worker whose batch is still under way: the loop takes them out, one at a time or with the batch.
+        self.done: dict[int, Fetched] = {}
         self.stopped = False
         self._failed = failed
         self._clock = clock
@@ -112,6 +123,21 @@ class Prefetcher:
     def claim(self, entry: int) -> bool:
         """Take a queued fetch away from the lanes; False when a worker has begun it."""
         return self.claims.pop(entry, None) is not None
+
+    def collect(self, entry: int) -> None:
+        """Finish the entry if its fetch is done, without waiting for the rest of its batch, which may hang."""
+        fetched = self.done.pop(entry, None)
+        if fetched is not None:
+            self.staging.finish(entry, fetched)
+
+    def hangs(self, entry: int) -> None:
+        """A reader has waited too long for this entry's fetch: have another lane go on in place of its own."""
+        for queue in self.queues.values():
+            for running in queue.running:
+                if not running.hangs and any(item.entry == entry for item in running.batch):
+                    running.hangs = True
+                    queue.working -= 1
+                    queue.call_lanes()
 
     async def run(self) -> None:
         """Fetch ahead for as long as the mount lives."""
@@ -212,13 +238,18 @@ class Prefetcher:
             if not batch:
                 await queue.parked.park()
                 continue
+            running = Running(batch)
+            queue.running.add(running)
             queue.working += 1
             done, wall_s, cpu_s = await self.runner.run(queue.pool, self._fetch_batch, batch)
+            queue.running.discard(running)
+            for item, fetched in done:
+                self._finish(item, fetched)
+            if running.hangs:
+                continue
             queue.working -= 1
             if done:
                 queue.sample_s += 0.2 * (wall_s / len(done) - queue.sample_s)
-            for item, fetched in done:
-                self._finish(item, fetched)
             if queue.items:
                 queue.governor.done(len(done), wall_s, cpu_s, self._clock())
                 queue.call_lanes()
@@ -243,7 +274,8 @@ class Prefetcher:
             self._failed(item.entry, fetched.error)
         elif fetched.route == "pfs":
             item.job.count_pfs(item.epoch, fetched.size_bytes)
-        self.staging.finish(item.entry, fetched)
+        if self.done.get(item.entry) is fetched:  # else finished before: the entry may be in another fetch by now
+            self.collect(item.entry)
 
     def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], float, float]:
         """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it.
@@ -260,8 +292,9 @@ class Prefetcher:
             else:
                 fetched = self.fetcher.fetch(item.entry, keep_data=True)
             light = fetched._replace(data=None)
+            self.done[item.entry] = light
             if item.entry in self.staging.waiters:
-                self.runner.post(self.staging.finish, item.entry, light)
+                self.runner.post(self.collect, item.entry)
             if fetched.route == "pfs" and fetched.data is not None and fetched.version is not None:
                 self.fetcher.keep(item.entry, fetched.version, fetched.data)
             done.append((item, light))

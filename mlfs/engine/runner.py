@@ -73,7 +73,8 @@ class _Pool:
         while True:
             job = self.jobs.get()
             try:
-                job.result = job.call(*job.args)
+                if job.task is not None:  # else given up before it began
+                    job.result = job.call(*job.args)
             except BaseException as error:  # handed to the task that waits
                 job.error = error
             self._finished(job)

@@ -73,12 +73,9 @@ class Staging:
         """Give up a reserved entry that no worker has begun."""
         self.finish(entry, Fetched(entry, error=OSError(errno.ECANCELED, "no longer needed")))
 
-    async def settled(self, entry: int) -> None:
-        """Wait until the fetch or drop of the entry that is under way ends."""
-        event = self.waiters.get(entry)
-        if event is None:
-            event = self.waiters[entry] = trio.Event()
-        await event.wait()
+    def settled(self, entry: int) -> trio.Event:
+        """Set when the fetch or drop of the entry that is under way ends."""
+        return self.waiters.setdefault(entry, trio.Event())
 
     def _settle(self, entry: int) -> None:
         event = self.waiters.pop(entry, None)
