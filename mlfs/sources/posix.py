@@ -92,6 +92,8 @@ class PosixFile:
         if fd >= 0:
             os.close(fd)
 
+    __del__ = close  # whoever asked may have given up before the source answered
+
 
 class PosixSource:
     """See `mlfs.sources.contract.Source`.

@@ -118,6 +118,38 @@ def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMou
     assert wait_until(lambda: wrong(mount.path) == [], 5)
 
 
+def test_prefetching_goes_on_behind_files_that_hang(tmp_path: Path) -> None:
+    """On a source so fast that few lanes read it, many samples at a time."""
+    files = image_folder(classes=4, files=150, size=3000)
+    names = sorted(files)
+    hanging = names[300:302]
+    backing = make_tree(tmp_path / "backing", files)
+    flags = ("--source-timeout", "400ms", "--ram", "0", "--staging", "1M")
+    with SlowSource(backing, open_latency="0ms", bandwidth="0") as slow, MlfsMount(slow.path, *flags) as mount:
+        for name in hanging:
+            slow.control(hang={"path": name})
+        mount.register(sampler="sequential", epochs=1, batch_size=8, layout="sorted")
+        slow_ones = []
+        for name in names:
+            began = time.monotonic()
+            found = read(mount.path, name)
+            if time.monotonic() - began > 0.3:
+                slow_ones.append(name)
+            assert found == (errno.ETIMEDOUT if name in hanging else content(name, files[name]))
+        assert slow_ones == hanging
+        assert mount.status()["reads"]["all"]["page_cache"]["reads"] > 0.9 * len(names)
+        slow.control(release={"path": "*"})
+        daemon_files = Path(f"/proc/{mount.pid}/fd")
+        assert wait_until(lambda: not [fd for fd in daemon_files.iterdir() if "img_" in _target(fd)], 5)
+
+
+def _target(fd: Path) -> str:
+    try:
+        return os.readlink(fd)
+    except OSError:
+        return ""
+
+
 def test_unmount_while_a_file_hangs(slow: SlowSource) -> None:
     name = "class01/img_00007.jpg"
     with MlfsMount(slow.path, "--source-timeout", TIMEOUT) as mount:
@@ -138,6 +170,7 @@ def test_a_source_that_goes_away_leaves_what_was_fetched(slow: SlowSource, mount
     assert wait_until(lambda: mount.status()["fetches"].get("pfs", {"count": 0})["count"] >= len(mine), 5)
     demanded = "class02/img_00000.jpg"
     assert read(mount.path, demanded) == content(demanded, FILES[demanded])
+    assert wait_until(lambda: mount.status()["tiers"][0]["samples"] == len(mine) + 1, 5)  # kept a moment later
     kill(slow.pid)
     assert wait_until(lambda: isinstance(read(mount.path, "class03/img_00000.jpg"), int), 5)
     for name in [*mine, demanded]:
