@@ -162,6 +162,8 @@ class Operations(pyfuse3.Operations):
     def __init__(self, handlers: Handlers) -> None:
         super().__init__()
         self.handlers = handlers
+        # One object for all staged opens: pyfuse3 copies it before anything else runs.
+        self._staged = FileInfo(fh=0, keep_cache=True)
         self._below: os.statvfs_result | None = None
         self.requests = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
 
@@ -213,9 +215,11 @@ class Operations(pyfuse3.Operations):
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
         self.requests["open"] += 1
         try:
-            opened = self.handlers.open_staged(inode, flags, ctx.pid)
-            if opened is None:
-                opened = await self.handlers.open(inode, flags, ctx.pid, ctx.uid)
+            handle = self.handlers.open_staged(inode, flags, ctx.pid)
+            if handle:
+                self._staged.fh = handle
+                return self._staged
+            opened = await self.handlers.open(inode, flags, ctx.pid, ctx.uid)
         except Exception as error:
             raise _fuse_error(error) from None
         return FileInfo(fh=opened.handle, direct_io=opened.direct, keep_cache=not opened.direct)

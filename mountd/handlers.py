@@ -147,17 +147,17 @@ class Handlers:
 
     # -- files
 
-    def open_staged(self, inode: int, flags: int, pid: int) -> Opened | None:
-        """Open without waiting: None when the bytes are not in place or the file is special."""
+    def open_staged(self, inode: int, flags: int, pid: int) -> int:
+        """A handle, without waiting; 0 (no file's) when the bytes are not in place or the file is special."""
         if inode >= FIRST_VIRTUAL:
-            return None
+            return 0
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         entry = inode - 1
         if not self.engine.demand.hit(entry):
-            return None
+            return 0
         self.engine.opened(entry, pid)
-        return Opened(handle_of(entry, self.manifest.generation_view[entry]), False)
+        return handle_of(entry, self.manifest.generation_view[entry])
 
     async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
         """Open, waiting for the bytes if need be."""

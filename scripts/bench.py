@@ -39,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds the medians are taken of (default: 5)")
-    parser.add_argument("--files", type=int, default=2000, help="files of 110 kB (default: 2000)")
+    parser.add_argument("--files", type=int, default=4000, help="files of 110 kB (default: 4000)")
     args = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
@@ -224,7 +224,7 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
             fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
             (through / ".mlfs/control").write_text(json.dumps(fields))
             while status(through)["fetches"].get("pfs", {"count": 0})["count"] < total:
-                time.sleep(0.005)
+                time.sleep(0.02)
             rates.append(total / (time.perf_counter() - began))
             costs.append((cpu_seconds(pid) - cpu) / total * 1e6)
     rate, cost = statistics.median(rates), statistics.median(costs)

@@ -121,13 +121,15 @@ class Engine:
 
     def opened(self, entry: int, pid: int) -> None:
         """A reader holds the entry open from now on."""
+        if not self._events:
+            self._events_wanted.set()
         self._events.append((entry, pid))
-        self._events_wanted.set()
 
     def released(self, entry: int) -> None:
         """A reader closed the entry."""
+        if not self._events:
+            self._events_wanted.set()
         self._events.append((entry, -1))
-        self._events_wanted.set()
 
     async def _run_events(self) -> None:
         """Digest opens and releases in batches: off the readers' path."""

@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 from mlfs.manifest import Manifest, clamp_ns
 from mlfs.sources.contract import Fetched, Version
 from mlfs.sources.openat import open_beneath
+from mlfs.sources.content import content_now, content_of
 from mlfs.sources.settle import settled_status
 
 _RETRIES: Final = 3
@@ -30,10 +31,6 @@ _ONE_READ_BYTES: Final = 1 << 30
 
 def _raise(number: int, why: str) -> NoReturn:
     raise OSError(number, f"{os.strerror(number)}: {why}")
-
-
-def _content(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
@@ -80,8 +77,7 @@ class PosixFile:
         wanted = max(0, min(size, self.version.size - offset))
         data = _pread_all(self.fd, offset, wanted)
         self._source.count(0, len(data))
-        now = os.fstat(self.fd)
-        if (now.st_size, now.st_mtime_ns) != self.version[:2]:
+        if content_now(self.fd)[:2] != self.version[:2]:
             _raise(errno.ESTALE, "the source file was changed while it was open")
         if len(data) != wanted:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
@@ -148,11 +144,10 @@ class PosixSource:
                 size = before.st_size
                 data = _pread_all(fd, 0, size)
                 bytes_read += len(data)
-                after = os.fstat(fd)
-                if _content(before) == _content(after):
+                if content_of(before) == content_now(fd):
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    return Fetched(data, size, after.st_mtime_ns, after.st_ctime_ns, self._changed(entry, after))
+                    return Fetched(data, size, before.st_mtime_ns, before.st_ctime_ns, self._changed(entry, before))
                 before = settled_status(fd)
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
