@@ -1,8 +1,9 @@
 """How many lanes a storage class shall use: as few as give the best rate.
 
-Pure but for its own state. In: finished batches with their times, and whether work was waiting. Out: the number of lanes
-allowed. Called by the prefetcher. A slow source wants many lanes to hide its latency; one that answers from memory is
-limited by this process's interpreter, where more lanes only fight each other (measured: 16 lanes a tenth of one).
+Pure but for its own state. In: finished batches with their times, and whether work was waiting. Out: the number of
+lanes allowed. Called by the prefetcher. A slow source wants many lanes to hide its latency; one that answers from
+memory is limited by this process's interpreter, where more lanes only fight each other (measured: 16 lanes a tenth of
+one).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which content a descriptor has now: size and times of change, and no access time.
 
-In: a descriptor of the source. Out: `Content`. Used by `mlfs.sources.posix` after each read. By statx(2), which can leave
-the access time out: the read itself has just made that stale, so fstat would ask a network file system's server each time
-(measured on a FUSE source: 0.2 to 0.5 ms a file).
+In: a descriptor of the source. Out: `Content`. Used by `mlfs.sources.posix` after each read. By statx(2), which can
+leave the access time out: the read itself has just made that stale, so fstat would ask a network file system's server
+each time (one more round trip a file).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ import threading
 from typing import Final, NoReturn
 
 from mlfs.manifest import Manifest, clamp_ns
+from mlfs.sources.content import content_now, content_of
 from mlfs.sources.contract import Fetched, Version
 from mlfs.sources.openat import open_beneath
-from mlfs.sources.content import content_now, content_of
 from mlfs.sources.settle import settled_status
 
 _RETRIES: Final = 3
