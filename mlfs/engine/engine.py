@@ -276,6 +276,7 @@ class Engine:
         if self._keeping_bytes + fetched.size_bytes <= MOST_KEEPING_BYTES:
             self._keeping_bytes += fetched.size_bytes
             self._to_keep.append(fetched)
+            self.fetcher.to_keep[fetched.entry] = fetched
             self._keep_wanted.set()
 
     async def _run_keeper(self) -> None:
@@ -291,6 +292,7 @@ class Engine:
         for fetched in batch:
             if fetched.version is not None and fetched.data is not None and not self.table.held_by[fetched.entry]:
                 self.fetcher.keep(fetched.entry, fetched.version, fetched.data)
+            self.fetcher.to_keep.pop(fetched.entry, None)
 
     async def _find_again(self) -> None:
         """Learn which samples the tiers hold from an earlier mount."""

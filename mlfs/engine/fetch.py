@@ -61,6 +61,9 @@ class Fetched(NamedTuple):
 class Fetcher:
     """Blocking fetches; thread-safe.
 
+    Attributes:
+        to_keep: what demand fetches brought and no tier keeps yet, by entry: as good as kept. Changed by the engine.
+
     Args:
         announce: called from the worker when the source differs from the manifest, with (entry, size in bytes,
             mtime_ns, ctime_ns): must have updated the manifest, on the loop, when it returns.
@@ -83,6 +86,7 @@ class Fetcher:
         self.announce = announce
         # Whether `held_by` does not know yet all that the tiers hold from an earlier mount.
         self.finding = False
+        self.to_keep: dict[int, Fetched] = {}
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
@@ -182,6 +186,9 @@ class Fetcher:
     def _from_tier(self, entry: int) -> Fetched | None:
         if self.finding:
             self.find(entry, self.manifest.path(entry))
+        waiting = self.to_keep.get(entry)
+        if waiting is not None and waiting.version == self.version(entry):
+            return waiting._replace(route="ram")
         held_by = self.table.held_by[entry]
         if not held_by or not self._is_current(entry):
             return None

@@ -362,3 +362,18 @@ def test_ranks_at_different_speeds_and_random_pauses(tmp_path: Path) -> None:
             check_budgets(mount)
 
     simulate(body)
+
+
+def test_what_a_reader_fetched_is_not_fetched_again_before_a_tier_has_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 3, ram=1 << 20, seconds={"keep": 5.0}) as mount:
+            entry = mount.files[0]
+            mount.engine.staging.linger = False
+            for _ in range(4):
+                assert await mount.read(entry) == mount.content(entry)
+                await trio.sleep(0.5)
+            assert mount.source.read == [entry]
+            await trio.sleep(10)
+            assert kept_samples(mount) == 1
+
+    simulate(body)
