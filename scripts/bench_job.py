@@ -54,7 +54,9 @@ def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready
 
     dataset = Samples()
     sampler: DistributedSampler = DistributedSampler(dataset, RANKS, rank, shuffle=True, seed=0)
-    loader = DataLoader(dataset, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True)
+    loader = DataLoader(
+        dataset, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True, multiprocessing_context="fork"
+    )
     spans = []
     ready.wait()
     go.wait()
