@@ -265,8 +265,6 @@ class Demand:
             raise fetched.error or OSError(errno.EIO, "no data")
         self.counters.fetch(fetched.route, fetched.size_bytes)
         self.counters.error("pages_taken_back")
-        if fetched.route == "pfs":
-            self._keep(fetched)
         self._remember(entry, generation, fetched.data)
         return fetched.data
 

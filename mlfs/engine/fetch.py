@@ -142,6 +142,7 @@ class Fetcher:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             return Fetched(entry, "pfs", len(fetched.data), fetched.data, self.version(entry))
         except OSError as error:
+            self.to_keep.pop(entry, None)  # of a content that is gone, maybe: the next open asks the source
             return Fetched(entry, error=error)
 
     def version(self, entry: int) -> Version:
@@ -168,7 +169,7 @@ class Fetcher:
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]
-        held = self._from_tier(entry)
+        held = self._waiting(entry) or self._from_tier(entry)
         if held is not None and held.data is not None:
             staged = self.push(entry, generation, 0, held.data)
             return held._replace(staged=staged, data=held.data if keep_data else None)
@@ -183,12 +184,14 @@ class Fetcher:
         staged = self.push(entry, generation, 0, fetched.data)
         return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
 
+    def _waiting(self, entry: int) -> Fetched | None:
+        """What a tier is about to keep, as if it had."""
+        waiting = self.to_keep.get(entry)
+        return waiting._replace(route="ram") if waiting and waiting.version == self.version(entry) else None
+
     def _from_tier(self, entry: int) -> Fetched | None:
         if self.finding:
             self.find(entry, self.manifest.path(entry))
-        waiting = self.to_keep.get(entry)
-        if waiting is not None and waiting.version == self.version(entry):
-            return waiting._replace(route="ram")
         held_by = self.table.held_by[entry]
         if not held_by or not self._is_current(entry):
             return None
