@@ -16,7 +16,7 @@ MOST_LINES_OF_A_FILE = 500
 
 # Part of the tree -> what it may import of ours and of others, besides the standard library.
 MAY_IMPORT = {
-    "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy"},
+    "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/plan": {"mlfs.plan", "numpy"},
     "mlfs/tiers": {"mlfs.tiers", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
     "mlfs/sources": {"mlfs.sources", "mlfs.manifest", "mlfs.errors", "numpy"},

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache and halve the memory.
-_CHUNK_WORDS = 1 << 16
+# MT19937.random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache.
+_CHUNK_WORDS = 1 << 15
 _WORD_MASK = 0xFFFFFFFF
 
 

@@ -1,0 +1,98 @@
+"""Shuffles done block by block, and compiled, against the loop over the elements that they stand for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.orders import compiled, shuffle
+from mlfs.orders.permutation import first_of_randperm, randperm
+from mlfs.orders.shuffle import Direction, shuffle_from_targets
+
+
+def by_loop(targets: list[int], direction: Direction) -> list[int]:
+    values = list(range(len(targets)))
+    steps = list(range(len(targets)))
+    for i in reversed(steps) if direction == "backward" else steps:
+        values[i], values[targets[i]] = values[targets[i]], values[i]
+    return values
+
+
+@st.composite
+def swaps(draw: st.DrawFn) -> tuple[list[int], Direction]:
+    """Targets that a shuffle could draw, with far more collisions than chance would give."""
+    n = draw(st.integers(0, 60))
+    direction: Direction = draw(st.sampled_from(["forward", "backward", "growing"]))
+    low = [i if direction == "forward" else 0 for i in range(n)]
+    high = [n - 1 if direction == "forward" else i for i in range(n)]
+    favourites = draw(st.lists(st.integers(0, max(n - 1, 0)), min_size=1, max_size=5))
+    targets = []
+    for i in range(n):
+        near = draw(st.sampled_from([*favourites, i, i + 1]) | st.integers(low[i], high[i]))
+        targets.append(min(max(near, low[i]), high[i]))
+    return targets, direction
+
+
+@given(drawn=swaps(), block=st.integers(1, 70))
+@settings(max_examples=200, deadline=None)
+def test_blocks_of_any_size_do_what_the_loop_does(drawn: tuple[list[int], Direction], block: int) -> None:
+    targets, direction = drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "_SMALLEST_BLOCK", block)
+        patch.setattr(shuffle, "_LARGEST_BLOCK", block)
+        patch.setattr(shuffle, "compiled_shuffle", lambda n: None)
+        result = shuffle_from_targets(np.array(targets, dtype=np.int64), direction)
+    assert result.tolist() == by_loop(targets, direction)
+
+
+@given(n=st.integers(1, 500), seed=st.integers(-(2**63), 2**64), k=st.integers(0, 40))
+@settings(max_examples=200, deadline=None)
+def test_the_first_entries_alone_are_those_of_the_whole_permutation(n: int, seed: int, k: int) -> None:
+    assert first_of_randperm(n, seed, k) == randperm(n, seed)[:k].tolist()
+
+
+def test_the_first_entries_of_a_small_set_are_all_of_it() -> None:
+    for n in range(8):
+        assert first_of_randperm(n, 5, 10) == randperm(n, 5).tolist()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "growing"])
+def test_the_compiled_loop_gives_the_same(monkeypatch: pytest.MonkeyPatch, direction: Direction) -> None:
+    assert compiled.wait_for_compiled(), "numba is among the tests' needs: scripts/setup installs it"
+    draws = np.random.default_rng(4)
+    up = np.arange(30_000)
+    targets = draws.integers(up, 30_000) if direction == "forward" else draws.integers(0, up + 1)
+    used = shuffle_from_targets(targets, direction)
+    monkeypatch.setattr(shuffle, "compiled_shuffle", lambda n: None)
+    assert np.array_equal(shuffle_from_targets(targets, direction), used)
+
+
+def test_a_short_shuffle_and_a_shuffle_without_numba_go_on_without_it() -> None:
+    code = """if True:
+        import sys, threading
+        from mlfs.orders import compiled
+        from mlfs.orders.permutation import randperm
+        randperm(400_000, 1)
+        assert threading.active_count() == 1 and "numba" not in sys.modules
+        sys.modules["numba"] = None  # importing it fails from here on
+        compiled.importlib.util.find_spec = lambda name: None
+        assert not compiled.wait_for_compiled()
+        randperm(600_000, 1)
+        assert threading.active_count() == 1
+        compiled.importlib.util.find_spec = lambda name: object()
+        assert not compiled.wait_for_compiled(), "a numba that cannot be imported is none"
+        print(randperm(600_000, 1)[:3].tolist())
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout) == ("", f"{randperm(600_000, 1)[:3].tolist()}\n")
+
+
+def test_too_many_elements_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "MOST_ELEMENTS", 3)
+    with pytest.raises(ValueError, match="cannot shuffle 4 elements"):
+        shuffle_from_targets(np.arange(4))
