@@ -1,0 +1,199 @@
+"""The performance model: what a cluster can do, as one frozen record, and how long fetching and writing a sample takes.
+
+Pure: numpy in, numpy out. In: measured points of bandwidths (`Curve`), storage classes, the job's shape. Out: seconds.
+Called by the policies, the simulator, `mlfs plan` and the daemon's planner. Source: NoPFS (Dryden et al., SC'21),
+Table 2 and Section 4; docs/model.md derives each formula. Bytes and seconds everywhere; a bandwidth's name ends in
+`_bytes_per_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+MB = 1_000_000.0
+LEAST_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """An aggregate bandwidth as a function of how many use it: t(gamma), r_j(p), w_j(p).
+
+    Attributes:
+        points: (count, bytes per second), ascending counts, at least one.
+
+    Between points: linear interpolation, and from nobody (0) to the first point likewise. Beyond the last point: the
+    slope of the least-squares line through all points, from the last point on (NoPFS, 5.2.2: "linear regression when
+    the exact value is not available"), never under a tenth of the last point. One point alone: flat beyond.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        counts = [count for count, _ in self.points]
+        if not self.points or counts[0] <= 0 or any(b <= a for a, b in pairwise(counts)):
+            raise ValueError(f"a curve needs points with ascending positive counts, not {self.points}")
+        if any(not rate > 0 for _, rate in self.points):
+            raise ValueError(f"a curve needs bandwidths above 0, not {self.points}")
+
+    @classmethod
+    def flat(cls, bytes_per_s: float) -> Self:
+        """The same aggregate bandwidth however many use it."""
+        return cls(((1.0, float(bytes_per_s)),))
+
+    def at(self, count: npt.ArrayLike) -> Any:
+        """Aggregate bytes per second with `count` users; a float for a scalar, else an array of count's shape."""
+        counts = np.asarray(count, dtype=np.float64)
+        xs = np.array([0.0, *(x for x, _ in self.points)])
+        ys = np.array([0.0, *(y for _, y in self.points)])
+        inside = np.interp(counts, xs, ys)
+        last_count, last_rate = self.points[-1]
+        beyond = np.maximum(last_rate + self.slope() * (counts - last_count), LEAST_SHARE * last_rate)
+        value = np.where(counts > last_count, beyond, inside)
+        return float(value) if value.ndim == 0 else value
+
+    def slope(self) -> float:
+        """Slope of the least-squares line through the points, 0 for one point."""
+        if len(self.points) == 1:
+            return 0.0
+        xs, ys = (np.array(values, dtype=np.float64) for values in zip(*self.points, strict=True))
+        centred = xs - xs.mean()
+        return float((centred * (ys - ys.mean())).sum() / (centred * centred).sum())
+
+    def scaled(self, factor: float) -> Curve:
+        """The curve with every bandwidth times `factor`."""
+        return Curve(tuple((count, rate * factor) for count, rate in self.points))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClass:
+    """Storage class j of a node (NoPFS, Section 4): d_j, r_j(p), w_j(p), p_j."""
+
+    name: str
+    capacity_bytes: float
+    read: Curve
+    write: Curve
+    threads: int
+
+    @property
+    def thread_read_bytes_per_s(self) -> float:
+        """r_j(p_j) / p_j: what one of its prefetch threads reads."""
+        return float(self.read.at(self.threads)) / self.threads
+
+    @property
+    def thread_write_bytes_per_s(self) -> float:
+        """w_j(p_j) / p_j: what one of its prefetch threads writes."""
+        return float(self.write.at(self.threads)) / self.threads
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceModel:
+    """NoPFS, Table 2: the cluster and the job's shape.
+
+    Attributes:
+        nodes: N. epochs: E. global_batch: B, samples of all nodes together in a step. drop_last: T is a floor.
+        compute_bytes_per_s: c of one node. preprocess_bytes_per_s: beta of one node.
+        network_bytes_per_s: b_c of one node. node_pfs_bytes_per_s: b_fs, what one node can draw from the PFS at most.
+        pfs: t(gamma), gamma counts nodes. staging: class 0, holds nothing beyond its window.
+        classes: classes 1..J, fastest first, of each node alike.
+    """
+
+    nodes: int
+    epochs: int
+    global_batch: int
+    drop_last: bool
+    compute_bytes_per_s: float
+    preprocess_bytes_per_s: float
+    network_bytes_per_s: float
+    pfs: Curve
+    staging: StorageClass
+    classes: tuple[StorageClass, ...] = ()
+    node_pfs_bytes_per_s: float = float("inf")
+
+    @property
+    def node_capacity_bytes(self) -> float:
+        """D: what one node can keep, staging not counted."""
+        return sum(storage.capacity_bytes for storage in self.classes)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """N * D."""
+        return self.nodes * self.node_capacity_bytes
+
+    def steps(self, n_samples: int) -> int:
+        """T: steps an epoch."""
+        return n_samples // self.global_batch if self.drop_last else -(-n_samples // self.global_batch)
+
+    def pfs_share_bytes_per_s(self, readers: float) -> float:
+        """What one of `readers` nodes gets from the PFS: t(gamma) / gamma, at most b_fs; 0 readers count as one."""
+        readers = max(1.0, readers)
+        return min(float(self.pfs.at(readers)) / readers, self.node_pfs_bytes_per_s)
+
+    # -- the three cases of fetching, by one thread of the staging buffer (NoPFS, Section 4) --
+
+    def fetch_pfs_s(self, size_bytes: npt.ArrayLike, readers: float) -> Floats:
+        """fetch_{i,0,0}: from the PFS while readers - 1 other nodes read as well."""
+        return np.asarray(size_bytes, dtype=np.float64) / self.pfs_share_bytes_per_s(readers)
+
+    def fetch_peer_s(self, size_bytes: npt.ArrayLike, storage: int) -> Floats:
+        """fetch_{i,1,j}: from class `storage` (index into classes) of another node."""
+        rate = min(self.network_bytes_per_s, self.classes[storage].thread_read_bytes_per_s)
+        return np.asarray(size_bytes, dtype=np.float64) / rate
+
+    def fetch_local_s(self, size_bytes: npt.ArrayLike, storage: int) -> Floats:
+        """fetch_{i,2,j}: from the node's own class `storage` (index into classes)."""
+        return np.asarray(size_bytes, dtype=np.float64) / self.classes[storage].thread_read_bytes_per_s
+
+    def fastest(
+        self, size_bytes: npt.ArrayLike, readers: float, local: npt.ArrayLike, peer: npt.ArrayLike
+    ) -> tuple[npt.NDArray[np.int8], Floats]:
+        """The fastest of the cases that apply, for each sample.
+
+        Args:
+            size_bytes: sizes, any shape. local, peer: index of the fastest class that has the sample on this node and
+            on any other, -1 for none; same shape.
+
+        Returns:
+            route (0 PFS, 1 peer, 2 local) and seconds. At equal times the nearest wins.
+        """
+        sizes = np.asarray(size_bytes, dtype=np.float64)
+        local_s = self._rate_table(False)[np.asarray(local)] * sizes
+        peer_s = self._rate_table(True)[np.asarray(peer)] * sizes
+        pfs_s = self.fetch_pfs_s(sizes, readers)
+        least = np.minimum(np.minimum(local_s, peer_s), pfs_s)
+        route = np.where(local_s <= least, 2, np.where(peer_s <= least, 1, 0)).astype(np.int8)
+        return route, least
+
+    def _rate_table(self, remote: bool) -> Floats:
+        """Seconds a byte by class index; the last entry, which -1 picks, is infinite."""
+        fetch = self.fetch_peer_s if remote else self.fetch_local_s
+        return np.array([*(float(fetch(1.0, j)) for j in range(len(self.classes))), np.inf])
+
+    # -- writing, reading, being available, being consumed --
+
+    def write_s(self, size_bytes: npt.ArrayLike) -> Floats:
+        """write_i(k) = max(s_k / beta, s_k / (w_0(p_0) / p_0)): preprocess and store it in the staging buffer."""
+        rate = min(self.preprocess_bytes_per_s, self.staging.thread_write_bytes_per_s)
+        return np.asarray(size_bytes, dtype=np.float64) / rate
+
+    def read_s(self, fetch_s: npt.ArrayLike, size_bytes: npt.ArrayLike) -> Floats:
+        """read_i(k) = fetch_i(k) + write_i(k)."""
+        return np.asarray(fetch_s, dtype=np.float64) + self.write_s(size_bytes)
+
+    def avail_s(self, read_s: Floats) -> Floats:
+        """avail_i(f): when the f-th sample of a stream is in the staging buffer; `read_s` in stream order."""
+        return np.cumsum(read_s) / self.staging.threads
+
+    def consumed_s(self, avail_s: Floats, size_bytes: Floats) -> Floats:
+        """t_{i,f} = max(avail_i(f), t_{i,f-1} + s(R_{f-1}) / c) for a whole stream: when each sample is consumed."""
+        before = np.concatenate(([0.0], np.cumsum(size_bytes / self.compute_bytes_per_s)[:-1]))
+        return np.asarray(np.maximum.accumulate(avail_s - before) + before)
+
+    def changed(self, **fields: Any) -> PerformanceModel:
+        """A copy with some fields changed."""
+        return replace(self, **fields)
