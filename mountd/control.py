@@ -77,7 +77,7 @@ class Control:
             return metrics(self.engine)
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
-            return _line(job.spec.model_dump(mode="json") | {"state": str(job.state)}) if job else b""
+            return _line(job.spec.understood() | {"state": str(job.state)}) if job else b""
         found = self._order_of(path)
         if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -156,7 +156,7 @@ class Control:
             start = spec.start_step * spec.batch_size
             first[str(rank)] = [os.fsdecode(path) for path in islice(paths, start, start + FIRST_PATHS)]
         return {
-            "job": spec.model_dump(mode="json"),
+            "job": spec.understood(),
             "samples": len(streams.sample_ids),
             "samples_per_epoch": job.streams.length(spec.start_epoch),
             "first_paths": first,

@@ -96,7 +96,7 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
-        "spec": job.spec.model_dump(mode="json"),
+        "spec": job.spec.understood(),
     }
 
 

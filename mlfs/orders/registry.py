@@ -1,9 +1,9 @@
 """Which samplers there are: the built-in ones, and those that other packages add.
 
-In: the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out: names, and orders made
-by name. Called by `mlfs.job` (is the name known?) and `mlfs.orders.streams`.
+In: `mlfs.orders.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`).
+Out: names, the fields they read, and orders made by name. Called by `mlfs.job` and `mlfs.orders.streams`.
 
-The built-in ones are listed here and not in the package's metadata, so that a source checkout works, and so that no
+The built-in ones are listed in the package and not in its metadata, so that a source checkout works, and so that no
 other package can change what a known name means.
 """
 
@@ -14,6 +14,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from mlfs.errors import JobError
+from mlfs.orders.catalogue import BUILT_IN
+from mlfs.orders.catalogue.contract import Sampler
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -21,24 +23,28 @@ if TYPE_CHECKING:
 
 GROUP = "mlfs.orders"
 
-_BUILT_IN = (
-    EntryPoint("torch-distributed", "mlfs.orders.torch_distributed:DistributedOrder", GROUP),
-    EntryPoint("sequential", "mlfs.orders.sequential:SequentialOrder", GROUP),
-    EntryPoint("explicit", "mlfs.orders.explicit:ExplicitOrder", GROUP),
-)
-
 
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
     found = {point.name: point for point in entry_points(group=GROUP)}
-    found.update({point.name: point for point in _BUILT_IN})
+    found.update({own.name: EntryPoint(own.name, own.factory, GROUP) for own in BUILT_IN})
     return found
 
 
 def sampler_names() -> list[str]:
     """The names that a job's `sampler` may have: the built-in ones first."""
-    own = [point.name for point in _BUILT_IN]
+    own = [sampler.name for sampler in BUILT_IN]
     return own + sorted(set(_entry_points()) - set(own))
+
+
+def built_in(name: str) -> Sampler | None:
+    """The record of a built-in sampler; None for another package's, which may read any field."""
+    return next((sampler for sampler in BUILT_IN if sampler.name == name), None)
+
+
+def readers_of(field: str) -> list[str]:
+    """The built-in samplers that read a field."""
+    return [sampler.name for sampler in BUILT_IN if field in sampler.fields]
 
 
 def build_order(spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> Order:

@@ -1,7 +1,8 @@
 """The sampler "torch-distributed": torch.utils.data.DistributedSampler, bit for bit.
 
-In: a job's seed, shuffle, drop_last and world_size. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
-Source: torch/utils/data/distributed.py (torch 2.13). The script is taken to call set_epoch(epoch), counting from 0.
+In: a job's seed, shuffle, drop_last, set_epoch and world_size. Out: each rank's dataset indices. Made by
+`mlfs.orders.registry`. Source: torch/utils/data/distributed.py (torch 2.13). The script is taken to call
+set_epoch(epoch), counting from 0; with "set_epoch": false every epoch has the order of the first.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DistributedOrder:
         positions = rank_positions(self._n_samples, rank, self._spec.world_size, self._spec.drop_last)
         if not self._spec.shuffle:
             return positions
-        return self._permutation(epoch)[positions].astype(np.int64)
+        return self._permutation(epoch if self._spec.set_epoch else 0)[positions].astype(np.int64)
 
     def _permute(self, epoch: int) -> npt.NDArray[np.int32]:
         return randperm(self._n_samples, self._spec.seed + epoch)

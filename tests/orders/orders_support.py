@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import numpy as np
 
 from mlfs.job import JobSpec, parse_job
 from mlfs.manifest import Manifest
+from mlfs.orders.registry import build_order
 from mlfs.scan import scan
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -15,6 +19,33 @@ IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 def job(**fields: object) -> JobSpec:
     """A job of one epoch, unless told otherwise."""
     return parse_job({"epochs": 1, **fields})
+
+
+def assert_same_order(
+    n: int, library: Callable[[int, int], Iterable[int]], *, epochs_asked: Iterable[int] | None = None, **fields: object
+) -> None:
+    """Fail unless the order that mlfs computes for a job is the library's, in every epoch and rank.
+
+    Args:
+        n: the data set's length.
+        library: (epoch, rank) -> the dataset indices that the framework hands out. Called epoch by epoch from
+            `start_epoch` on, all ranks of an epoch one after another, each once: it may go on from a state.
+        epochs_asked: epochs in the order in which mlfs is asked for them afterwards; by default also backwards, so that
+            no epoch rests on the one before having been asked for.
+        fields: of the job.
+    """
+    spec = job(**fields)
+    epochs = range(spec.start_epoch, spec.epochs)
+    expected = {(epoch, rank): list(library(epoch, rank)) for epoch in epochs for rank in spec.ranks}
+    for asked in (epochs, reversed(epochs)) if epochs_asked is None else (epochs_asked,):
+        order = build_order(spec, n)
+        for epoch in asked:
+            for rank in spec.ranks:
+                stream = order.rank_stream(epoch, rank)
+                assert stream.dtype == np.int64
+                assert stream.tolist() == expected[epoch, rank], f"epoch {epoch}, rank {rank} of {spec.to_json()}"
+                assert len(stream) <= order.stream_length(epoch)
+            assert order.stream_length(epoch) >= max(len(expected[epoch, rank]) for rank in spec.ranks)
 
 
 def manifest_of(root: Path | str) -> Manifest:

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.errors import ExitCode, JobError
-from mlfs.job import MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
+from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
+from mlfs.job.presets import PRESETS
+from mlfs.orders.catalogue import BUILT_IN
+from mlfs.orders.catalogue.contract import Sampler
 
 
 def refusal(text: Any) -> JobError:
@@ -24,23 +27,25 @@ def refusal(text: Any) -> JobError:
 
 def test_the_defaults() -> None:
     spec = parse_job('{"epochs": 3}')
-    assert spec.model_dump() == {
+    assert spec.understood() == {
+        "version": 1,
         "name": "train",
         "root": "",
         "layout": "imagefolder",
-        "extensions": None,
         "sampler": "torch-distributed",
         "seed": 0,
         "epochs": 3,
         "batch_size": 1,
         "world_size": 1,
-        "ranks": (0,),
+        "ranks": [0],
         "shuffle": True,
         "drop_last": False,
         "start_epoch": 0,
         "start_step": 0,
-        "order_file": None,
+        "set_epoch": True,
     }
+    unread = set(JobSpec.model_fields) - spec.understood().keys()
+    assert all(value is None for field, value in spec.model_dump().items() if field in unread)
 
 
 def test_text_bytes_and_objects_are_one() -> None:
@@ -67,21 +72,22 @@ WRONG: list[tuple[str, Any, str]] = [
     ("root", "a\0b", "relative"),
     ("root", "\ud800", "relative"),
     ("root", None, "relative"),
-    ("layout", "imagefolders", '"imagefolder" or "sorted"'),
-    ("layout", [], '"imagefolder" or "sorted"'),
+    ("layout", "imagefolders", "one of imagefolder, "),
+    ("layout", [], '"imagefolder"'),
     ("extensions", [], "a list of file name endings"),
     ("extensions", "jpg", "a list of file name endings"),
     ("extensions", [1], "a list of file name endings"),
     ("extensions", ["."], "a list of file name endings"),
     ("extensions", ["a/b"], "a list of file name endings"),
-    ("sampler", "torch_distributed", "one of torch-distributed, sequential, explicit"),
+    ("sampler", "torch_distributed", "one of torch-distributed, sequential, "),
     ("sampler", 1, "the name of a sampler"),
     ("seed", "5", "a whole number"),
     ("seed", 1.5, "a whole number"),
     ("seed", True, "a whole number"),
     ("seed", None, "a whole number"),
-    ("epochs", 0, "1 or more"),
-    ("epochs", "3", "1 or more"),
+    ("epochs", 0, "1 to 1000000"),
+    ("epochs", "3", "1 to 1000000"),
+    ("epochs", MAX_EPOCHS + 1, "1 to 1000000"),
     ("batch_size", 0, "1 or more"),
     ("batch_size", 2.0, "1 or more"),
     ("world_size", 0, f"1 to {MAX_WORLD_SIZE}"),
@@ -108,7 +114,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("order_file", "/tmp/", "absolute path"),
     ("order_file", 3, "absolute path"),
     ("order_file", "/tmp/{epochs}", "{epoch} and {rank}"),
-    ("order_file", "/tmp/x", 'the sampler "torch-distributed" reads no file'),
+    ("order_file", "/tmp/x", 'left out: the sampler "torch-distributed" does not read it'),
 ]
 
 
@@ -213,7 +219,7 @@ def test_extensions_are_kept_lower_case_without_a_dot_and_once() -> None:
 
 @given(
     fields=st.fixed_dictionaries(
-        {"epochs": st.integers(1, 10**6), "world_size": st.just(8)},
+        {"epochs": st.integers(1, MAX_EPOCHS), "world_size": st.just(8)},
         optional={
             "seed": st.integers(),
             "batch_size": st.integers(1),
@@ -254,7 +260,7 @@ def test_anything_is_a_job_or_a_job_error(fields: dict[str, Any]) -> None:
         assert parse_job(spec.to_json()) == spec
         return
     assert str(error).isprintable()
-    assert error.field in fields or fields.get("sampler") == "explicit"
+    assert error.field in fields or "is missing" in error.message
 
 
 def test_the_schema_documents_every_field() -> None:
@@ -263,3 +269,38 @@ def test_the_schema_documents_every_field() -> None:
     assert all(described.get("description") for described in schema["properties"].values())
     assert schema["required"] == ["epochs"]
     assert schema["additionalProperties"] is False
+    assert schema["x-version"] == 1
+    assert set(schema["x-common"]) == COMMON
+
+
+@pytest.mark.parametrize("sampler", BUILT_IN, ids=lambda sampler: sampler.name)
+def test_every_field_that_a_sampler_names_is_one(sampler: Sampler) -> None:
+    assert sampler.fields <= JobSpec.model_fields.keys() - COMMON
+    assert sampler.required <= sampler.fields
+    assert sampler.defaults.keys() <= sampler.fields | COMMON
+
+
+def test_a_field_that_the_sampler_does_not_read_is_refused_with_those_that_do() -> None:
+    error = refusal({"epochs": 1, "sampler": "sequential", "seed": 7})
+    assert error.field == "seed"
+    assert error.message == 'job field "seed" is 7, must be left out: the sampler "sequential" does not read it'
+    assert "torch-distributed" in error.hint
+    assert parse_job({"epochs": 1, "sampler": "sequential", "order_file": None}).order_file is None
+
+
+def test_a_node_has_at_most_so_many_ranks_and_a_big_world_must_name_them() -> None:
+    most = MAX_LOCAL_RANKS
+    assert len(parse_job({"epochs": 1, "world_size": most}).ranks) == most
+    assert len(parse_job({"epochs": 1, "world_size": 9999, "ranks": f"5-{most + 4}"}).ranks) == most
+    error = refusal({"epochs": 1, "world_size": most + 1})
+    assert (error.field, "--from-env" in error.hint) == ("ranks", True)
+    assert refusal({"epochs": 1, "world_size": 9999, "ranks": f"0-{most}"}).field == "ranks"
+    assert refusal({"epochs": 1, "world_size": 9999, "ranks": list(range(most + 1))}).field == "ranks"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_fills_in_what_is_not_given(preset: str) -> None:
+    spec = parse_job({"epochs": 1, "preset": preset, "batch_size": 3})
+    assert spec.batch_size == 3
+    assert all(getattr(spec, field) == value for field, value in PRESETS[preset].items() if field != "batch_size")
+    assert parse_job({"epochs": 1, "preset": preset, "sampler": "sequential"}).sampler == "sequential"

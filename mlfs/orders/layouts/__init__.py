@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 _LAYOUTS = {"imagefolder": imagefolder, "sorted": sorted}
 
 
+def layout_names() -> list[str]:
+    """The names that a job's `layout` may have."""
+    return list(_LAYOUTS)
+
+
+def layout_fields(name: str) -> frozenset[str]:
+    """The fields of a job that a layout reads, besides `root` and `layout`."""
+    fields: frozenset[str] = getattr(_LAYOUTS[name], "FIELDS", frozenset({"extensions"}))
+    return fields
+
+
 def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
     """Return the tree's entry for each dataset index of a job, shape (n_samples,), read-only.
 

@@ -1,0 +1,105 @@
+"""Reads a job from JSON, and says in one line what is wrong with one that cannot be used.
+
+In: JSON text or an object. Out: `JobSpec` or `JobError`; the JSON schema of the language. Called by the command line
+and the control file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from mlfs.errors import JobError
+from mlfs.job.presets import PRESETS
+from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
+from mlfs.job.words import nearest, show
+from mlfs.orders.catalogue import BUILT_IN
+from mlfs.orders.layouts import layout_names
+from mlfs.orders.registry import built_in
+
+_CHOICES = {"generator": ("default", "own", "shared"), "subset": ("training", "validation")}
+
+
+def job_schema() -> dict[str, Any]:
+    """The JSON schema of a job. `x-samplers` lists the fields that each sampler reads, besides `x-common`."""
+    schema = JobSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["properties"]["layout"]["enum"] = layout_names()
+    schema["x-version"] = VERSION
+    schema["x-common"] = [field for field in JobSpec.model_fields if field in COMMON]
+    schema["x-samplers"] = {
+        own.name: [field for field in JobSpec.model_fields if field in own.fields] for own in BUILT_IN
+    }
+    schema["x-presets"] = {name: dict(fields) for name, fields in PRESETS.items()}
+    return schema
+
+
+def parse_job(text: str | bytes | Mapping[str, Any]) -> JobSpec:
+    """Return the job that a JSON object describes.
+
+    Args:
+        text: JSON text (bytes: UTF-8), or an object parsed already.
+
+    Raises:
+        JobError: with one line about the first thing that is wrong; its `field` is "" when it is about no field.
+    """
+    given = _load(text)
+    known = list(JobSpec.model_fields)
+    for field in given:
+        if field not in known:
+            hint = nearest(field, known) or "known are " + ", ".join(known)
+            raise JobError(f"job field {show(field)} is unknown", hint, field)
+    try:
+        return JobSpec.model_validate(_filled(given))
+    except ValidationError as error:
+        raise _translate(error) from None
+
+
+def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those of the preset and the sampler's own defaults, where none were given."""
+    name = given.get("preset")
+    preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
+    chosen = given.get("sampler", preset.get("sampler", JobSpec.model_fields["sampler"].default))
+    sampler = built_in(chosen) if isinstance(chosen, str) else None
+    read = COMMON | (sampler.fields if sampler else frozenset())
+    own = dict(sampler.defaults) if sampler else {}
+    return own | {field: value for field, value in preset.items() if field in read} | given
+
+
+def _load(text: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """The object in the text, of nothing but JSON's own types."""
+    hint = 'write it like {"seed": 42, "epochs": 90}'
+    try:
+        if isinstance(text, Mapping):  # through JSON and back, so that both ways in allow exactly the same
+            text = json.dumps(dict(text))
+        given = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise JobError(f"the job is not JSON: {reason}", hint) from None
+    if not isinstance(given, dict):
+        raise JobError(f"the job is {show(given)}, must be a JSON object", hint)
+    return given
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for field, value in pairs:
+        if field in fields:
+            raise JobError(f"job field {show(field)} is given twice", "keep one of them", field)
+        fields[field] = value
+    return fields
+
+
+def _translate(error: ValidationError) -> JobError:
+    """The first complaint of pydantic in our words."""
+    first = error.errors(include_url=False)[0]
+    field = str(first["loc"][0])
+    allowed = describe(field)
+    if first["type"] == "missing":
+        return JobError(f"job field {show(field)} is missing, must be {allowed}", f'add "{field}": ...', field)
+    value = first["input"]
+    hint = nearest(value, _CHOICES[field]) if field in _CHOICES else ""
+    return JobError(f"job field {show(field)} is {show(value)}, must be {allowed}", hint, field)

@@ -1,0 +1,17 @@
+"""Presets: how common training scripts set what a job need not say.
+
+In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given and
+that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # references/classification/train.py of torchvision, distributed: DistributedSampler(dataset), set_epoch each epoch.
+    "torchvision-reference": {"sampler": "torch-distributed", "layout": "imagefolder", "seed": 0, "num_workers": 16},
+    # lightning/fabric/utilities/distributed.py: DistributedSampler(seed=PL_GLOBAL_SEED or 0), set_epoch by itself.
+    "lightning": {"sampler": "torch-distributed", "seed": 0},
+}

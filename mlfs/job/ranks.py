@@ -1,0 +1,83 @@
+"""The field `ranks`: which ranks of the world read through this mount.
+
+In: `3`, `"0-3,6"`, a list of both, or null for all. Out: a tuple of ranks. Called by `mlfs.job.spec`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+
+from mlfs.job.words import refuse
+
+# A node has a few dozen training processes; each costs its own epochs in memory.
+MAX_LOCAL_RANKS: Final = 1024
+_TOO_MANY = f"at most {MAX_LOCAL_RANKS} ranks"
+_TOO_MANY_HINT = "give those of this node only"
+_RANK_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
+
+
+def _parse_ranks(value: Any, info: ValidationInfo) -> tuple[int, ...]:
+    """Expand what was written; None means every rank of the world."""
+    world_size = info.data.get("world_size")
+    if world_size is None:  # refused already: that is the error to report
+        return ()
+    if value is None:
+        return _every_rank(world_size)
+    allowed = f'different ranks from 0 to {world_size - 1} (the world has {world_size}), as [0, 1] or "0-3,6"'
+    ranks: list[int] = []
+    for low, high in _ranges(value):
+        if not 0 <= low <= high < world_size:
+            refuse("ranks", value, allowed)
+        if high - low >= MAX_LOCAL_RANKS or len(ranks) >= 2 * MAX_LOCAL_RANKS:
+            refuse("ranks", value, _TOO_MANY, _TOO_MANY_HINT)
+        ranks.extend(range(low, high + 1))
+    if not ranks:
+        refuse("ranks", value, allowed, "leave the field out to mean every rank")
+    if len(set(ranks)) < len(ranks):
+        refuse("ranks", value, allowed, "a rank is named twice")
+    if len(ranks) > MAX_LOCAL_RANKS:
+        refuse("ranks", value, _TOO_MANY, _TOO_MANY_HINT)
+    return tuple(ranks)
+
+
+def _every_rank(world_size: int) -> tuple[int, ...]:
+    if world_size > MAX_LOCAL_RANKS:
+        allowed = f"given: the world has {world_size} ranks, at most {MAX_LOCAL_RANKS} read through one mount"
+        hint = 'give the ranks of this node, such as "ranks": "0-7"; mlfs register --from-env asks the launcher'
+        refuse("ranks", None, allowed, hint)
+    return tuple(range(world_size))
+
+
+def _ranges(value: object) -> Iterator[tuple[int, int]]:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        yield from _rank_ranges(item)
+
+
+def _rank_ranges(item: object) -> list[tuple[int, int]]:
+    """The (first, last) pairs of one item of `ranks`; an impossible pair stands for what cannot be read."""
+    if isinstance(item, int) and not isinstance(item, bool):
+        return [(item, item)]
+    if not isinstance(item, str):
+        return [(-1, -1)]
+    found = [_RANK_RANGE.fullmatch(part) for part in item.split(",")]
+    return [(int(m[1]), int(m[2] or m[1])) if m else (-1, -1) for m in found]
+
+
+Ranks = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_parse_ranks),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"^\d+(-\d+)?(,\d+(-\d+)?)*$"},
+                {"type": "integer", "minimum": 0},
+                {"type": "array", "items": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}},
+                {"type": "null"},
+            ]
+        }
+    ),
+]

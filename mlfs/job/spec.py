@@ -1,0 +1,381 @@
+"""The specification of a registered training run: what a user tells mlfs so that it can compute the order of reads.
+
+In: the fields of one JSON object (`mlfs.job.parse` reads it). Out: a checked, frozen `JobSpec`. Used by the command
+line, the daemon's control files, the simulator and everything in `mlfs.orders`.
+
+A field's `description` is at once its documentation (in the schema), the help of its flag (`mlfs register --help`) and
+the "must be ..." of its error message; its group is its heading in both. A field that not every sampler reads is None
+when not given: the sampler's own default holds, as its module's docstring says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from mlfs.errors import JobError
+from mlfs.job.presets import PRESETS
+from mlfs.job.ranks import Ranks
+from mlfs.job.words import is_path, nearest, one_of, refuse, show
+from mlfs.orders.layouts import layout_fields, layout_names
+from mlfs.orders.registry import built_in, readers_of, sampler_names
+
+VERSION: Final = 1
+# Each rank costs an entry in a few lists: a mistyped world size should not fill the memory.
+MAX_WORLD_SIZE: Final = 1_000_000
+MAX_EPOCHS: Final = 1_000_000
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+_PLACEHOLDERS = ("{epoch}", "{rank}")
+
+
+def _group(title: str) -> dict[str, Any]:
+    return {"group": title}
+
+
+_JOB = _group("the job")
+_DATA = _group("the data set")
+_RESUME = _group("resuming")
+_LOADER = _group("the DataLoader")
+_SAMPLER = _group("the sampler")
+_TORCH = _group("torch's generators")
+_HF = _group("accelerate and HF Trainer")
+_AUGMENT = _group("repeated augmentation")
+_DALI = _group("DALI")
+_TF = _group("tf.data and Keras")
+_FLAG = "true or false"
+_COUNT = "a whole number, 0 or more"
+_SEED = "a whole number of any size and sign"
+
+
+class JobSpec(BaseModel):
+    """One registered training run; see docs/orders.md for what each sampler makes of the fields.
+
+    Fields stand in the order in which they are checked: a field may look at those above it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, title="mlfs job")
+
+    version: Literal[1] = Field(1, description="1, the version of this language", json_schema_extra=_JOB)
+    preset: str | None = Field(
+        None, description=f"{one_of(PRESETS)}: sets what is not given as that framework does", json_schema_extra=_JOB
+    )
+    name: str = Field(
+        "train",
+        description="1 to 64 letters, digits, '.', '_' or '-'",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        json_schema_extra=_JOB,
+    )
+    sampler: str = Field("torch-distributed", description="the name of a sampler", json_schema_extra=_JOB)
+    seed: int = Field(0, description=_SEED, json_schema_extra=_JOB)
+    epochs: int = Field(
+        description=f"a whole number, 1 to {MAX_EPOCHS}: passes over the data, counted from 0, that the script makes",
+        ge=1,
+        le=MAX_EPOCHS,
+        json_schema_extra=_JOB,
+    )
+    batch_size: int = Field(
+        1, description="a whole number, 1 or more: samples a rank reads in one step", ge=1, json_schema_extra=_JOB
+    )
+    world_size: int = Field(
+        1,
+        description=f"a whole number, 1 to {MAX_WORLD_SIZE}: training processes (for DALI and Grain: shards)",
+        ge=1,
+        le=MAX_WORLD_SIZE,
+        json_schema_extra=_JOB,
+    )
+    ranks: Ranks = Field(
+        None,
+        description='the ranks that read through this mount, as [0, 1] or "0-3,6"; all by default',
+        validate_default=True,
+        json_schema_extra=_JOB,
+    )
+
+    root: str = Field(
+        "",
+        description='a sub-directory of the source, relative and without ".."; "" is the whole source',
+        json_schema_extra=_DATA,
+    )
+    layout: str = Field("imagefolder", description=one_of(layout_names()), json_schema_extra=_DATA)
+    extensions: tuple[str, ...] | None = Field(
+        None,
+        description='null for the layout\'s own, or a list of file name endings, such as ["jpg", "png"]',
+        json_schema_extra=_DATA,
+    )
+    manifest_file: str | None = Field(
+        None,
+        description="the absolute path of a file with one sample a line, its files between tabs (manifest layout)",
+        json_schema_extra=_DATA,
+    )
+    split: tuple[int | float, ...] | None = Field(
+        None,
+        description="the lengths given to random_split: whole numbers, or fractions of 1 such as [0.8, 0.2]",
+        json_schema_extra=_DATA,
+    )
+    part: int | None = Field(
+        None, description="a whole number, 0 or more: which part of the split is read", ge=0, json_schema_extra=_DATA
+    )
+    split_seed: int | None = Field(
+        None,
+        description=f"{_SEED}: of random_split's generator; left out, the data set is cut as it stands",
+        json_schema_extra=_DATA,
+    )
+
+    start_epoch: int = Field(
+        0, description="a whole number, 0 or more, less than epochs", ge=0, json_schema_extra=_RESUME
+    )
+    start_step: int = Field(
+        0,
+        description="a whole number, 0 or more: steps of the first epoch already done",
+        ge=0,
+        json_schema_extra=_RESUME,
+    )
+
+    num_workers: int | None = Field(
+        None, description=f"{_COUNT}: worker processes of a DataLoader", ge=0, json_schema_extra=_LOADER
+    )
+    prefetch_factor: int | None = Field(
+        None, description="a whole number, 1 or more: batches ahead of each worker", ge=1, json_schema_extra=_LOADER
+    )
+    persistent_workers: bool | None = Field(
+        None, description=f"{_FLAG}: workers live on between epochs", json_schema_extra=_LOADER
+    )
+
+    shuffle: bool = Field(True, description=f"{_FLAG}: the sampler's or reader's shuffle", json_schema_extra=_SAMPLER)
+    drop_last: bool = Field(
+        False, description="true or false: the sampler's drop_last, not the loader's", json_schema_extra=_SAMPLER
+    )
+    set_epoch: bool = Field(
+        True,
+        description="true or false: false when the script never calls set_epoch, so that every epoch is the first",
+        json_schema_extra=_SAMPLER,
+    )
+    order_file: str | None = Field(
+        None,
+        description='the absolute path of a file, in which "{epoch}" and "{rank}" are replaced',
+        json_schema_extra=_SAMPLER,
+    )
+    replacement: bool | None = Field(None, description=_FLAG, json_schema_extra=_SAMPLER)
+    num_samples: int | None = Field(
+        None,
+        description="a whole number, 1 or more: samples drawn an epoch; the data set's length by default",
+        ge=1,
+        json_schema_extra=_SAMPLER,
+    )
+    weights_file: str | None = Field(
+        None, description="the absolute path of a file with one weight a line, or of a .npy", json_schema_extra=_SAMPLER
+    )
+    legacy: bool | None = Field(
+        None,
+        description=f"{_FLAG}: numpy's RandomState (np.random.seed) and not default_rng",
+        json_schema_extra=_SAMPLER,
+    )
+
+    generator: Literal["default", "own", "shared"] | None = Field(
+        None,
+        description='"default" (torch.manual_seed), "own" (the sampler\'s) or "shared" (the DataLoader\'s as well)',
+        json_schema_extra=_TORCH,
+    )
+    words_before: int | None = Field(
+        None,
+        description=f"{_COUNT}: words drawn from the generator before the first epoch, by the model for one",
+        ge=0,
+        json_schema_extra=_TORCH,
+    )
+    words_between: int | None = Field(
+        None,
+        description=f"{_COUNT}: words that others draw from the generator in each epoch, such as 2 for another loader",
+        ge=0,
+        json_schema_extra=_TORCH,
+    )
+    trailing_permutation: bool | None = Field(
+        None,
+        description=f"{_FLAG}: the sampler is read to its end and so shuffles once more",
+        json_schema_extra=_TORCH,
+    )
+
+    data_seed: int | None = Field(None, description=_SEED, json_schema_extra=_HF)
+    use_seedable_sampler: bool | None = Field(None, description=_FLAG, json_schema_extra=_HF)
+    split_batches: bool | None = Field(
+        None, description=f"{_FLAG}: each batch is split among the ranks", json_schema_extra=_HF
+    )
+    even_batches: bool | None = Field(
+        None, description=f"{_FLAG}: the last batches are filled from the epoch's first", json_schema_extra=_HF
+    )
+
+    repeats: int | None = Field(
+        None, description="a whole number, 1 or more: times each sample is read", ge=1, json_schema_extra=_AUGMENT
+    )
+    selected_round: int | None = Field(
+        None, description=f"{_COUNT}: the epoch is cut to a multiple of it", ge=0, json_schema_extra=_AUGMENT
+    )
+    selected_ratio: float | None = Field(
+        None,
+        description="a number, 0 or more: the part of the epoch read; 0 for the world size",
+        ge=0,
+        allow_inf_nan=False,
+        json_schema_extra=_AUGMENT,
+    )
+
+    shuffle_after_epoch: bool | None = Field(None, description=_FLAG, json_schema_extra=_DALI)
+    dali_version: str | None = Field(
+        None, description='DALI\'s version, such as "2.2"', pattern=r"^\d+(\.\d+)*", json_schema_extra=_DALI
+    )
+
+    buffer_size: int | None = Field(
+        None, description="a whole number, 1 or more: the shuffle buffer's", ge=1, json_schema_extra=_TF
+    )
+    reshuffle_each_iteration: bool | None = Field(None, description=_FLAG, json_schema_extra=_TF)
+    global_seed: int | None = Field(None, description=f"{_SEED}: tf.random.set_seed's", json_schema_extra=_TF)
+    op_seed: int | None = Field(None, description=f"{_SEED}: the shuffle's own", json_schema_extra=_TF)
+    validation_split: float | None = Field(
+        None, description="a number between 0 and 1", gt=0, lt=1, json_schema_extra=_TF
+    )
+    subset: Literal["training", "validation"] | None = Field(
+        None, description='"training" or "validation"', json_schema_extra=_TF
+    )
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _check_version(cls, version: Any) -> Any:
+        if version is True or version != VERSION:
+            refuse("version", version, f"{VERSION}, the version that this mlfs knows", "leave the field out")
+        return version
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name in (".", ".."):  # the name becomes a file name in the control directory
+            refuse("name", name, 'other than "." and ".."')
+        return name
+
+    @field_validator("root")
+    @classmethod
+    def _check_root(cls, root: str) -> str:
+        parts = [part for part in root.split("/") if part not in ("", ".")]
+        if root.startswith("/") or ".." in parts or not is_path(root):
+            refuse("root", root, describe("root"), "the source is the directory that is mounted over")
+        return "/".join(parts)
+
+    @field_validator("extensions", mode="before")
+    @classmethod
+    def _check_extensions(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) for item in value):
+            refuse("extensions", value, describe("extensions"))
+        endings = tuple(dict.fromkeys(item.lower().removeprefix(".") for item in value))
+        if any(not ending or "/" in ending or not is_path(ending) for ending in endings):
+            refuse("extensions", value, describe("extensions"))
+        return endings
+
+    @field_validator("preset", "sampler", "layout")
+    @classmethod
+    def _check_word(cls, word: str | None, info: ValidationInfo) -> str | None:
+        field = str(info.field_name)
+        known = {"preset": list(PRESETS), "sampler": sampler_names(), "layout": layout_names()}[field]
+        if word is not None and word not in known:
+            refuse(field, word, "one of " + ", ".join(known), nearest(word, known))
+        return word
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _check_split(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not value:
+            refuse("split", value, describe("split"))
+        whole = all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
+        parts = all(isinstance(item, float | int) and not isinstance(item, bool) and 0 <= item <= 1 for item in value)
+        if not whole and not (parts and sum(value) <= 1 + 1e-9):
+            refuse("split", value, describe("split"))
+        return tuple(value)
+
+    @field_validator("part")
+    @classmethod
+    def _check_part(cls, part: int | None, info: ValidationInfo) -> int | None:
+        split = info.data.get("split")
+        if part is not None and split is not None and part >= len(split):
+            refuse("part", part, f"less than {len(split)}, the number of parts in split", "parts count from 0")
+        return part
+
+    @field_validator("start_epoch")
+    @classmethod
+    def _check_start_epoch(cls, start_epoch: int, info: ValidationInfo) -> int:
+        epochs = info.data.get("epochs")
+        if epochs is not None and start_epoch >= epochs:
+            refuse("start_epoch", start_epoch, f"less than epochs, which is {epochs}", "epochs count from 0")
+        return start_epoch
+
+    @field_validator("order_file", "weights_file", "manifest_file")
+    @classmethod
+    def _check_file(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None:
+            return None
+        field = str(info.field_name)
+        if not path.startswith("/") or path.endswith("/") or not is_path(path):
+            refuse(field, path, describe(field), "the daemon does not know your working directory")
+        for found in _PLACEHOLDER.findall(path) if field == "order_file" else ():
+            if found not in _PLACEHOLDERS:
+                allowed = "a path with no other placeholders than " + " and ".join(_PLACEHOLDERS)
+                refuse(field, path, allowed, nearest(found, _PLACEHOLDERS))
+        return path
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        for field in sorted(self.model_fields_set):
+            if getattr(self, field) is not None and not self.reads(field):
+                self._refuse_unread(field)
+        sampler = built_in(self.sampler)
+        for field in sorted(sampler.required) if sampler else ():
+            if getattr(self, field) is None:
+                message = f'job field "{field}" is missing: the sampler "{self.sampler}" needs it'
+                raise JobError(message, f"give {describe(field)}", field)
+        for field in ("part", "split_seed"):
+            if self.split is None and getattr(self, field) is not None:
+                refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')
+        return self
+
+    def _refuse_unread(self, field: str) -> None:
+        word, what = ("layout", self.layout) if field in LAYOUT_FIELDS else ("sampler", self.sampler)
+        readers = [n for n in layout_names() if field in layout_fields(n)] if word == "layout" else readers_of(field)
+        hint = f"read by: {', '.join(readers)}" if readers else f"no {word} reads it"
+        refuse(field, getattr(self, field), f"left out: the {word} {show(what)} does not read it", hint)
+
+    def reads(self, field: str) -> bool:
+        """Whether the field says anything for this job's sampler and layout."""
+        if field in LAYOUT_FIELDS:
+            return field in layout_fields(self.layout)
+        sampler = built_in(self.sampler)
+        return field in COMMON or sampler is None or field in sampler.fields
+
+    def understood(self) -> dict[str, Any]:
+        """The fields that count for this job, as JSON's types: those given and the defaults of the others."""
+        fields = self.model_dump(mode="json")
+        return {field: value for field, value in fields.items() if value is not None and self.reads(field)}
+
+    def to_json(self) -> str:
+        """This job as one line of JSON; `parse_job` gives back an equal one, with the same fields given."""
+        return json.dumps(self.model_dump(exclude_unset=True, exclude_none=True))
+
+
+LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file"})
+# What every job has, whatever its sampler.
+COMMON: Final = frozenset(
+    field
+    for field, info in JobSpec.model_fields.items()
+    if info.json_schema_extra in (_JOB, _DATA, _RESUME, _LOADER) and field != "seed"
+)
+
+
+def describe(field: str) -> str:
+    """What a field must be."""
+    return JobSpec.model_fields[field].description or "something else"
+
+
+def group_of(field: str) -> str:
+    """The heading under which a field is documented."""
+    extra = JobSpec.model_fields[field].json_schema_extra
+    return str(extra["group"]) if isinstance(extra, dict) else ""
