@@ -1,0 +1,109 @@
+"""Readers, frequencies, first and next uses, against loops over plain lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.plan.lookahead import NEVER, Ids, Readers, first_uses, next_uses, read_epochs
+
+N_SAMPLES = 9
+epoch_lists = st.lists(st.lists(st.integers(-1, N_SAMPLES - 1), max_size=14), min_size=1, max_size=5)
+cluster = st.lists(
+    st.lists(st.lists(st.integers(-1, N_SAMPLES - 1), max_size=8), min_size=3, max_size=3), min_size=1, max_size=6
+)
+
+
+class Listed:
+    """Streams written down: by epoch, by rank."""
+
+    def __init__(self, reads: list[list[list[int]]]) -> None:
+        self.reads = reads
+
+    @property
+    def epochs(self) -> int:
+        return len(self.reads)
+
+    def epoch_ids(self, epoch: int, rank: int) -> Ids:
+        return np.array(self.reads[epoch][rank], dtype=np.int64)
+
+
+def readers_of(reads: list[list[list[int]]], node_of_rank: list[int]) -> Readers:
+    *_, last = read_epochs(Listed(reads), node_of_rank, N_SAMPLES)
+    return last
+
+
+@settings(deadline=None, max_examples=150)
+@given(epoch_lists)
+def test_next_and_first_uses_are_those_of_the_concatenated_stream(epochs: list[list[int]]) -> None:
+    stream = [sample for ids in epochs for sample in ids]
+    wanted = [
+        next((later for later in range(here + 1, len(stream)) if stream[later] == sample), NEVER)
+        if sample >= 0
+        else NEVER
+        for here, sample in enumerate(stream)
+    ]
+    arrays = [np.array(ids, dtype=np.int64) for ids in epochs]
+    found = list(next_uses(arrays.__getitem__, [len(ids) for ids in epochs], N_SAMPLES))
+    assert [uses.epoch for uses in found] == list(range(len(epochs) - 1, -1, -1))
+    assert [int(position) for uses in reversed(found) for position in uses.next_use] == wanted
+    distances = [int(d) for uses in reversed(found) for d in uses.reuse_distance]
+    assert distances == [use - here if use != NEVER else NEVER for here, use in enumerate(wanted)]
+    first = first_uses(arrays, N_SAMPLES)
+    assert first.tolist() == [stream.index(s) if s in stream else NEVER for s in range(N_SAMPLES)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(cluster, st.sampled_from([[0, 1, 2], [0, 0, 1], [0, 0, 0]]))
+def test_frequencies_and_favourites_count_every_read(reads: list[list[list[int]]], node_of_rank: list[int]) -> None:
+    readers = readers_of(reads, node_of_rank)
+    count: Counter[tuple[int, int]] = Counter()
+    first: dict[tuple[int, int], int] = {}
+    for epoch, ranks in enumerate(reads):
+        for rank, ids in enumerate(ranks):
+            for sample in ids:
+                if sample >= 0:
+                    count[sample, node_of_rank[rank]] += 1
+                    first.setdefault((sample, node_of_rank[rank]), epoch)
+    nodes = range(max(node_of_rank) + 1)
+    for node in nodes:
+        assert readers.frequency_at(node).tolist() == [count[s, node] for s in range(N_SAMPLES)]
+    owner, times = readers.favourites()
+    for sample in range(N_SAMPLES):
+        best = max(count[sample, node] for node in nodes)
+        assert times[sample] == best
+        if not best:
+            assert owner[sample] == readers.nobody
+            continue
+        equals = [node for node in nodes if count[sample, node] == best]
+        assert owner[sample] in equals
+        assert first[sample, int(owner[sample])] == min(first[sample, node] for node in equals)
+
+
+def test_the_first_epoch_is_there_before_the_second_is_asked_for() -> None:
+    asked: list[int] = []
+
+    class Watched(Listed):
+        def epoch_ids(self, epoch: int, rank: int) -> Ids:
+            asked.append(epoch)
+            return super().epoch_ids(epoch, rank)
+
+    steps = read_epochs(Watched([[[0, 1], [2]], [[2, 0], [1]]]), [0, 1], 3)
+    readers = next(steps)
+    assert set(asked) == {0}
+    assert readers.favourites()[0].tolist() == [0, 0, 1]
+    next(steps)
+    assert readers.frequency_at(0).tolist() == [2, 1, 1]
+
+
+def test_many_nodes_need_two_bytes_and_too_many_are_refused() -> None:
+    readers = Readers(4, 300, 1)
+    readers.add([(299, np.array([1, 2])), (0, np.array([3]))])
+    assert readers.by_epoch.dtype == np.uint16
+    assert readers.favourites()[0].tolist() == [readers.nobody, 299, 299, 0]
+    with pytest.raises(ValueError, match="65535"):
+        Readers(4, 2**16, 1)
