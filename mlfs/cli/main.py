@@ -36,7 +36,10 @@ mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
 """
 
 # Commands whose modules are too heavy to import for a help text: (module, one line).
-_HEAVY = {"cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory")}
+_HEAVY = {
+    "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
+    "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
+}
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:

@@ -1,0 +1,1 @@
+"""Sizing a system, before it is bought: pure functions behind `mlfs advise`."""

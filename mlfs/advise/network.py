@@ -1,0 +1,117 @@
+"""A convolutional network's memory on a GPU, by its layers.
+
+Pure. In: a description of the layers. Out: bits. Called by mlfs.advise.batch and the command.
+
+Source: Zou et al. (2017), Section 3.1.3, equations 1 to 5; 32 bits a number, gradients twice the parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+BITS = 32
+# A parameter, the gradient of one instance, and the batch's aggregated gradient (the paper's footnote 4).
+COPIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of the feature extraction.
+
+    Attributes:
+        name: as the user calls it. filter: F_i, its edge. stride: S_i. padding: P_i.
+        filters: K_i, 0 for pooling.
+        groups: into how many parts channels are split (AlexNet's two GPUs); 1 in the paper.
+    """
+
+    name: str
+    filter: int
+    stride: int = 1
+    padding: int = 0
+    filters: int = 0
+    groups: int = 1
+
+    @property
+    def is_pooling(self) -> bool:
+        """Whether the layer has no parameters."""
+        return self.filters == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Width B, height H, depth D."""
+
+    width: int
+    height: int
+    depth: int
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return self.width * self.height * self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Feature extraction and classifier.
+
+    Attributes:
+        source: B_0 x H_0 x D_0. layers: 1 .. n. classifier: neurons L_1 .. L_m of the fully connected part; L_1 is
+            what the last feature map flattens to, if that is how the user counts (as in the paper's formula).
+    """
+
+    source: Shape
+    layers: tuple[Layer, ...]
+    classifier: tuple[int, ...]
+
+
+def shapes(network: Network) -> list[Shape]:
+    """Input and output shapes, n + 1 of them (eq. 1). Sizes are rounded down where they do not divide.
+
+    Raises:
+        ValueError: a filter is larger than its input.
+    """
+    found = [network.source]
+    for layer in network.layers:
+        last = found[-1]
+        sizes = []
+        for edge in (last.width, last.height):
+            size = (edge - layer.filter + 2 * layer.padding) // layer.stride + 1
+            if size < 1:
+                raise ValueError(f"layer {layer.name}: a filter of {layer.filter} does not fit an input of {edge}")
+            sizes.append(size)
+        found.append(Shape(sizes[0], sizes[1], last.depth if layer.is_pooling else layer.filters))
+    return found
+
+
+def feature_map_bits(network: Network, batch: int) -> int:
+    """M_FM = sum over i = 0..n of B_i H_i D_i X_mini 32 (eq. 2)."""
+    return sum(shape.numbers for shape in shapes(network)) * batch * BITS
+
+
+def parameter_bits(network: Network) -> int:
+    """M_MP = sum F_i F_i D_(i-1) K_i 3*32 + sum K_i 3*32 (eq. 3).
+
+    The paper prints D_i; a filter is as deep as its layer's input, which eq. 1 calls D_(i-1).
+    """
+    total = 0
+    for layer, before in zip(network.layers, shapes(network), strict=False):
+        total += layer.filter * layer.filter * (before.depth // layer.groups) * layer.filters + layer.filters
+    return total * COPIES * BITS
+
+
+def classifier_bits(network: Network) -> int:
+    """M_C = sum L_j 32 + sum L_j L_(j+1) 3*32 + (m-1) 3*32 (eq. 4, as printed: one bias a layer, outputs of one
+    instance).
+    """
+    neurons = network.classifier
+    if not neurons:
+        return 0
+    weights = sum(a * b for a, b in pairwise(neurons))
+    return (sum(neurons) + weights * COPIES + (len(neurons) - 1) * COPIES) * BITS
+
+
+def bound_bits(network: Network, batch: int, gpu_bits: int) -> int:
+    """M_bound = M_GPU - M_FM - M_MP - M_C (eq. 5): what convolution algorithms may use as workspace."""
+    return gpu_bits - feature_map_bits(network, batch) - parameter_bits(network) - classifier_bits(network)
