@@ -85,7 +85,7 @@ def test_the_optimum_is_that_of_trying_everything(layers: list[list[Option]], bo
 
 @pytest.mark.parametrize("gigabytes", [0.45, 0.8, 1.5, 12])
 def test_alexnets_choice_is_that_of_trying_everything(gigabytes: float) -> None:
-    for batch in (32, 128):
+    for batch in (64, 128):
         layers = ALEXNET.options(batch)
         choice = choose(ALEXNET.network, batch, int(gigabytes * 8e9), layers)
         fitting = [c for c in itertools.product(*layers) if sum(o.memory_bits for o in c) <= choice.bound_bits]

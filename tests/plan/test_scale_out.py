@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlfs.plan.model import Curve
 
 from mlfs.plan.loading import Routed, Throughputs, gap_s, iteration_s, loading_s, spread_s
+from mlfs.plan.model import Curve
 from mlfs.plan.scale_out import ScaleOut
 
 RATE = st.floats(0.1, 1e9)
