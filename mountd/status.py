@@ -63,6 +63,7 @@ def status(engine: Engine, about: About) -> Json:
             "how": about.how,
             "changed": engine.changed_files,
         },
+        "under_way": engine.under_way(),
         "errors": dict(counters.errors),
         "requests": about.requests(),
         "memory": {"rss_bytes": rss_bytes()},

@@ -6,6 +6,7 @@ The classes behind them are in tests/support: `from support.mounts import MlfsMo
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -13,14 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `support`, from any directory below
 
-from support.fuse import TOKEN, Mounted, detach, fuse_mounts, kill, processes_with, wait_until
+from support.fuse import PATIENCE_S, TOKEN, Mounted, detach, fuse_mounts, happened, kill, processes_with
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
 
-ENDING_TIMEOUT_S = 5.0
+# Whoever starts us may ignore Ctrl-C (a shell does for what it starts in the background), and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("mlfs", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+settings.load_profile("mlfs")
 
 
 def _ours(words: list[str]) -> bool:
@@ -43,11 +49,11 @@ def _nothing_is_left_behind() -> Iterator[None]:
         """Those that came while we ran and whose server is gone. Sessions beside ours clean theirs up in a moment."""
         return [mounted for mounted in fuse_mounts() if mounted not in before and _is_dead(mounted)]
 
-    wait_until(lambda: not processes(), ENDING_TIMEOUT_S)
+    happened(lambda: not processes())
     left = processes()
     for pid in left:
         kill(pid)
-    wait_until(lambda: not dead_mounts(), ENDING_TIMEOUT_S if not left else 0.5)
+    happened(lambda: not dead_mounts(), PATIENCE_S if not left else 0.5)
     mounts = dead_mounts()
     for mounted in mounts:
         detach(Path(mounted.path), mounted.fstype)
@@ -60,7 +66,7 @@ def _is_dead(mounted: Mounted) -> bool:
     if mounted.fstype not in ("fuse.mlfs", "fuse.slow_source"):
         return False
     try:
-        asked = subprocess.run(["stat", mounted.path], check=False, capture_output=True, text=True, timeout=2)
+        asked = subprocess.run(["stat", mounted.path], check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         return False
     return "not connected" in asked.stderr

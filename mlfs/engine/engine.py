@@ -20,7 +20,7 @@ from mlfs.engine.pagecache import PageCache
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
-from mlfs.engine.table import SampleTable
+from mlfs.engine.table import SampleTable, State
 from mlfs.job import JobSpec
 from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
@@ -99,6 +99,7 @@ class Engine:
         )  # fmt: skip
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._events: list[tuple[int, int]] = []
+        self._digesting = 0
         self._events_wanted = trio.Event()
         self._epochs_wanted = trio.Event()
         self._to_keep: list[Fetched] = []
@@ -138,6 +139,7 @@ class Engine:
             self._events_wanted = trio.Event()
             await trio.sleep(EVENTS_DELAY_S)
             events, self._events = self._events, []
+            self._digesting = len(events)
             for turn in range(0, len(events), EVENTS_A_TURN):
                 for entry, pid in events[turn : turn + EVENTS_A_TURN]:
                     if pid >= 0:
@@ -146,6 +148,7 @@ class Engine:
                         self._digest_release(entry)
                 await trio.lowlevel.checkpoint()
             self._judge_jobs()
+            self._digesting = 0
             self.prefetcher.kick()
 
     def _digest_open(self, entry: int, pid: int) -> None:
@@ -290,9 +293,7 @@ class Engine:
 
     def _keep_batch(self, batch: list[Fetched]) -> None:
         for fetched in batch:
-            if fetched.version is not None and fetched.data is not None and not self.table.held_by[fetched.entry]:
-                self.fetcher.keep(fetched.entry, fetched.version, fetched.data)
-            self.fetcher.to_keep.pop(fetched.entry, None)
+            self.fetcher.keep_waiting(fetched)
 
     async def _find_again(self) -> None:
         """Learn which samples the tiers hold from an earlier mount."""
@@ -305,6 +306,18 @@ class Engine:
     def _find_chunk(self, chunk: Sequence[int]) -> None:
         for entry, path in zip(chunk, self.manifest.paths(chunk), strict=True):
             self.fetcher.find(entry, path)
+
+    def under_way(self) -> dict[str, int]:
+        """What is not settled yet. All zero: nobody waits, and what was fetched is kept."""
+        return {
+            "opens_and_releases": self._digesting + len(self._events),
+            "fetches": self.prefetcher.under_way(),
+            "drops": self.table.state.count(State.DROPPING),
+            "copies_to_keep": len(self.fetcher.to_keep),
+            "copies_to_keep_bytes": self._keeping_bytes,
+            "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
+            "copies_to_find": int(self.fetcher.finding),
+        }
 
     # -- what goes wrong
 

@@ -62,7 +62,8 @@ class Fetcher:
     """Blocking fetches; thread-safe.
 
     Attributes:
-        to_keep: what demand fetches brought and no tier keeps yet, by entry: as good as kept. Changed by the engine.
+        to_keep: what fetches brought and no tier keeps yet, by entry: as good as kept. Entered by the engine and by
+            lanes; whoever finds that the source has something else takes it out, and then it is not kept.
 
     Args:
         announce: called from the worker when the source differs from the manifest, with (entry, size in bytes,
@@ -166,6 +167,15 @@ class Fetcher:
                 self.table.held_by[entry] = index + 1
                 return True
         return False
+
+    def keep_waiting(self, fetched: Fetched) -> None:
+        """Have a tier keep what waits in `to_keep`, unless the source was found to have something else meanwhile."""
+        entry = fetched.entry
+        if fetched.version is not None and fetched.data is not None and self.to_keep.get(entry) is fetched:
+            if not self.table.held_by[entry]:
+                self.keep(entry, fetched.version, fetched.data)
+            if self.to_keep.get(entry) is fetched:
+                del self.to_keep[entry]
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]

@@ -114,6 +114,7 @@ class Prefetcher:
         self._failed = failed
         self._clock = clock
         self._kicked = trio.Event()
+        self._looking = False
         staging.on_room = self.kick
 
     def kick(self) -> None:
@@ -139,6 +140,11 @@ class Prefetcher:
                     queue.working -= 1
                     queue.call_lanes()
 
+    def under_way(self) -> int:
+        """Fetches that are queued or that lanes are at, their copies for the tiers included."""
+        batches = sum(len(running.batch) for queue in self.queues.values() for running in queue.running)
+        return batches + len(self.claims) + (self._looking or self._kicked.is_set())
+
     async def run(self) -> None:
         """Fetch ahead for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
@@ -152,7 +158,7 @@ class Prefetcher:
     async def _dispatch_forever(self) -> None:
         while True:
             await self._kicked.wait()
-            self._kicked = trio.Event()
+            self._kicked, self._looking = trio.Event(), True
             while not self.stopped:
                 nearest = self._nearest()
                 if nearest is None:
@@ -160,6 +166,7 @@ class Prefetcher:
                 if not self._look(*nearest):
                     break
                 await trio.lowlevel.checkpoint()
+            self._looking = False
 
     def _nearest(self) -> tuple[JobRun, int] | None:
         """The job and rank whose next unseen sample is needed soonest, in steps."""
@@ -292,10 +299,13 @@ class Prefetcher:
             else:
                 fetched = self.fetcher.fetch(item.entry, keep_data=True)
             light = fetched._replace(data=None)
+            keep = fetched.route == "pfs" and fetched.data is not None
+            if keep:  # before anybody can know: whoever asks for it from now on is answered from here
+                self.fetcher.to_keep[item.entry] = fetched
             self.done[item.entry] = light
             if item.entry in self.staging.waiters:
                 self.runner.post(self.collect, item.entry)
-            if fetched.route == "pfs" and fetched.data is not None and fetched.version is not None:
-                self.fetcher.keep(item.entry, fetched.version, fetched.data)
+            if keep:
+                self.fetcher.keep_waiting(fetched)
             done.append((item, light))
         return done, time.perf_counter() - began, time.thread_time() - cpu_began

@@ -18,7 +18,7 @@ TINY_FS = str(Path(__file__).parent / "tiny_fs.py")
 NOBODY = 65534
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Fail unless the condition comes true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

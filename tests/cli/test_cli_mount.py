@@ -37,7 +37,7 @@ def run_mount(source: str, behaviour: str = "serve") -> subprocess.CompletedProc
         [sys.executable, "-c", RUN, "mount", source, *SMALL],
         capture_output=True,
         check=False,
-        timeout=30,
+        timeout=120,
         env={**os.environ, "TINY_FS": behaviour, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
 
@@ -103,7 +103,7 @@ def test_interrupted_while_waiting_it_leaves_no_daemon(source: str, number: sign
     # Not before it runs as the stand-in: a child that is still the command itself would not be the daemon yet.
     wait_for(lambda: b"tiny_fs" in Path(f"/proc/{daemon}/cmdline").read_bytes())
     command.send_signal(number)
-    _, stderr = command.communicate(timeout=10)
+    _, stderr = command.communicate(timeout=60)
     assert (command.returncode, stderr) == (130, b"mlfs: interrupted\n")
     assert runtime.start_ticks(daemon) is None
     assert left_behind(source) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,7 +134,7 @@ def test_allow_other_needs_a_line_in_fuse_conf(open_dir: Path, monkeypatch: pyte
 
 
 def test_a_source_that_hangs_is_given_up(config: MountConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "_look_at_source", lambda source: time.sleep(2))
+    monkeypatch.setattr(preflight, "_look_at_source", lambda source: threading.Event().wait())
     refused(config, ExitCode.SOURCE, "does not answer within 0.05 s", source_timeout_s=0.05)
 
 

@@ -150,6 +150,6 @@ def test_watching_ends_quietly(open_dir: Path, tiny: Mounts, ending: str) -> Non
         watch.send_signal(signal.SIGINT)
     else:
         assert mounts.unmount(path) or mounts.detach(path) is None
-    _, stderr = watch.communicate(timeout=10)
+    _, stderr = watch.communicate(timeout=60)
     assert watch.returncode == 0
     assert stderr == (b"" if ending == "interrupted" else f"mlfs: the mount at {path} is gone\n".encode())

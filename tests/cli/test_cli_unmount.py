@@ -79,10 +79,10 @@ def test_busy_names_the_reader_and_goes_on_serving(
 def test_it_waits_for_readers(place: str, tiny: Mounts) -> None:
     server = tiny.start(place)
     reader = hold(place)
-    threading.Timer(0.5, lambda: reader.stdin and reader.stdin.close()).start()
     started = time.monotonic()
-    assert cli.main(["unmount", place, "--timeout", "10s"]) == 0
-    assert 0.4 < time.monotonic() - started < 5
+    threading.Timer(0.5, lambda: reader.stdin and reader.stdin.close()).start()
+    assert cli.main(["unmount", place, "--timeout", "60s"]) == 0
+    assert time.monotonic() - started > 0.4
     assert nothing_left(place, server)
     reader.wait()
     assert reader.stdout is not None
@@ -100,9 +100,8 @@ def test_force_takes_it_away_under_readers_also_from_a_hung_daemon(
     reader = hold(place)
     if stopped:
         server.send_signal(signal.SIGSTOP)
-    started = time.monotonic()
     assert cli.main(["unmount", place, "--force"]) == 0
-    assert time.monotonic() - started < 3
+    assert reader.poll() is None  # it was not waited for
     assert nothing_left(place, server)
     reader.communicate()
 
@@ -122,7 +121,7 @@ def test_a_vanished_mount_takes_its_daemon_along(place: str, capsys: pytest.Capt
     runtime.write(place, place, None, pid=daemon.pid)
     assert cli.main(["unmount", place]) == 0
     assert f"process {daemon.pid}" in capsys.readouterr().out
-    assert daemon.wait(5) == -signal.SIGTERM
+    assert daemon.wait(60) == -signal.SIGTERM
     assert nothing_left(place)
 
 

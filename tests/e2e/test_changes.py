@@ -208,19 +208,19 @@ def test_between_two_mounts_with_copies_on_disk_and_a_saved_index(tmp_path: Path
     state = tmp_path / "state"
     with MlfsMount(source, *flags, state=state) as mount:
         assert {name: (mount.path / "c" / name).read_bytes() for name in names} == old
-        assert wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names), 5)
+        wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names))
     expected = dict(old)
     for change in (rewrite, truncate, grow, touch):  # no directory changes: the saved list of files is used again
         expected[change.__name__] = change(source / "c" / change.__name__, old[change.__name__]) or b""
     with MlfsMount(source, *flags, state=state) as mount:
         status = mount.status()
         assert "saved index" in status["manifest"]["how"]
-        assert wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names), 5)
+        wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names))
         assert {name: read_whole(mount.path / "c" / name)[::2] for name in names} == sized(expected)
         status = mount.status()
         assert status["manifest"]["changed"] == 4
         assert status["reads"]["all"]["ssd"]["reads"] == 3
-        assert wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names), 5)
+        wait_until(lambda: mount.status()["tiers"][1]["samples"] == len(names))
     expected["replace"] = replace(source / "c/replace", old["replace"])
     remove(source / "c/remove", old["remove"])
     del expected["remove"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 from support.training import train
@@ -28,14 +28,6 @@ def images(tmp_path: Path) -> Path:
     return root
 
 
-def until(condition: Any, seconds: float = 10.0) -> None:
-    """Wait for something that is about to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not become true"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Path, workers: int) -> None:
     with SlowSource(images, open_latency="2ms", bandwidth="100M") as slow, MlfsMount(slow.path) as mount:
@@ -43,7 +35,8 @@ def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Pat
         mount.register(seed=7, epochs=3, batch_size=16, world_size=2)
         seen = train(mount.path, ranks=2, workers=workers, epochs=3, batch_size=16, seed=7)
         assert seen == train(images, ranks=2, workers=0, epochs=3, batch_size=16, seed=7)
-        until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        mount.settle()
         status = mount.status()
         counts = slow.counts()
         assert status["jobs"][0]["agreement"] >= 0.99
@@ -64,8 +57,10 @@ def test_pfs_bytes_meet_the_bound_when_the_data_does_not_fit(images: Path) -> No
         MlfsMount(slow.path, "--ram", str(ram), "--staging", "2M") as mount,
     ):
         mount.register(seed=1, epochs=3, batch_size=8)
-        train(mount.path, ranks=1, workers=2, epochs=3, batch_size=8, seed=1)
-        until(lambda: mount.status()["jobs"][0]["state"] == "finished")
+        for epoch in range(3):
+            train(mount.path, ranks=1, workers=2, epochs=1, batch_size=8, seed=1, first_epoch=epoch)
+            mount.settle()  # so short an epoch is over before the copies of its samples are kept
+        wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished")
         status = mount.status()
         by_epoch = status["jobs"][0]["pfs_bytes_by_epoch"]
         assert by_epoch["0"] == total
@@ -81,7 +76,7 @@ def test_a_wrong_seed_is_said_in_plain_words_and_costs_no_read(images: Path) -> 
         mount.register(seed=1234, epochs=3, batch_size=16)
         seen = train(mount.path, ranks=1, workers=2, epochs=2, batch_size=16, seed=7)
         assert seen == train(images, ranks=1, workers=0, epochs=2, batch_size=16, seed=7)
-        until(lambda: mount.status()["jobs"][0]["agreement_recent"] < 0.5)
+        wait_until(lambda: mount.status()["jobs"][0]["agreement_recent"] < 0.5)
         status = mount.status()
         assert status["jobs"][0]["state"] == "prediction failing"
         assert "set_epoch" in status["messages"][0]
@@ -102,7 +97,7 @@ def test_train_and_validation_under_one_mount_and_a_resumed_run(tmp_path: Path, 
         for epoch in range(2):
             train(train_path, ranks=1, workers=2, epochs=1, batch_size=16, seed=3, first_epoch=epoch)
             train(val_path, ranks=1, workers=1, epochs=1, batch_size=16, shuffle=False)
-        until(lambda: mount.status()["jobs"][0]["ranks"][0]["epoch"] == 2)
+        wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["epoch"] == 2)
         mount.register(name="train", root="train", seed=3, epochs=4, batch_size=16, start_epoch=3, start_step=5)
         rank = mount.status()["jobs"][-1]["ranks"][0]
         assert (rank["epoch"], rank["step"]) == (3, 5)

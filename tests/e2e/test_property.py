@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import content
 
@@ -212,4 +213,7 @@ def test_any_calls_answer_as_the_source_with_any_prediction(shared: tuple[MlfsMo
     assert status["state"] == "serving"
     assert status["staging"]["used_bytes"] <= 2 * (5 << 20)
     if order == "right":
-        assert status["reads"]["all"]["page_cache"]["reads"] > 0
+        mount.register(sampler="sequential", epochs=3, batch_size=4, layout="sorted")
+        wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] > 0)
+        assert (mount.path / names[0]).read_bytes() == (mount.source / names[0]).read_bytes()
+        assert mount.status()["reads"]["all"]["page_cache"]["reads"] > status["reads"]["all"]["page_cache"]["reads"]

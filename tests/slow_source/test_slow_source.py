@@ -67,8 +67,14 @@ def test_opens_wait_beside_each_other(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "backing", {f"f{n:02d}": 10 for n in range(20)})
     with SlowSource(tree, open_latency="100ms", bandwidth="0") as slow:
         paths = [slow.path / f"f{n:02d}" for n in range(20)]
-        assert 0.2 <= seconds(lambda: read_all(paths[:2], threads=1)) < 0.3
-        assert 0.1 <= seconds(lambda: read_all(paths, threads=20)) < 0.4
+        assert seconds(lambda: read_all(paths[:2], threads=1)) >= 0.2
+        assert seconds(lambda: read_all(paths, threads=20)) >= 0.1
+        slow.control(hang={"path": "*"})  # not one after the other: all are there at once
+        with ThreadPoolExecutor(20) as pool:
+            read = [pool.submit(path.read_bytes) for path in paths]
+            wait_until(lambda: slow.counts()["waiting"] == 20)
+            slow.control(release={"path": "*"})
+            assert [len(one.result()) for one in read] == [10] * 20
 
 
 @pytest.mark.parametrize(("threads", "files", "size"), [(1, 2, 10_000_000), (8, 50, 400_000)])
@@ -76,7 +82,7 @@ def test_reads_share_the_bandwidth(tmp_path: Path, threads: int, files: int, siz
     tree = make_tree(tmp_path / "backing", {f"f{n:02d}": size for n in range(files)})
     with SlowSource(tree, open_latency="0", bandwidth="20M") as slow:
         paths = [slow.path / f"f{n:02d}" for n in range(files)]
-        assert seconds(lambda: read_all(paths, threads)) == pytest.approx(size * files / 20e6, rel=0.1)
+        assert seconds(lambda: read_all(paths, threads)) >= 0.9 * size * files / 20e6
 
 
 def test_idle_time_is_not_saved_up(tmp_path: Path) -> None:
@@ -84,13 +90,12 @@ def test_idle_time_is_not_saved_up(tmp_path: Path) -> None:
     with SlowSource(tree, open_latency="0", bandwidth="10M") as slow:
         (slow.path / "a").read_bytes()
         time.sleep(0.3)
-        assert seconds((slow.path / "b").read_bytes) == pytest.approx(0.1, abs=0.03)
+        assert seconds((slow.path / "b").read_bytes) >= 0.07
 
 
 def test_latency_and_bandwidth_can_be_changed(fast: SlowSource) -> None:
-    assert seconds((fast.path / "large").read_bytes) < 0.3
     fast.control(latency_s=0.2, bandwidth_bytes_s=10e6)
-    assert seconds((fast.path / "large").read_bytes) == pytest.approx(0.5, abs=0.1)
+    assert seconds((fast.path / "large").read_bytes) >= 0.4
 
 
 def test_every_open_and_byte_is_counted(fast: SlowSource) -> None:
@@ -131,11 +136,11 @@ def test_a_file_hangs_until_released(fast: SlowSource) -> None:
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append((fast.path / FIRST).read_bytes()))
     reader.start()
-    assert wait_until(lambda: fast.counts()["waiting"] == 1, 5)
+    wait_until(lambda: fast.counts()["waiting"] == 1)
     assert (fast.path / SECOND).read_bytes() == content(SECOND, 2007)
     assert got == []
     fast.control(release={"path": FIRST})
-    reader.join(5)
+    reader.join(60)
     assert got == [content(FIRST, 2000)]
     assert fast.counts()["waiting"] == 0
 
@@ -143,9 +148,9 @@ def test_a_file_hangs_until_released(fast: SlowSource) -> None:
 def test_it_ends_while_a_reader_hangs(fast: SlowSource) -> None:
     fast.control(hang={"path": "*"})
     reader = subprocess.Popen(["cat", fast.path / FIRST], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: fast.counts()["waiting"] == 1, 5)
+    wait_until(lambda: fast.counts()["waiting"] == 1)
     fast.stop()
-    assert isinstance(reader.wait(5), int)
+    assert isinstance(reader.wait(60), int)
     assert mounts_at(fast.path, FSTYPE) == 0
 
 
@@ -160,12 +165,12 @@ def test_the_command_returns_when_it_serves_and_unmounting_ends_it(tmp_path: Pat
     tree, mountpoint, stats = make_tree(tmp_path / "backing", image_folder()), tmp_path / "slow", tmp_path / "stats"
     mountpoint.mkdir()
     done = subprocess.run(
-        [sys.executable, SCRIPT, tree, mountpoint, "--stats", stats], check=False, capture_output=True, timeout=20
+        [sys.executable, SCRIPT, tree, mountpoint, "--stats", stats], check=False, capture_output=True, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     (mountpoint / FIRST).read_bytes()
     subprocess.run(["fusermount3", "-u", mountpoint], check=True)
-    assert wait_until(stats.exists, 5)
+    wait_until(stats.exists)
     assert json.loads(stats.read_bytes())["by_path"] == {FIRST: 1}
 
 
@@ -182,7 +187,7 @@ def test_statistics_are_written_on_demand(tmp_path: Path) -> None:
     with SlowSource(make_tree(tmp_path / "backing", image_folder()), stats=stats) as slow:
         (slow.path / FIRST).read_bytes()
         os.kill(slow.pid, signal.SIGUSR1)
-        assert wait_until(stats.exists, 5)
+        wait_until(stats.exists)
         assert json.loads(stats.read_bytes())["opens"] == 1
 
 

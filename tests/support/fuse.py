@@ -5,6 +5,7 @@ In: paths. Out: facts from /proc. Knows nothing of mlfs' own code on purpose: it
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -17,6 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
+PATIENCE_S = 60.0
+"""How long tests wait for what must happen: far longer than any machine needs, so that running out means a fault."""
+REPORTERS: list[Callable[[], str]] = []
+"""What a wait that ran out says besides: the state of each mount that lives. MlfsMount enters itself."""
 TOKEN = "MLFS_TEST_TOKEN"
 """In the environment of whatever a test session starts: tells its processes from those of a session beside it."""
 
@@ -82,7 +87,7 @@ def kill(pid: int) -> None:
         return
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+def happened(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
     """Whether it became true in time."""
     end = time.monotonic() + timeout_s
     while not condition():
@@ -90,3 +95,19 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
+    """True as soon as the condition is; fails the test when it does not come, and says what was waited for."""
+    __tracebackhide__ = True
+    if happened(condition, timeout_s):
+        return True
+    said = "\n".join(reporter() for reporter in list(REPORTERS))
+    pytest.fail(f"waited {timeout_s:g} s for\n{_source_of(condition)}\n{said}")
+
+
+def _source_of(condition: Callable[[], bool]) -> str:
+    try:
+        return inspect.getsource(condition)
+    except (OSError, TypeError):
+        return repr(condition)

@@ -20,12 +20,21 @@ from typing import Any
 
 import pytest
 
-from support.fuse import detach, kill, mounts_at, processes_with, require_fuse, wait_until
+from support.fuse import (
+    PATIENCE_S,
+    REPORTERS,
+    detach,
+    happened,
+    kill,
+    mounts_at,
+    processes_with,
+    require_fuse,
+    wait_until,
+)
 
 FSTYPE = "fuse.mlfs"
 MOUNT_MARK = "MLFS_TEST_MOUNT"
-COMMAND_TIMEOUT_S = 120.0
-GONE_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 180.0
 
 
 class MlfsMount:
@@ -73,6 +82,7 @@ class MlfsMount:
     def mount(self) -> None:
         """What entering the context does; again after `unmount` or a kill."""
         self._below = mounts_at(self.path, FSTYPE)
+        REPORTERS.append(self.report)
         try:
             self.run("mount", *self._places, *self.flags)
         except BaseException:
@@ -84,7 +94,7 @@ class MlfsMount:
     ) -> None:
         """Unmount as a user does; by force if that fails, and then the test fails unless it has failed already."""
         result = self.run("unmount", str(self.path), check=False) if self.is_mounted else None
-        clean = wait_until(lambda: not self.is_mounted and not self.pids(), GONE_TIMEOUT_S)
+        clean = happened(lambda: not self.is_mounted and not self.pids(), PATIENCE_S)
         left = self.pids()
         self.clean_up()
         if error is None and not clean:
@@ -93,6 +103,8 @@ class MlfsMount:
 
     def clean_up(self) -> None:
         """No mount, no process, no state, whatever it takes."""
+        if self.report in REPORTERS:
+            REPORTERS.remove(self.report)
         for pid in self.pids():
             kill(pid)
         if self.is_mounted:
@@ -118,6 +130,15 @@ class MlfsMount:
         """MOUNT/.mlfs/status."""
         status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
         return status
+
+    def settle(self) -> None:
+        """Wait until nothing is under way: every open and release digested, every fetch ended, every copy kept."""
+        wait_until(lambda: not any(self.status()["under_way"].values()))
+
+    def report(self) -> str:
+        """The status, asked in a process of its own: a daemon that hangs must not hang the one who asks."""
+        words = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
+        return f"{self.path}: {subprocess.run(words, capture_output=True, text=True, check=False).stdout}"
 
     def control(self, command: dict[str, Any]) -> dict[str, Any]:
         """Write one line to MOUNT/.mlfs/control and return the answer. Raises OSError (EINVAL) when it is refused."""

@@ -22,7 +22,7 @@ from support.fuse import detach, require_fuse
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slow_source.py"
 FSTYPE = "fuse.slow_source"
-STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 60.0
 
 
 class SlowSource:

@@ -1,4 +1,6 @@
-"""Kill a process that fills a tier, at random moments, and look at what the next one finds. Used by both stores' tests.
+"""Kill a process that fills a tier, in the middle of its changes, and look at what the next one finds.
+
+Used by both stores' tests.
 
 Run as a program (`killing.py KIND DIRECTORY SEED`) it is that process: it puts and drops samples until it is killed.
 """
@@ -8,7 +10,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from contract import MIB, content, put
@@ -35,6 +36,9 @@ def write_forever(kind: str, directory: str, seed: int) -> None:
             tier.drop(key)
         else:
             put(tier, key, chance.choice(VERSIONS))
+        if chance.random() < 0.03 and isinstance(tier, LmdbTier):
+            tier.flush()  # a commit every now and then, however slow or fast the disk
+        print(flush=True)
 
 
 def kill_and_look(kind: str, directory: Path, rounds: int) -> int:
@@ -47,7 +51,8 @@ def kill_and_look(kind: str, directory: Path, rounds: int) -> int:
         )
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        time.sleep(chance.uniform(0.01, 0.15))
+        for _ in range(chance.randrange(20, 250)):
+            assert child.stdout.readline()
         child.kill()
         child.wait()
         child.stdout.close()
