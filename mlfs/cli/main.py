@@ -7,15 +7,16 @@ import whatever is heavy inside of `run`, so that `mlfs --help` and shell comple
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import mlfs
 from mlfs.cli import mount, register, status, unmount
+from mlfs.cli.parser import Parser
 from mlfs.errors import ExitCode, MlfsError
 
 _DESCRIPTION = """\
@@ -37,34 +38,38 @@ mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
 
 # Commands whose modules are too heavy to import for a help text: (module, one line).
 _HEAVY = {
+    "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
+    "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
     "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
     "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
 }
 
 
-def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(argv: Sequence[str]) -> Parser:
     """The parser for this command line; heavy sub-commands are filled in only when they are named in it."""
-    parser = argparse.ArgumentParser(
-        prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
     parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    mount.add_parser(commands)
-    register.add_parser(commands)
-    register.add_unregister_parser(commands)
-    status.add_parser(commands)
-    unmount.add_parser(commands)
-    for name, (module, line) in _HEAVY.items():
-        if name in argv:
-            importlib.import_module(module).add_parser(commands)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    light = {
+        "mount": mount.add_parser,
+        "unregister": register.add_unregister_parser,
+        "status": status.add_parser,
+        "unmount": unmount.add_parser,
+    }
+    first = ("mount", "register", "order", "unregister", "status", "unmount")
+    for name in (*first, *(name for name in _HEAVY if name not in first)):
+        if name in light:
+            light[name](commands)
+        elif name in argv:
+            importlib.import_module(_HEAVY[name][0]).add_parser(commands)
         else:
-            commands.add_parser(name, help=line)
+            commands.add_parser(name, help=_HEAVY[name][1])
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. Bad usage leaves through argparse's own SystemExit(2)."""
+    """Run the command line and return the exit code. Bad usage leaves through SystemExit(2)."""
     argv = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         # Paths may hold any bytes; they are printed as they are.
@@ -72,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="surrogateescape")
     debug = False
     try:
-        args = build_parser(argv).parse_args(argv)
+        args = build_parser(argv).parse(argv)
         debug = args.debug
         code = int(args.run(args))
         sys.stdout.flush()

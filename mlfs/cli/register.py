@@ -33,56 +33,37 @@ from SLURM_NTASKS, SLURM_NTASKS_PER_NODE and SLURM_NODEID (Slurm, one task a ran
 the environment over --json-file.
 """
 
-# Flag, metavar, type, help. The field's name is the flag's, with underscores.
-_FIELDS: tuple[tuple[str, str, type, str], ...] = (
-    (
-        "--sampler",
-        "NAME",
-        str,
-        "order of the reads: torch-distributed, sequential, explicit (default: torch-distributed)",
-    ),
-    ("--seed", "N", int, "the sampler's seed (default: 0)"),
-    ("--epochs", "N", int, "passes over the data in the whole run"),
-    ("--batch-size", "N", int, "samples a step of one rank (default: 1)"),
-    ("--world-size", "N", int, "ranks in the whole job (default: 1)"),
-    ("--name", "NAME", str, "name of the job, for status and unregister (default: train)"),
-    ("--root", "DIR", str, "the data set's directory below MOUNT (default: MOUNT itself)"),
-    ("--layout", "NAME", str, "how paths become samples: imagefolder, sorted (default: imagefolder)"),
-    ("--start-epoch", "N", int, "first epoch, counted from 0, of a resumed run (default: 0)"),
-    ("--start-step", "N", int, "first step in that epoch, counted from 0 (default: 0)"),
-)
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `register`."""
+    """Add `register`; imports the job's description, which takes a moment."""
+    from mlfs.cli.job_flags import add_job_flags
+
     parser = subparsers.add_parser(
         "register",
+        usage="mlfs register [-h] MOUNT [--preset WORD] [--seed N] [--epochs N] ... [flags of the job, see below]",
         help="tell a mount the seed of a training job",
         description="Register a training job: the mount then knows the order of all its reads and stays ahead of them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
-    job = parser.add_argument_group("the job, as in the training script")
-    for flag, metavar, kind, text in _FIELDS:
-        job.add_argument(flag, metavar=metavar, type=kind, help=text)
-    job.add_argument("--ranks", metavar="LIST", help="ranks that run on this node: 0-3 or 0,2,5-7 (default: all)")
-    text = "shuffle=True or False of the sampler (default: shuffle)"
-    job.add_argument("--shuffle", action=argparse.BooleanOptionalAction, help=text)
-    text = "drop_last of the sampler (default: no)"
-    job.add_argument("--drop-last", action=argparse.BooleanOptionalAction, help=text)
-    text = "for --sampler explicit: file with one path or index a line; {epoch} and {rank} in the name are replaced"
-    job.add_argument("--order-file", metavar="FILE", help=text)
-    text = "which files are samples (default: the layout's own)"
-    job.add_argument("--extensions", metavar=".A,.B", help=text)
+    parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
+    add_job_flags(parser)
+    add_origin_flags(parser)
+    more = parser.add_argument_group("instead of registering")
+    text = "print the JSON that would be written to the mount's control file, and stop (default: no)"
+    more.add_argument("--dry-run", action="store_true", help=text)
+    text = "print the JSON schema of a job, and stop (default: no)"
+    more.add_argument("--schema", action="store_true", help=text)
+    parser.set_defaults(run=run)
+
+
+def add_origin_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --from-env and --json-file."""
     more = parser.add_argument_group("where the values come from")
     text = "world size and ranks from the launcher's environment (default: no)"
     more.add_argument("--from-env", action="store_true", help=text)
     text = "a JSON object with these fields, - for standard input (default: none)"
     more.add_argument("--json-file", metavar="FILE", help=text)
-    text = "print the JSON that would be written to the mount's control file, and stop (default: no)"
-    more.add_argument("--dry-run", action="store_true", help=text)
-    parser.set_defaults(run=run)
 
 
 def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,6 +82,13 @@ def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.Argume
 
 def run(args: argparse.Namespace) -> int:
     """Register; raises JobError with the field that the mount refused."""
+    if args.schema:
+        from mlfs.job import job_schema
+
+        print(json.dumps(job_schema(), indent=2))
+        return ExitCode.OK
+    if args.mount is None:
+        raise ConfigError("no MOUNT", "give the mount point: mlfs register /data/imagenet --seed 0 --epochs 90")
     command = {"op": "register", **job_fields(args, os.environ)}
     if args.dry_run:
         print(json.dumps(command, indent=2))
@@ -126,43 +114,13 @@ def run_unregister(args: argparse.Namespace) -> int:
 
 def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
     """The fields of the job that were given: JSON file, then environment, then flags, the later ones winning."""
-    flags = {name: value for name, value in _flag_fields(args).items() if value is not None}
+    from mlfs.cli.job_flags import given_fields
+
+    flags = given_fields(args)
     fields = _json_fields(args.json_file) if args.json_file is not None else {}
     if args.from_env and not {"world_size", "ranks"} <= flags.keys():
         fields |= env_fields(environment)
     return fields | flags
-
-
-def _flag_fields(args: argparse.Namespace) -> dict[str, Any]:
-    fields = {flag.lstrip("-").replace("-", "_"): None for flag, *_ in _FIELDS}
-    values: dict[str, Any] = {name: getattr(args, name) for name in fields}
-    values |= {"shuffle": args.shuffle, "drop_last": args.drop_last}
-    if args.ranks is not None:
-        values["ranks"] = parse_ranks(args.ranks)
-    if args.order_file is not None:
-        # The daemon has another working directory.
-        values["order_file"] = os.path.abspath(args.order_file)
-    if args.extensions is not None:
-        values["extensions"] = [_extension(part) for part in args.extensions.split(",") if part.strip()]
-    return values
-
-
-def _extension(text: str) -> str:
-    return "." + text.strip().removeprefix(".").lower()
-
-
-def parse_ranks(text: str) -> list[int]:
-    """`0-3` -> [0, 1, 2, 3]; `0,2,5-7` -> [0, 2, 5, 6, 7]."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise ConfigError(f"--ranks: {text!r} is not a list of ranks", "write for example 0-3 or 0,2,5-7")
-        low, high = int(first), int(last) if dash else int(first)
-        if high < low or high - low >= 2**20:
-            raise ConfigError(f"--ranks: {part.strip()!r} is not a range of ranks", "write for example 0-3")
-        ranks += range(low, high + 1)
-    return sorted(set(ranks))
 
 
 def _json_fields(path: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from mlfs.job.ranks import Ranks
 from mlfs.job.words import is_path, nearest, one_of, refuse, show
 from mlfs.orders.layouts import layout_fields, layout_names
 from mlfs.orders.registry import built_in, readers_of, sampler_names
+from mlfs.orders.split import are_fractions
 
 VERSION: Final = 1
 # Each rank costs an entry in a few lists: a mistyped world size should not fill the memory.
@@ -119,7 +120,7 @@ class JobSpec(BaseModel):
     )
     split_seed: int | None = Field(
         None,
-        description=f"{_SEED}: of random_split's generator; left out, the data set is cut as it stands",
+        description=f"{_SEED}: of random_split's generator; without it the data set is cut as it stands",
         json_schema_extra=_DATA,
     )
 
@@ -149,7 +150,7 @@ class JobSpec(BaseModel):
     )
     set_epoch: bool = Field(
         True,
-        description="true or false: false when the script never calls set_epoch, so that every epoch is the first",
+        description=f"{_FLAG}: the script calls set_epoch; without, every epoch has the first one's order",
         json_schema_extra=_SAMPLER,
     )
     order_file: str | None = Field(
@@ -289,7 +290,7 @@ class JobSpec(BaseModel):
             refuse("split", value, describe("split"))
         whole = all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
         parts = all(isinstance(item, float | int) and not isinstance(item, bool) and 0 <= item <= 1 for item in value)
-        if not whole and not (parts and sum(value) <= 1 + 1e-9):
+        if not whole and not (parts and are_fractions(value)):
             refuse("split", value, describe("split"))
         return tuple(value)
 

@@ -20,6 +20,7 @@ from mlfs.orders.layouts.contract import NOT_HERE, Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import encode
 from mlfs.orders.registry import build_order
+from mlfs.orders.split import part_indices
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -34,7 +35,8 @@ class JobStreams:
 
     Attributes:
         spec: the job.
-        sample_ids: the tree's entry for each dataset index, -1 for samples outside of the tree.
+        sample_ids: the tree's entry for each dataset index (of the part that is read, where the data set is split),
+            -1 for samples outside of the tree.
         order: the sampler's order over dataset indices.
     """
 
@@ -156,6 +158,10 @@ def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outsid
         JobError: one line about what cannot be used.
     """
     sample_ids = samples(spec, tree, source, outside)
+    part = part_indices(spec, len(sample_ids))
+    if part is not None:
+        sample_ids = sample_ids[part]
+        sample_ids.flags.writeable = False
     resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
     streams = JobStreams(spec, sample_ids, build_order(spec, len(sample_ids), resolve))
     steps = -(-streams.length(spec.start_epoch) // spec.batch_size)

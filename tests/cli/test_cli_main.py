@@ -21,7 +21,7 @@ def mlfs(*argv: str | bytes, **more: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("command", ["mount", "register", "unregister", "status", "unmount", "cache"])
+@pytest.mark.parametrize("command", ["mount", "register", "order", "unregister", "status", "unmount", "cache"])
 def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([command, "--help"])
@@ -33,10 +33,10 @@ def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_each_flag_says_its_default() -> None:
-    parser = cli.build_parser([])
+    parser = cli.build_parser(["register", "order"])
     choices = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    required = {"--help", "--epochs", "--order-file"}
-    for name in ("mount", "register", "status", "unmount"):
+    required = {"--help", "--epochs"}
+    for name in ("mount", "register", "order", "status", "unmount"):
         for action in choices[name]._actions:
             flag = next(iter(action.option_strings[-1:]), None) if len(action.option_strings) < 2 else None
             flag = flag or next((f for f in action.option_strings if not f.startswith("--no-")), None)
@@ -50,7 +50,7 @@ def test_the_help_lists_all_commands_and_the_version_is_the_packages(capsys: pyt
             cli.main([flag])
         assert end.value.code == 0
     text = capsys.readouterr().out
-    for command in ("mount", "register", "unregister", "status", "unmount", "cache"):
+    for command in ("mount", "register", "order", "unregister", "status", "unmount", "cache"):
         assert re.search(rf"^    {command}\b", text, re.MULTILINE)
     assert re.search(r"^mlfs \d+\.\d+", text, re.MULTILINE)
 
@@ -75,13 +75,42 @@ def test_the_help_is_quick() -> None:
 
 
 def test_bad_usage_is_2() -> None:
-    for argv in ([], ["mout"], ["unmount"], ["register", "/x", "--seed", "one"]):
+    for argv in ([], ["mout"], ["unmount"], ["register", "/x", "--seed", "one"], ["register", "/x", "--sed", "1"]):
         done = mlfs(*argv)
         assert done.returncode == ExitCode.USAGE
-        assert b"usage:" in done.stderr
+        assert done.stderr.count(b"\n") == 1
+        assert b"--help says more)" in done.stderr or b"did you mean" in done.stderr
     done = mlfs("mount")
     assert done.returncode == ExitCode.USAGE
     assert b"no source" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["mout"], "mlfs: COMMAND is 'mout', must be one of mount, "),
+        (["mount", "/x", "--ramm", "3G"], "mlfs mount: there is no flag --ramm (did you mean --ram?)"),
+        (["register", "/x", "--epoch=3"], "mlfs register: there is no flag --epoch (did you mean --epochs?)"),
+        (
+            ["register", "/x", "--zzzzzzz"],
+            "mlfs register: there is no flag --zzzzzzz (mlfs register --help lists them)",
+        ),
+        (["cache", "list", "/x", "--jsn"], "mlfs cache list: there is no flag --jsn (did you mean --json?)"),
+        (["register", "/x", "--seed", "1.5"], "mlfs register: --seed is '1.5', must be a whole number of any size"),
+        (["register", "/x", "--seed"], "mlfs register: --seed: expected one argument"),
+        (["unmount", "a", "b\nc"], "mlfs unmount: 'b\\nc' is one word too many"),
+        (["unmount", "a", "b\x1b"], "mlfs unmount: 'b\\x1b' is one word too many"),
+    ],
+)
+def test_bad_usage_is_one_line_with_the_nearest_right_word(
+    argv: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    said = capsys.readouterr().err
+    assert end.value.code == ExitCode.USAGE
+    assert said.startswith(line)
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from cli_support import Mounts
 
+from mlfs.cli import job_flags, register
 from mlfs.cli import main as cli
-from mlfs.cli import register
-from mlfs.cli.register import env_fields, parse_ranks
+from mlfs.cli.job_flags import parse_ranks
+from mlfs.cli.register import env_fields
 from mlfs.errors import ConfigError, ExitCode, JobError
+from mlfs.job import JobSpec, job_schema
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,24 @@ def test_every_flag_has_its_field(capsys: pytest.CaptureFixture[str], monkeypatc
         "extensions": [".jpg", ".png"],
     }
     assert dry(capsys, "--shuffle", "--no-drop-last") == {"op": "register", "shuffle": True, "drop_last": False}
+
+
+@pytest.mark.parametrize("field", JobSpec.model_fields)
+def test_each_field_of_a_job_has_its_flag(field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"bool": [], "int": ["3"], "float": ["0.5"], "tuple": ["1,2"], "str": ["/x"]}
+    kind = job_flags._kind(field).__name__
+    if field == "version":
+        return
+    sent = dry(capsys, "--" + field.replace("_", "-"), *values[kind])[field]
+    expected = {"bool": True, "int": 3, "float": 0.5, "tuple": [1, 2], "str": "/x"}[kind]
+    assert sent == ([".1", ".2"] if field == "extensions" else expected)
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["register", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(job_schema()))
+    assert cli.main(["register"]) == ExitCode.USAGE
+    assert "no MOUNT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""The flags of `mlfs register` and `mlfs order`: one for each field of a job, made from the job's own description.
+
+In: a parser, then its arguments. Out: the fields that were given, with JSON's types. Whether the values go together is
+judged by `mlfs.job`, not here; a word where a number belongs is an error of usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, get_args, get_origin
+
+from mlfs.errors import ConfigError
+from mlfs.job import JobSpec, describe, group_of
+from mlfs.orders.registry import sampler_names
+
+_METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
+_DEFAULTS = {
+    **dict.fromkeys(("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file"), "none"),
+    **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
+    **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
+    **{"persistent_workers": "no", "words_before": 0, "words_between": 0},
+}
+_MOST_RANKS = 1 << 20
+
+
+def add_job_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for each field, in groups."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for field in JobSpec.model_fields:
+        if field == "version":
+            continue
+        title = group_of(field)
+        group = groups.setdefault(title, parser.add_argument_group(title))
+        flag = "--" + field.replace("_", "-")
+        text = _help(field).replace("%", "%%")
+        if _kind(field) is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        else:
+            group.add_argument(flag, metavar=_metavar(field), type=_reader(field), help=text)
+
+
+def given_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields whose flags were given."""
+    values = {field: getattr(args, field, None) for field in JobSpec.model_fields}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def parse_ranks(text: str) -> list[int]:
+    """`0-3` -> [0, 1, 2, 3]; `0,2,5-7` -> [0, 2, 5, 6, 7]. Raises ConfigError."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+            raise ConfigError(f"--ranks: {text!r} is not a list of ranks", "write for example 0-3 or 0,2,5-7")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or high - low >= _MOST_RANKS:
+            raise ConfigError(f"--ranks: {part.strip()!r} is not a range of ranks", "write for example 0-3")
+        ranks += range(low, high + 1)
+    return sorted(set(ranks))
+
+
+def _kind(field: str) -> Any:
+    """The type of a field's value: bool, int, float, tuple or str."""
+    annotation = JobSpec.model_fields[field].annotation
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    kind = get_origin(annotation) or annotation
+    return kind if kind in (bool, int, float, tuple) else str
+
+
+def _metavar(field: str) -> str:
+    by_kind = {int: "N", float: "X", tuple: "LIST", str: "WORD"}
+    return _METAVARS.get(field, "FILE" if field.endswith("_file") else by_kind[_kind(field)])
+
+
+def _help(field: str) -> str:
+    text = describe(field)
+    if field == "sampler":
+        text = f"the order of the reads: {', '.join(sampler_names())}"
+    for start in ("true or false: ", "true or false", "a whole number of any size and sign: ", "the absolute path of "):
+        text = text.removeprefix(start)
+    default = JobSpec.model_fields[field].default
+    if JobSpec.model_fields[field].is_required():
+        return text
+    shown: object = "the sampler's own" if default is None else default
+    if isinstance(default, bool):
+        shown = "yes" if default else "no"
+    shown = _DEFAULTS.get(field, shown)
+    return f"{text or 'as in the framework'} (default: {shown})"
+
+
+def _reader(field: str) -> Callable[[str], Any]:
+    if field == "ranks":
+        return parse_ranks
+    if field == "extensions":
+        return lambda text: [_extension(part) for part in text.split(",") if part.strip()]
+    if field.endswith("_file"):
+        return os.path.abspath  # the daemon has another working directory
+    kind = _kind(field)
+    if kind is tuple:
+        return lambda text: [_number(field, part, float) for part in text.split(",")]
+    return str if kind is str else lambda text: _number(field, text, kind)
+
+
+def _extension(text: str) -> str:
+    return "." + text.strip().removeprefix(".").lower()
+
+
+def _number(field: str, text: str, kind: type) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        if kind is float:
+            try:
+                return float(text)
+            except ValueError:
+                pass
+    raise argparse.ArgumentTypeError(f"is {text!r}, must be {describe(field)}")

@@ -1,0 +1,141 @@
+"""`mlfs order SOURCE ...`: print the order in which a training job will read the files of a directory. No mount.
+
+In: parsed arguments (the same flags as `mlfs register`), a directory. Out: paths relative to it on stdout, one a line
+or, with --null, each ended by a NUL byte. Called by `mlfs.cli.main`. A saved index of the directory is used if no
+directory has changed since; otherwise it is scanned, and the index is saved for the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlfs.cli.job_flags import add_job_flags
+from mlfs.cli.register import add_origin_flags, job_fields
+from mlfs.errors import ExitCode, JobError, MlfsError, SourceError
+
+if TYPE_CHECKING:
+    from mlfs.manifest import Manifest
+
+OUTSIDE = b"(outside of the source)"
+_PORTION = 1 << 14
+
+_EPILOG = """\
+examples:
+  mlfs order /data/imagenet --seed 0 --world-size 8 --epoch 3 --rank 1 --head 20
+  mlfs order /data/imagenet --preset lightning --world-size 8 --rank 0 | diff - what-the-script-read.txt
+  mlfs order /data/imagenet --json-file job.json --null | xargs -0 -n 1 ls -l
+
+A path is printed as the bytes that it consists of. One that holds a newline could not be told from two paths: it is an
+error without --null. A sample behind a link that leads out of SOURCE has no path in it: "(outside of the source)"
+stands in its place.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `order`."""
+    parser = subparsers.add_parser(
+        "order",
+        usage="mlfs order [-h] SOURCE [--epoch N] [--rank N] [--head N] [--null] [flags of the job, see below]",
+        help="print the order in which a job will read the files of a directory",
+        description="Print the files that a training job will read, in order, a path relative to SOURCE a line.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, or a mount of it")
+    what = parser.add_argument_group("what is printed")
+    what.add_argument("--epoch", metavar="N", type=_count, help="which epoch, counted from 0 (default: --start-epoch)")
+    what.add_argument("--rank", metavar="N", type=_count, help="whose reads (default: 0, or the first of --ranks)")
+    what.add_argument("--head", metavar="N", type=_count, help="the first N reads only (default: all)")
+    text = "end each path with a NUL byte, not with a newline (default: no)"
+    what.add_argument("-0", "--null", action="store_true", help=text)
+    add_job_flags(parser)
+    add_origin_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"is {text!r}, must be a whole number, 0 or more")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the order; raises JobError for what is wrong with the job, SourceError when SOURCE cannot be read."""
+    from mlfs.job import parse_job
+
+    fields = job_fields(args, os.environ)
+    epoch = fields.get("start_epoch", 0) if args.epoch is None else args.epoch
+    if args.epoch is not None and isinstance(epoch, int):
+        fields.setdefault("epochs", epoch + 1)
+    fields.setdefault("epochs", 1)
+    if args.rank is not None:
+        fields.setdefault("ranks", [0])  # a world of thousands need not say who is here
+    spec = parse_job(fields)
+    rank = spec.ranks[0] if args.rank is None else args.rank
+    for flag, value, most in (("--epoch", epoch, spec.epochs), ("--rank", rank, spec.world_size)):
+        if value >= most:
+            what = "epochs" if flag == "--epoch" else "ranks"
+            hint = f"they count from 0; or give --{'epochs' if what == 'epochs' else 'world-size'}"
+            raise JobError(f"{flag} is {value}, must be 0 to {most - 1}: the job has {most} {what}", hint, flag)
+    _print(_paths(args.source, spec, epoch, rank, args.head), args.null)
+    return ExitCode.OK
+
+
+def _paths(source: str, spec: object, epoch: int, rank: int, head: int | None) -> Iterator[bytes]:
+    from mlfs.job import JobSpec
+    from mlfs.orders.layouts.outside import files_behind
+    from mlfs.orders.streams import build_streams
+
+    assert isinstance(spec, JobSpec)
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
+    try:
+        manifest = _manifest(fd, source)
+        outside = files_behind(b"/proc/self/fd/%d" % fd)
+        streams = build_streams(spec, manifest, os.fsencode(os.path.abspath(source)), outside)
+        ids = streams.epoch_ids(epoch, rank)
+    finally:
+        os.close(fd)
+    start = spec.start_step * spec.batch_size if epoch == spec.start_epoch else 0
+    wanted = ids[start:] if head is None else ids[start : start + head]
+    inside = manifest.paths(wanted[wanted >= 0])
+    return (next(inside) if entry >= 0 else OUTSIDE for entry in wanted.tolist())
+
+
+def _manifest(fd: int, source: str) -> Manifest:
+    """The tree: from the saved index if it is still right. A mount is scanned: its source's index is not this one."""
+    from mlfs.cli.mount import Progress
+    from mlfs.manifest_index import default_index_path, manifest_for
+    from mlfs.scan import scan
+    from mountd import mounts
+
+    with Progress() as progress:
+
+        def report(directories: int, files: int) -> None:
+            progress.update({"phase": "scan", "dirs": directories, "files": files})
+
+        path = mounts.resolve(source)
+        entry = mounts.mount_at(path)
+        if mounts.enclosing_mlfs(path) or (entry is not None and entry.is_mlfs):
+            return scan(fd, progress=report)
+        return manifest_for(fd, path, Path(default_index_path(path)), progress=report)[0]
+
+
+def _print(paths: Iterable[bytes], null: bool) -> None:
+    end = b"\0" if null else b"\n"
+    out = sys.stdout.buffer
+    portions = iter(paths)
+    while portion := list(islice(portions, _PORTION)):
+        for path in portion:
+            if not null and b"\n" in path:
+                shown = os.fsdecode(path)
+                raise MlfsError(f"the path {shown!r} holds a newline and cannot be printed on one line", "give --null")
+        out.write(b"".join(path + end for path in portion))
+    out.flush()

@@ -1,0 +1,73 @@
+"""An argument parser whose errors are one line with the nearest right word.
+
+In: argv. Out: a namespace, or one line on standard error and exit code 2. Made by `mlfs.cli.main`; the parsers of its
+sub-commands are of the same class by themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from mlfs.errors import ExitCode
+
+_CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "did you mean X?", or "" when nothing is like it."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """No abbreviated flags: one that is added later would change what a script says."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        defaults: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **(defaults | kwargs))
+
+    def error(self, message: str) -> NoReturn:
+        """One line, with the way to the help, and exit code 2."""
+        hint = f"{self.prog} --help says more"
+        message = message.replace("argument ", "", 1).replace(": is ", " is ", 1)
+        choice = _CHOICE.fullmatch(message)
+        if choice:
+            names = re.findall(r"[\w-]+", choice[3])
+            message = f"{choice[1]} is {choice[2]!r}, must be one of {', '.join(names)}"
+            hint = nearest(choice[2], names) or hint
+        self._leave(message, hint)
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """As parse_args, but an unknown flag is named with the nearest one of its command."""
+        parsed, unknown = self.parse_known_args(argv)
+        if unknown:
+            self._refuse_unknown(unknown, argv)
+        return parsed
+
+    def _refuse_unknown(self, unknown: list[str], argv: Sequence[str]) -> NoReturn:
+        parser = self._innermost(argv)
+        word = next((word for word in unknown if word.startswith("-")), unknown[0])
+        flag = word.partition("=")[0]
+        if not flag.startswith("-"):
+            parser._leave(f"{flag!r} is one word too many", f"{parser.prog} --help says more")
+        known = [option for action in parser._actions for option in action.option_strings]
+        parser._leave(f"there is no flag {flag}", nearest(flag, known) or f"{parser.prog} --help lists them")
+
+    def _innermost(self, argv: Sequence[str]) -> Parser:
+        """The parser of the sub-command that the words name."""
+        parser: Parser = self
+        for word in argv:
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                    parser = action.choices[word]
+        return parser
+
+    def _leave(self, message: str, hint: str) -> NoReturn:
+        line = " ".join(f"{self.prog}: {message} ({hint})".split())
+        print("".join(char if char.isprintable() else repr(char)[1:-1] for char in line), file=sys.stderr)
+        raise SystemExit(int(ExitCode.USAGE))

@@ -1,0 +1,66 @@
+"""torch.utils.data.random_split: the part of the data set that a job reads.
+
+In: a job's split, part and split_seed; the data set's length. Out: which dataset indices the part consists of, in the
+part's own order, so that every sampler then works on 0 .. n_part - 1. Called by `mlfs.orders.streams`.
+Source: torch/utils/data/dataset.py, random_split (torch 2.13): fractions are rounded down and what is left is dealt one
+each from the first part on; one randperm(n) is cut. Without split_seed 0 .. n-1 is cut instead, unshuffled.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.orders.contract import Indices
+from mlfs.orders.permutation import randperm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlfs.job import JobSpec
+
+
+def are_fractions(lengths: Sequence[float]) -> bool:
+    """Whether torch takes the lengths for fractions of the whole."""
+    return math.isclose(sum(lengths), 1) and sum(lengths) <= 1
+
+
+def part_lengths(lengths: Sequence[float], n: int) -> list[int]:
+    """How many samples each part has.
+
+    Raises:
+        JobError: whole numbers that don't add up to n.
+    """
+    if are_fractions(lengths):
+        whole = [math.floor(n * fraction) for fraction in lengths]
+        for index in range(n - sum(whole)):
+            whole[index % len(whole)] += 1
+        return whole
+    whole = [int(length) for length in lengths]
+    if sum(whole) != n:
+        hint = "random_split wants lengths that add up to the number of samples, or fractions that add up to 1"
+        message = f'job field "split" adds up to {sum(whole)}, but layout and root give {n} samples'
+        raise JobError(message, hint, "split")
+    return whole
+
+
+def part_indices(spec: JobSpec, n: int) -> Indices | None:
+    """The dataset indices of the job's part, shape (length of the part,); None when the job reads the whole data set.
+
+    Raises:
+        JobError: the lengths don't add up, or the part is empty.
+    """
+    if spec.split is None:
+        return None
+    lengths = part_lengths(spec.split, n)
+    part = spec.part or 0
+    if not lengths[part]:
+        raise JobError(f'job field "part" is {part}, which has no samples', f"the parts have {lengths}", "part")
+    end = list(accumulate(lengths))[part]
+    cut = slice(end - lengths[part], end)
+    whole = np.arange(n, dtype=np.int64) if spec.split_seed is None else randperm(n, spec.split_seed)
+    return whole[cut].astype(np.int64)
