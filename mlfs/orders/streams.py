@@ -6,7 +6,6 @@ simulator (all ranks of the world). Pure but for the explicit sampler's file and
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from mlfs.orders.contract import Order
 from mlfs.orders.layouts import samples
 from mlfs.orders.layouts.contract import NOT_HERE, Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
-from mlfs.orders.layouts.names import encode
+from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.registry import build_order
 from mlfs.orders.split import part_indices
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 # Ranks may stand in two epochs while the next one is prepared.
 _EPOCHS_KEPT = 3
-_DIRECTORIES_KEPT = 1 << 16
 
 
 class JobStreams:
@@ -108,40 +106,27 @@ class _PathIndex:
     """From a path to a dataset index, for orders that are written as paths."""
 
     def __init__(self, spec: JobSpec, tree: Tree, links: Links, sample_ids: SampleIds) -> None:
-        self._tree = tree
-        self._links = links
+        self._paths = Paths(tree, links, spec.root)
+        self._n_entries = len(tree.mode)
         self._sample_ids = sample_ids
-        self._prefix = encode(spec.root) + b"/" if spec.root else b""
-        self._children = lru_cache(maxsize=_DIRECTORIES_KEPT)(self._children_at)
 
     def __call__(self, path: bytes) -> int:
         """The dataset index of a path, relative to the job's root or absolute; -1 when it is not a sample's."""
-        absolute = path.startswith(b"/")
-        entry = -1 if absolute else self._find(self._prefix + path)
+        entry = self._paths.plain(path)
         index = self._index_of[entry] if entry >= 0 else -1
         if index < 0:  # through a link, with a "..", or absolute: the slow way
-            entry = self._links.follow(path if absolute else self._prefix + path)
+            entry = self._paths.followed(path)
             index = self._index_of[entry] if entry >= 0 else -1
         return int(index)
-
-    def _find(self, path: bytes) -> int:
-        """Like the tree's `find`, several times as fast when many paths share their directories."""
-        directory, _, name = path.rpartition(b"/")
-        entries = self._children(directory)
-        at = bisect_left(entries, name, key=self._tree.name)
-        return entries[at] if at < len(entries) and self._tree.name(entries[at]) == name else -1
-
-    def _children_at(self, directory: bytes) -> range:
-        entry = self._tree.find(directory)
-        return self._tree.children(entry) if entry >= 0 else range(0)
 
     @cached_property
     def _index_of(self) -> npt.NDArray[np.int64]:
         """The first dataset index of each entry, -1 for entries that are no samples."""
-        index_of = np.full(len(self._tree.mode), -1, dtype=np.int64)
-        ids, first = np.unique(self._sample_ids, return_index=True)
+        index_of = np.full(self._n_entries, -1, dtype=np.int64)
+        flat = self._sample_ids.reshape(-1)
+        ids, first = np.unique(flat, return_index=True)
         here = ids != NOT_HERE
-        index_of[ids[here]] = first[here]
+        index_of[ids[here]] = first[here] // max(1, flat.size // max(1, len(self._sample_ids)))
         return index_of
 
 

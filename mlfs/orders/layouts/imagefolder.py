@@ -1,34 +1,20 @@
 """The layout "imagefolder": dataset indices as torchvision.datasets.ImageFolder and DatasetFolder give them.
 
 In: a tree, a directory in it, file name endings. Out: the entry of each dataset index. Called by `mlfs.orders.layouts`.
-Source: torchvision/datasets/folder.py (find_classes, make_dataset): sorted class directories, in each one
-sorted(os.walk(followlinks=True)), in each directory sorted file names with a matching ending. "Sorted" compares str,
-and for os.walk whole paths. Hidden and linked directories count; files beside the class directories do not.
+Source: torchvision/datasets/folder.py (find_classes, make_dataset): sorted class directories, each one walked with
+followlinks=True. Hidden and linked directories count; files beside the class directories do not.
 """
 
 from __future__ import annotations
 
-import stat
-from collections import Counter
-from typing import NamedTuple
+from mlfs.orders.layouts.contract import SampleIds, Tree
+from mlfs.orders.layouts.links import Links
+from mlfs.orders.layouts.names import Endings, decode
+from mlfs.orders.layouts.walk import Walker
 
-import numpy as np
-
-from mlfs.errors import JobError
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
-from mlfs.orders.layouts.links import Links, Seen
-from mlfs.orders.layouts.names import Endings, code_point_order, decode, entry_types
-
-IMG_EXTENSIONS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
+ENDINGS = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
 
 LOOKED_FOR = "files with the endings {endings} in class directories"
-
-
-class _Walked(NamedTuple):
-    """One directory that os.walk would yield: its path within the class (sort key), its samples."""
-
-    path: str
-    samples: SampleIds
 
 
 def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...] | None) -> list[SampleIds]:
@@ -37,7 +23,7 @@ def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...
     Raises:
         JobError: links to directories form a loop, or one leaves the tree and there is no hook.
     """
-    walker = _Walker(tree, links, Endings(IMG_EXTENSIONS if extensions is None else extensions))
+    walker = Walker(tree, links, Endings(extensions or ENDINGS), follow_links=True)
     classes = sorted((decode(tree.name(entry)), entry) for entry in tree.children(root))
     pieces: list[SampleIds] = []
     for _, entry in classes:
@@ -45,65 +31,3 @@ def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...
         if seen.is_directory:
             pieces += walker.walk(seen)
     return pieces
-
-
-class _Walker:
-    """Walks class directories. Not recursive: trees may be deeper than Python's stack."""
-
-    def __init__(self, tree: Tree, links: Links, endings: Endings) -> None:
-        self._tree = tree
-        self._links = links
-        self._endings = endings
-
-    def walk(self, top: Seen) -> list[SampleIds]:
-        """The samples of one class, directory by directory in the order of sorted(os.walk())."""
-        walked: list[_Walked] = []
-        # Path, directory, and the directories that lead to it: one that comes up again below itself is a loop.
-        todo: list[tuple[str, Seen, tuple[int, ...]]] = [("", top, ())]
-        while todo:
-            path, seen, above = todo.pop()
-            if seen.entry == NOT_HERE:
-                walked += self._walk_outside(path, seen.files)
-                continue
-            if seen.entry in above:
-                raise self._loop(seen.entry)
-            samples, directories = self._list(seen.entry)
-            walked.append(_Walked(path, samples))
-            above = (*above, seen.entry)
-            todo += [(f"{path}/{name}", below, above) for name, below in directories]
-        walked.sort(key=lambda each: each.path)
-        return [each.samples for each in walked]
-
-    def _list(self, directory: int) -> tuple[SampleIds, list[tuple[str, Seen]]]:
-        """The samples right in a directory, in order, and its sub-directories."""
-        entries = self._tree.children(directory)
-        names = [self._tree.name(entry) for entry in entries]
-        types = entry_types(self._tree, entries)
-        samples = np.arange(entries.start, entries.stop, dtype=np.int64)
-        samples[types != stat.S_IFREG] = NOT_HERE
-        is_file = types != stat.S_IFDIR
-        directories: list[tuple[str, Seen]] = []
-        for at in np.flatnonzero((types == stat.S_IFDIR) | (types == stat.S_IFLNK)).tolist():
-            seen = self._links.look(entries[at])
-            is_file[at] = not seen.is_directory
-            samples[at] = seen.entry
-            if seen.is_directory:
-                directories.append((decode(names[at]), seen))
-        wanted = self._endings.match(names) & is_file
-        order = code_point_order(names)
-        if order is None:
-            return samples[wanted], directories
-        return samples[order][wanted[order]], directories
-
-    def _walk_outside(self, path: str, files: tuple[bytes, ...]) -> list[_Walked]:
-        """The files behind a link that leaves the tree: they take up indices, and that is all that is known of them."""
-        names = [file.rpartition(b"/")[2] for file in files]
-        matching = self._endings.match(names).tolist()
-        places = (file.rpartition(b"/")[0] for file, wanted in zip(files, matching, strict=True) if wanted)
-        counts = Counter(f"{path}/{decode(place)}" if place else path for place in places)
-        return [_Walked(place, np.full(count, NOT_HERE, dtype=np.int64)) for place, count in counts.items()]
-
-    def _loop(self, directory: int) -> JobError:
-        shown = decode(self._tree.path(directory)) or "."
-        hint = 'remove the link, or use "layout": "sorted", which follows no links to directories'
-        return JobError(f"a link below the directory {shown!r} leads back to it", hint, "layout")
