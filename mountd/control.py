@@ -149,16 +149,16 @@ class Control:
         streams = await runner.run(
             "orders", build_streams, spec, self.engine.manifest, os.fsencode(self.about.source), self.outside
         )
-        job = await self.engine.register(spec, streams)
+        await self.engine.register(spec, streams)
         first: dict[str, list[str]] = {}
         for rank in spec.ranks:
             paths = await runner.run("orders", self._paths, streams, spec.start_epoch, rank, None)
-            start = spec.start_step * spec.batch_size
+            start = spec.start_step * streams.batch_files
             first[str(rank)] = [os.fsdecode(path) for path in islice(paths, start, start + FIRST_PATHS)]
         return {
             "job": spec.understood(),
             "samples": len(streams.sample_ids),
-            "samples_per_epoch": job.streams.length(spec.start_epoch),
+            "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
             "first_paths": first,
         }
 

@@ -107,7 +107,7 @@ def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
     epoch = job.epoch_of(progress.frontier)
     length = max(1, job.streams.length(epoch))
     offset = progress.frontier - job.base(epoch)
-    batch = job.spec.batch_size
+    batch = job.streams.batch_files
     samples, staged_bytes = staged_ahead(engine, job, index)
     rate = job.rates.get(index, 0.0)
     return {
@@ -115,7 +115,7 @@ def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
         "epoch": epoch,
         "step": min(offset, length) // batch,
         "position": offset,
-        "samples_per_epoch": length,
+        "samples_per_epoch": length // job.streams.files_per_sample,
         "steps_per_epoch": -(-length // batch),
         "agreement": round(progress.agreed / progress.observed, 6) if progress.observed else 0.0,
         "ahead": {

@@ -65,7 +65,7 @@ class JobRun:
     @property
     def start(self) -> int:
         """Linear position at which every rank begins."""
-        step = min(self.spec.start_step * self.spec.batch_size, self.streams.length(self.spec.start_epoch))
+        step = min(self.spec.start_step * self.streams.batch_files, self.streams.length(self.spec.start_epoch))
         return self.base(self.spec.start_epoch) + step
 
     @property
@@ -217,7 +217,7 @@ class JobRun:
 
     def _matcher_at_start(self) -> StreamMatcher:
         length = self.streams.length(self.spec.start_epoch)
-        return StreamMatcher(len(self.spec.ranks), self.spec.batch_size, self.start, length)
+        return StreamMatcher(len(self.spec.ranks), self.streams.batch_files, self.start, length)
 
     def _shadow_leads(self, entry: int, pid: int, parent: int, match: Match | None) -> bool:
         """Whether opens that don't fit fit a second run of the script from the job's start.

@@ -184,7 +184,7 @@ class Prefetcher:
             rank = next_rank(frontiers, open_ends, limit)
             if rank < 0:
                 continue
-            steps = (job.cursors[rank] - frontiers[rank]) / job.spec.batch_size
+            steps = (job.cursors[rank] - frontiers[rank]) / job.streams.batch_files
             if steps < least:
                 best, least = (job, rank), steps
         return best
@@ -198,7 +198,7 @@ class Prefetcher:
         if index is None:
             return False
         offset = job.cursors[rank] - index.base
-        ids = index.ids[rank][offset : offset + max(1, min(job.spec.batch_size, LOOK_SAMPLES))]
+        ids = index.ids[rank][offset : offset + max(1, min(job.streams.batch_files, LOOK_SAMPLES))]
         progress, looked = job.matcher.ranks[rank], index.looked[rank]
         for entry in ids.tolist():
             position = job.cursors[rank]

@@ -110,6 +110,12 @@ class JobSpec(BaseModel):
         description="the absolute path of a file with one sample a line, its files between tabs (manifest layout)",
         json_schema_extra=_DATA,
     )
+    pattern: str | None = Field(
+        None,
+        description='a pattern of paths relative to root, "*/*.jpg" for files in class directories',
+        min_length=1,
+        json_schema_extra=_DATA,
+    )
     split: tuple[int | float, ...] | None = Field(
         None,
         description="the lengths given to random_split: whole numbers, or fractions of 1 such as [0.8, 0.2]",
@@ -362,7 +368,7 @@ class JobSpec(BaseModel):
         return json.dumps(self.model_dump(exclude_unset=True, exclude_none=True))
 
 
-LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file"})
+LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern"})
 # What every job has, whatever its sampler.
 COMMON: Final = frozenset(
     field

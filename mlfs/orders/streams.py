@@ -34,14 +34,17 @@ class JobStreams:
     Attributes:
         spec: the job.
         sample_ids: the tree's entry for each dataset index (of the part that is read, where the data set is split),
-            -1 for samples outside of the tree.
+            -1 for samples outside of the tree; a row for each, if samples have several files.
         order: the sampler's order over dataset indices.
+        files_per_sample: files that a sample takes up in a stream, one after another. Samples with fewer are filled
+            up with -1, so that batches begin at multiples of `batch_files`.
     """
 
     def __init__(self, spec: JobSpec, sample_ids: SampleIds, order: Order) -> None:
         self.spec = spec
         self.sample_ids = sample_ids
         self.order = order
+        self.files_per_sample = 1 if sample_ids.ndim == 1 else sample_ids.shape[1]
         self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(_no_ranks_yet)
 
     @property
@@ -59,10 +62,15 @@ class JobStreams:
         """Samples that a rank reads in one step."""
         return self.spec.batch_size
 
+    @property
+    def batch_files(self) -> int:
+        """Positions of its stream that a rank takes in one step."""
+        return self.spec.batch_size * self.files_per_sample
+
     def length(self, epoch: int) -> int:
-        """Samples per rank in an epoch."""
+        """Positions of a rank's stream in an epoch: its samples' files."""
         self._check(epoch, 0)
-        return self.order.stream_length(epoch)
+        return self.order.stream_length(epoch) * self.files_per_sample
 
     def epoch_ids(self, epoch: int, rank: int) -> SampleIds:
         """The entries that a rank (any of the world) reads in an epoch, in read order.
@@ -92,8 +100,9 @@ class JobStreams:
         length = self.order.stream_length(epoch)
         if len(stream) > length:
             raise JobError(f"the order of epoch {epoch} has grown while the job runs", "register the job again")
-        ids = np.full(length, NOT_HERE, dtype=np.int64)
-        np.take(self.sample_ids, stream, out=ids[: len(stream)])
+        ids = np.full((length, *self.sample_ids.shape[1:]), NOT_HERE, dtype=np.int64)
+        np.take(self.sample_ids, stream, axis=0, out=ids[: len(stream)])
+        ids = ids.reshape(-1)
         ids.flags.writeable = False
         return ids
 
@@ -149,7 +158,7 @@ def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outsid
         sample_ids.flags.writeable = False
     resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
     streams = JobStreams(spec, sample_ids, build_order(spec, len(sample_ids), resolve))
-    steps = -(-streams.length(spec.start_epoch) // spec.batch_size)
+    steps = -(-streams.length(spec.start_epoch) // streams.batch_files)
     if spec.start_step > steps:
         hint = "a step is batch_size samples of each rank"
         raise JobError(

@@ -88,8 +88,11 @@ def family(pid: int) -> int:
 class GivenStreams:
     """Streams of a job: one list of entries for each rank, for each epoch."""
 
-    def __init__(self, epochs: list[list[list[int]]]) -> None:
+    files_per_sample = 1
+
+    def __init__(self, epochs: list[list[list[int]]], batch_files: int) -> None:
         self._epochs = epochs
+        self.batch_files = batch_files
         flat = [entry for epoch in epochs for rank in epoch for entry in rank]
         self.sample_ids = np.unique(np.array(flat, dtype=np.int64))
 
@@ -105,7 +108,7 @@ def given_job(epochs: list[list[list[int]]], batch_size: int = 4, name: str = "t
     ranks = list(range(len(epochs[0])))
     fields = {"start_epoch": 0, "start_step": 0, "world_size": len(ranks)} | more
     spec = SimpleNamespace(name=name, ranks=ranks, batch_size=batch_size, epochs=len(epochs), **fields)
-    return spec, GivenStreams(epochs)
+    return spec, GivenStreams(epochs, batch_size)
 
 
 def shuffled(entries: list[int], epochs: int, ranks: int, seed: int = 0) -> list[list[list[int]]]:

@@ -212,6 +212,6 @@ def test_a_root_that_is_no_directory_is_an_error(tmp_path: Path, root: str) -> N
 
 
 def test_the_endings_are_torchvisions() -> None:
-    from mlfs.orders.layouts.imagefolder import IMG_EXTENSIONS as ours
+    from mlfs.orders.layouts.imagefolder import ENDINGS as ours
 
     assert tuple("." + ending for ending in ours) == IMG_EXTENSIONS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts import imagefolder, sorted
+from mlfs.orders.layouts import dali, hf_imagefolder, imagefolder, keras, manifest, sorted, tf_list_files, timm
 from mlfs.orders.layouts.contract import Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import encode
@@ -19,28 +19,39 @@ from mlfs.orders.layouts.names import encode
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-_LAYOUTS = {"imagefolder": imagefolder, "sorted": sorted}
+# Directories as a framework lists them. Each has find_samples, LOOKED_FOR and ENDINGS (None: any).
+_LISTED = {
+    "imagefolder": imagefolder,
+    "timm": timm,
+    "keras": keras,
+    "hf-imagefolder": hf_imagefolder,
+    "dali": dali,
+    "tf-list-files": tf_list_files,
+    "sorted": sorted,
+}
+_FIELDS = {"tf-list-files": frozenset({"extensions", "pattern"}), "manifest": frozenset({"manifest_file"})}
 
 
 def layout_names() -> list[str]:
     """The names that a job's `layout` may have."""
-    return list(_LAYOUTS)
+    return [*_LISTED, "manifest"]
 
 
 def layout_fields(name: str) -> frozenset[str]:
     """The fields of a job that a layout reads, besides `root` and `layout`."""
-    fields: frozenset[str] = getattr(_LAYOUTS[name], "FIELDS", frozenset({"extensions"}))
-    return fields
+    return _FIELDS.get(name, frozenset({"extensions"}))
 
 
 def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
     """Return the tree's entry for each dataset index of a job, shape (n_samples,), read-only.
 
+    Samples of several files (layout "manifest" only) have a row of entries each: shape (n_samples, most files of one).
+
     A linked file has its target's entry, so an entry may come up more than once; -1 stands for samples that are not
     files of the tree (see `contract.NOT_HERE`).
 
     Args:
-        spec: the job; `root`, `layout` and `extensions` are looked at.
+        spec: the job; `root`, `layout` and the layout's fields are looked at.
         tree: the source tree.
         source: the absolute path of the source, as absolute links name it.
         outside: says what is behind links that leave the tree.
@@ -53,20 +64,28 @@ def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Out
     if root < 0 or not stat.S_ISDIR(int(tree.mode[root])):
         hint = "give a directory of the source, relative to where mlfs is mounted"
         raise JobError(f"there is no directory {spec.root!r} in the source", hint, "root")
-    pieces = _LAYOUTS[spec.layout].find_samples(tree, root, links, spec.extensions)
-    found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
-    if not len(found):
-        raise _nothing_found(spec)
+    found = manifest.find_listed(spec, tree, links) if spec.layout == "manifest" else _listed(spec, tree, root, links)
     found.flags.writeable = False
     return found
 
 
+def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
+    if spec.layout == "tf-list-files":
+        pieces = tf_list_files.find_samples(tree, root, links, spec.extensions, spec.pattern or tf_list_files.PATTERN)
+    else:
+        pieces = _LISTED[spec.layout].find_samples(tree, root, links, spec.extensions)
+    found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+    if not len(found):
+        raise _nothing_found(spec)
+    return found
+
+
 def _nothing_found(spec: JobSpec) -> JobError:
-    layout = _LAYOUTS[spec.layout]
-    extensions = spec.extensions or (imagefolder.IMG_EXTENSIONS if spec.layout == "imagefolder" else ("*",))
-    looked_for = layout.LOOKED_FOR.format(endings=" ".join(extensions))
+    layout = _LISTED[spec.layout]
+    endings = spec.extensions or layout.ENDINGS or ("*",)
+    looked_for = layout.LOOKED_FOR.format(endings=" ".join(endings), pattern=spec.pattern or tf_list_files.PATTERN)
     where = repr(spec.root) if spec.root else "the source"
     hint = 'check "root" and "extensions"'
-    if spec.layout == "imagefolder":
+    if spec.layout != "sorted":
         hint += ', or use "layout": "sorted", which takes every file at any depth'
     return JobError(f'no samples: layout "{spec.layout}" looked in {where} for {looked_for}', hint, "layout")

@@ -1,8 +1,8 @@
 """The layout "dali": the files that DALI's readers.file finds with file_root.
 
 In: a tree, a directory in it, file name endings. Out: the entry of each dataset index. Called by `mlfs.orders.layouts`.
-Source: dali/operators/reader/loader/discover_files.cc (DALI 2.4): the sub-directories of file_root by the bytes of their
-names, hidden and linked ones too; in each the files right in it, by the bytes of their names, that match one of
+Source: dali/operators/reader/loader/discover_files.cc (DALI 2.4): the sub-directories of file_root by the bytes of
+their names, hidden and linked ones too; in each the files right in it, by the bytes of their names, that match one of
 file_filters without regard to case. Files deeper down and files beside the directories do not count.
 """
 
@@ -16,7 +16,8 @@ from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
 from mlfs.orders.layouts.names import Endings, entry_types
 
-ENDINGS = tuple("jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav".split())
+_NAMES = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
+ENDINGS = tuple(_NAMES.split())
 
 LOOKED_FOR = "files with the endings {endings} right in the directories below"
 
@@ -45,4 +46,5 @@ def _files(tree: Tree, seen: Seen, links: Links, endings: Endings) -> SampleIds:
         samples[at] = NOT_HERE if behind.is_directory else behind.entry
     wanted = (types == stat.S_IFREG) | (types == stat.S_IFLNK)
     wanted &= endings.match([tree.name(entry) for entry in entries])
-    return samples[wanted]
+    found: SampleIds = samples[wanted]
+    return found

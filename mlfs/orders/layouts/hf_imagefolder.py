@@ -3,7 +3,8 @@
 In: a tree, a directory in it, file name endings. Out: the entry of each dataset index. Called by `mlfs.orders.layouts`.
 Source: datasets/data_files.py (resolve_pattern with "**", over fsspec's glob), packaged_modules/imagefolder and
 folder_based_builder (datasets 5.2): every file at any depth by the code points of its whole path, without hidden files
-and directories and without directories that start with "__". Links to files count, linked directories are not gone into.
+and directories and without directories that start with "__". Links to files count, linked directories are not gone
+into.
 
 What it does not know: data sets whose names make `datasets` cut them into splits (directories or files called train,
 test, valid, ...: give the split's directory as "root"), metadata files and zip archives, which bring their own order.
@@ -20,11 +21,12 @@ from mlfs.orders.layouts.contract import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import decode, entry_types
 
-ENDINGS = tuple(
+_NAMES = (
     "blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif grib png apng jp2 j2k jpc jpf jpx j2c"
     " icns ico im iim tif tiff jfif jpe jpg jpeg mpg mpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb"
-    " vda vst webp wmf emf xbm xpm".split()
+    " vda vst webp wmf emf xbm xpm"
 )
+ENDINGS = tuple(_NAMES.split())
 
 LOOKED_FOR = "image files at any depth ({endings})"
 
@@ -50,7 +52,7 @@ def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...
                     todo.append((f"{prefix}{name}/", entry))
             elif _is_image(name, endings):
                 seen = links.look(entry)
-                if seen.exists and not seen.is_directory and (kind == stat.S_IFLNK or kind == stat.S_IFREG):
+                if seen.exists and not seen.is_directory and kind in (stat.S_IFLNK, stat.S_IFREG):
                     found.append((prefix + name, seen.entry))
     found.sort(key=lambda each: each[0])
     return [np.fromiter((entry for _, entry in found), dtype=np.int64, count=len(found))]

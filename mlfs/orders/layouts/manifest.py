@@ -24,8 +24,6 @@ from mlfs.orders.order_file import read_lines
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-FIELDS = frozenset({"manifest_file"})
-
 MOST_FILES_PER_SAMPLE = 64
 
 

@@ -15,6 +15,8 @@ from mlfs.orders.layouts.contract import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import Endings, entry_types
 
+ENDINGS = None
+
 LOOKED_FOR = "files with the endings {endings}"
 
 

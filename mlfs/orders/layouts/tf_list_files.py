@@ -9,7 +9,6 @@ match hidden names, too, but no slash. Directories that match are left out: a jo
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Iterator
 from fnmatch import translate
 
@@ -17,11 +16,12 @@ import numpy as np
 
 from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
-from mlfs.orders.layouts.names import Endings, decode, encode
+from mlfs.orders.layouts.names import Endings, decode
 
 PATTERN = "*/*"
+ENDINGS = None
 
-LOOKED_FOR = "files that match {endings}"
+LOOKED_FOR = "files that match {pattern}, with the endings {endings}"
 
 
 def find_samples(
@@ -60,5 +60,4 @@ def _matching(
         name = tree.name(entry)
         if part.match(decode(name)):
             seen = links.look(entry)
-            if seen.exists:
-                yield prefix + name, seen.entry, seen.is_directory
+            yield prefix + name, seen.entry, seen.is_directory

@@ -19,6 +19,7 @@ from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
 from mlfs.orders.layouts.names import Endings, code_point_order, decode, entry_types
 
+
 class _Walked(NamedTuple):
     """One directory that os.walk would yield: its path within the class (sort key), its samples."""
 
