@@ -1,0 +1,261 @@
+"""`mlfs calibrate SOURCE`: measure the source, cache directories and memory, for the daemon and for `mlfs plan`.
+
+In: parsed arguments from `mlfs.cli.main`. Out: a TOML file, a table, a picture if asked for. The measuring is
+mlfs.calibrate. Ctrl-C and SIGTERM leave no file behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+
+if TYPE_CHECKING:
+    from mlfs.calibrate.meter import Budget, Meter, Rate
+    from mlfs.calibrate.places import Report
+    from mlfs.calibration import Calibration
+    from mlfs.manifest import Manifest
+
+_EPILOG = """\
+examples:
+  mlfs calibrate /data/imagenet
+  mlfs calibrate /data/imagenet --ssd /scratch --plot speeds.png
+  mlfs calibrate /data/imagenet --seconds 120 --readers 64 --output speeds.toml
+
+Random files are read by 1, 2, 4, ... readers; in each --ssd directory files of the mean size are written and read by
+1, 2, 4, ... threads, and removed. `mlfs mount SOURCE` and `mlfs plan SOURCE` find the result by themselves. Measure
+while nothing else runs, on the node that will train, before the mount.
+"""
+_MOST_FILES = 1 << 20
+_SIZE_SHARES = 2  # at most this share of a directory's free space is written
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `calibrate`."""
+    parser = subparsers.add_parser(
+        "calibrate",
+        help="measure how fast the source, disks and memory are",
+        description="Measure bandwidths by number of readers; the mount and `mlfs plan` use them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, not mounted over")
+    text = "a cache directory to measure; may be repeated (default: none)"
+    parser.add_argument("--ssd", metavar="DIR", action="append", default=[], help=text)
+    text = "where the TOML goes (default: beside the saved index of SOURCE, where mount and plan look for it)"
+    parser.add_argument("--output", metavar="FILE", help=text)
+    parser.add_argument("--plot", metavar="OUT.png", help="draw the curves (default: no)")
+    text = "how long all of it may take (default: 30s)"
+    parser.add_argument("--seconds", metavar="TIME", default="30s", help=text)
+    text = "how much may be read and written in each place (default: 4G)"
+    parser.add_argument("--bytes", metavar="SIZE", default="4G", help=text)
+    parser.add_argument("--readers", metavar="N", type=int, default=16, help="most readers of the source (default: 16)")
+    text = "most threads on a directory and on memory (default: 4)"
+    parser.add_argument("--threads", metavar="N", type=int, default=4, help=text)
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="which files are read (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
+    from mlfs import calibration
+    from mlfs.calibrate.meter import Meter
+
+    _check(args)
+    with _interruptible(Meter(time.monotonic)) as meter:
+        result = _measure(args, meter)
+    path = Path(args.output) if args.output else calibration.default_path(args.source)
+    try:
+        calibration.save(result, path)
+        if args.plot:
+            from mlfs.calibrate.plot import draw
+
+            draw(result, args.plot)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
+    except ValueError as error:
+        raise ConfigError(f"--plot {args.plot}: {error}", "end it in .png, .pdf or .svg") from None
+    if args.json:
+        print(json.dumps(result.model_dump(mode="json") | {"file": str(path)}, indent=2))
+    else:
+        print("\n".join([*_table(result), f"written to {path}"]))
+    return ExitCode.OK
+
+
+def _check(args: argparse.Namespace) -> None:
+    from mountd import mounts
+
+    for name in ("readers", "threads"):
+        if not 1 <= getattr(args, name) <= 1024:
+            raise ConfigError(f"--{name} {getattr(args, name)}: 1 to 1024 can be used", "")
+    if args.plot and Path(args.plot).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ConfigError(f"--plot {args.plot}: unknown kind of picture", "end it in .png, .pdf or .svg")
+    entry = mounts.mount_at(mounts.resolve(args.source))
+    if entry is not None and entry.is_mlfs:
+        hint = f"mlfs unmount {args.source}, or give the source's own path"
+        raise SourceError(f"{args.source} is an mlfs mount: its caches would be measured, not the source", hint)
+
+
+@contextmanager
+def _interruptible(meter: Meter) -> Iterator[Meter]:
+    """SIGTERM ends it as Ctrl-C does: with what was written removed."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        meter.stop()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield meter
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
+    from mlfs.calibrate.places import directory_points, doubling, memory_points, source_points
+    from mlfs.calibration import Calibration, SourceSpeeds, Speeds
+
+    source_fd, manifest = _open(args.source)
+    try:
+        paths, mean_bytes = _some_files(manifest, args.seed)
+        readers, threads = len(doubling(args.readers)), len(doubling(args.threads))
+        places = readers + 2 * threads * (1 + len(args.ssd))
+        with _Progress(places) as report:
+            each = _budget(args, places, readers)
+            read = source_points(meter, source_fd, paths, args.readers, each, report)
+            ssd = []
+            for directory in args.ssd:
+                limited = _for_directory(directory, _budget(args, places, 2 * threads))
+                points = _directory(directory, partial(
+                    directory_points, meter, directory, int(mean_bytes), args.threads, limited, report
+                ))  # fmt: skip
+                ssd.append(Speeds(path=os.path.abspath(directory), read=tuple(points[0]), write=tuple(points[1])))
+            copies = memory_points(meter, int(mean_bytes), args.threads, _budget(args, places, 2 * threads), report)
+    finally:
+        os.close(source_fd)
+    if not read:
+        raise SourceError(f"no file of {args.source} could be read", "are they all empty, or not yours to read?")
+    source = SourceSpeeds(path=os.path.abspath(args.source), read=tuple(read), mean_sample_bytes=mean_bytes)
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return Calibration(
+        made=made, source=source, memory=Speeds(read=tuple(copies[0]), write=tuple(copies[1])), ssd=tuple(ssd)
+    )
+
+
+def _budget(args: argparse.Namespace, measurements: int, in_place: int) -> Budget:
+    from mlfs.calibrate.meter import Budget
+    from mlfs.units import parse_duration, parse_size
+
+    seconds = parse_duration(args.seconds, what="--seconds") / measurements
+    return Budget(seconds, max(1, parse_size(args.bytes, what="--bytes") // in_place))
+
+
+def _for_directory(directory: str, budget: Budget) -> Budget:
+    """Less where the file system is nearly full."""
+    from mlfs.calibrate.meter import Budget
+    from mlfs.config import free_bytes
+
+    return Budget(budget.seconds, max(1, min(budget.bytes, free_bytes(directory) // _SIZE_SHARES)))
+
+
+def _directory(directory: str, measure: Any) -> tuple[list[Any], list[Any]]:
+    try:
+        reads, writes = measure()
+    except OSError as error:
+        raise CacheError(f"{directory}: {error.strerror}", "give --ssd a directory that you can write") from None
+    if not reads or not writes:
+        raise CacheError(f"{directory}: nothing could be measured", "give it more --seconds")
+    return reads, writes
+
+
+def _open(source: str) -> tuple[int, Manifest]:
+    from mlfs.cli.mount import Progress
+    from mlfs.manifest_index import default_index_path, manifest_for
+
+    try:
+        source_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
+    try:
+        with Progress() as progress:
+            manifest, _ = manifest_for(
+                source_fd, source, default_index_path(source),
+                progress=lambda dirs, files: progress.update({"phase": "scan", "dirs": dirs, "files": files}),
+            )  # fmt: skip
+        if not manifest.n_files:
+            raise SourceError(f"{source} holds no files", "is it the right directory, and is its storage mounted?")
+    except BaseException:
+        os.close(source_fd)
+        raise
+    return source_fd, manifest
+
+
+def _some_files(manifest: Manifest, seed: int) -> tuple[list[bytes], float]:
+    """Files in random order, and their mean size."""
+    import numpy as np
+
+    files = np.asarray(manifest.files)
+    files = files[np.asarray(manifest.size)[files] > 0]
+    if not len(files):
+        raise MlfsError("all files of the source are empty", "there is nothing to measure", ExitCode.SOURCE)
+    chosen = np.random.default_rng(seed).permutation(files)[:_MOST_FILES]
+    return list(manifest.paths(chosen.tolist())), float(np.asarray(manifest.size)[files].mean())
+
+
+class _Progress:
+    """A line a measurement on stderr, or a bar on a terminal."""
+
+    def __init__(self, measurements: int) -> None:
+        self._of = measurements
+        self._done = 0
+        self._bar: Any = None
+
+    def __enter__(self) -> Report:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("measuring", total=self._of)
+        return self.report
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def report(self, name: str, threads: int, rate: Rate) -> None:
+        """One measurement is done."""
+        self._done += 1
+        line = f"{name}, {threads} threads: {rate.bytes_per_s / 1e6:.0f} MB/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, description=line)
+        else:
+            print(f"mlfs: {self._done}/{self._of} {line}", file=sys.stderr)
+
+
+def _table(result: Calibration) -> list[str]:
+    lines = [f"{'place':<34} {'threads':>7} {'read MB/s':>11} {'write MB/s':>11}"]
+    mean = result.source.mean_sample_bytes
+    for count, rate in result.source.read:
+        files = f"{rate / mean:.0f} files/s" if mean else ""
+        lines.append(f"{'source':<34} {count:>7} {rate / 1e6:>11.1f} {'-':>11}  {files}")
+    for name, speeds in [("memory", result.memory), *((item.path, item) for item in result.ssd)]:
+        writes = dict(speeds.write)
+        for count, rate in speeds.read:
+            write = f"{writes[count] / 1e6:.1f}" if count in writes else "-"
+            lines.append(f"{name[-34:]:<34} {count:>7} {rate / 1e6:>11.1f} {write:>11}")
+    good = result.source.good_readers
+    return [*lines, f"the source gives {result.source.best_bytes_per_s / 1e6:.0f} MB/s; {good} readers are enough"]
