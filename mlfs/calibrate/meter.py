@@ -68,20 +68,20 @@ class Meter:
 
         Raises:
             OSError: the first failure of a thread.
+            KeyboardInterrupt: told to stop. Not raised by a signal's handler: that could come anywhere.
         """
         run = _Run(self, work, threads, budget)
         workers = [threading.Thread(target=run.work_as, args=(index,), daemon=True) for index in range(threads)]
         for worker in workers:
             worker.start()
-        try:
-            for worker in workers:
-                while worker.is_alive():
-                    worker.join(_WAIT_S)  # short: a signal is handled between two waits
-        except BaseException:
-            self.stop()
-            for worker in workers:
-                worker.join(_JOIN_S / threads)
-            raise
+        for worker in workers:
+            while worker.is_alive() and not self.stopped.is_set():
+                worker.join(_WAIT_S)  # short: a signal is handled between two waits
+        if self.stopped.is_set():
+            last = self.clock() + _JOIN_S  # a read that hangs does not hold up the end
+            while any(worker.is_alive() for worker in workers) and self.clock() < last:
+                workers[0].join(_WAIT_S) if workers[0].is_alive() else workers.pop(0)
+            raise KeyboardInterrupt
         if run.error is not None:
             raise run.error
         return Rate(run.bytes, run.operations, run.ended - run.began)

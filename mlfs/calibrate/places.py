@@ -106,8 +106,7 @@ def memory_points(
 
 def _one(meter: Meter, name: str, work: Work, threads: int, budget: Budget, report: Report) -> float:
     rate = meter.measure(work, threads, budget)
-    if not meter.stopped.is_set():
-        report(name, threads, rate)
+    report(name, threads, rate)
     return rate.bytes_per_s
 
 

@@ -110,24 +110,22 @@ def _check(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _interruptible(meter: Meter) -> Iterator[Meter]:
-    """SIGTERM ends it as Ctrl-C does: with what was written removed."""
-
-    def interrupt(_number: int, _frame: object) -> None:
-        meter.stop()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    """Ctrl-C and SIGTERM are noted, and looked at between two pieces of work: what was written is removed."""
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, lambda *_: meter.stop())
     try:
         yield meter
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
     from mlfs.calibrate.places import directory_points, doubling, memory_points, source_points
     from mlfs.calibration import Calibration, SourceSpeeds, Speeds
 
-    source_fd, manifest = _open(args.source)
+    source_fd, manifest = _open(args.source, meter)
     try:
         paths, mean_bytes = _some_files(manifest, args.seed)
         readers, threads = len(doubling(args.readers)), len(doubling(args.threads))
@@ -180,9 +178,10 @@ def _directory(directory: str, measure: Any) -> tuple[list[Any], list[Any]]:
     return reads, writes
 
 
-def _open(source: str) -> tuple[int, Manifest]:
+def _open(source: str, meter: Meter) -> tuple[int, Manifest]:
     from mlfs.cli.mount import Progress
     from mlfs.manifest_index import default_index_path, manifest_for
+    from mlfs.scan import ScanStopped
 
     try:
         source_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -191,11 +190,14 @@ def _open(source: str) -> tuple[int, Manifest]:
     try:
         with Progress() as progress:
             manifest, _ = manifest_for(
-                source_fd, source, default_index_path(source),
+                source_fd, source, default_index_path(source), stop=meter.stopped.is_set,
                 progress=lambda dirs, files: progress.update({"phase": "scan", "dirs": dirs, "files": files}),
             )  # fmt: skip
         if not manifest.n_files:
             raise SourceError(f"{source} holds no files", "is it the right directory, and is its storage mounted?")
+    except ScanStopped:
+        os.close(source_fd)
+        raise KeyboardInterrupt from None
     except BaseException:
         os.close(source_fd)
         raise
