@@ -174,6 +174,16 @@ class JobSpec(BaseModel):
     weights_file: str | None = Field(
         None, description="the absolute path of a file with one weight a line, or of a .npy", json_schema_extra=_SAMPLER
     )
+    reseed: bool | None = Field(
+        None,
+        description=f"{_FLAG}: the generator is made anew each epoch, from seed + epoch",
+        json_schema_extra=_SAMPLER,
+    )
+    in_place: bool | None = Field(
+        None,
+        description=f"{_FLAG}: each epoch shuffles what the epoch before left, and not the sorted indices",
+        json_schema_extra=_SAMPLER,
+    )
     legacy: bool | None = Field(
         None,
         description=f"{_FLAG}: numpy's RandomState (np.random.seed) and not default_rng",
@@ -206,21 +216,27 @@ class JobSpec(BaseModel):
     data_seed: int | None = Field(None, description=_SEED, json_schema_extra=_HF)
     use_seedable_sampler: bool | None = Field(None, description=_FLAG, json_schema_extra=_HF)
     split_batches: bool | None = Field(
-        None, description=f"{_FLAG}: each batch is split among the ranks", json_schema_extra=_HF
+        None,
+        description=f"{_FLAG}: each batch of the loader is split among the ranks (batch_size is a rank's part)",
+        json_schema_extra=_HF,
     )
     even_batches: bool | None = Field(
         None, description=f"{_FLAG}: the last batches are filled from the epoch's first", json_schema_extra=_HF
     )
 
-    repeats: int | None = Field(
-        None, description="a whole number, 1 or more: times each sample is read", ge=1, json_schema_extra=_AUGMENT
+    repeats: int | float | None = Field(
+        None,
+        description="a number, 1 or more: times each sample is read",
+        ge=1,
+        allow_inf_nan=False,
+        json_schema_extra=_AUGMENT,
     )
     selected_round: int | None = Field(
         None, description=f"{_COUNT}: the epoch is cut to a multiple of it", ge=0, json_schema_extra=_AUGMENT
     )
     selected_ratio: float | None = Field(
         None,
-        description="a number, 0 or more: the part of the epoch read; 0 for the world size",
+        description="a number, 0 or more: a rank reads one in so many samples; 0 for the world size",
         ge=0,
         allow_inf_nan=False,
         json_schema_extra=_AUGMENT,

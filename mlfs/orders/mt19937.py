@@ -36,3 +36,13 @@ class TorchWords:
             part = words[start : start + _CHUNK_WORDS]
             part[:] = self._bits.random_raw(len(part))
         return words
+
+    def skip(self, count: int) -> None:
+        """Let the next `count` words go by."""
+        self._bits.random_raw(count, output=False)
+
+    def copy(self) -> TorchWords:
+        """A generator of its own that goes on from here."""
+        other = TorchWords(0)
+        other._bits.state = self._bits.state
+        return other

@@ -14,6 +14,7 @@ from orders_support import entries_of, job, make_file, manifest_of, torchvision_
 from torch.utils.data import DistributedSampler
 
 from mlfs.errors import JobError
+from mlfs.orders.catalogue import BUILT_IN
 from mlfs.orders.contract import Indices
 from mlfs.orders.streams import JobStreams, build_streams
 
@@ -120,11 +121,14 @@ def test_no_framework_is_imported() -> None:
     code = """if True:
         import sys
         from mlfs.job import parse_job
-        from mlfs.orders.registry import build_order, sampler_names
-        for sampler in ("torch-distributed", "sequential"):
-            build_order(parse_job({"epochs": 1, "sampler": sampler}), 9).rank_stream(0, 0)
+        from mlfs.orders.catalogue import BUILT_IN
+        from mlfs.orders.registry import build_order
+        for sampler in BUILT_IN:
+            if not sampler.required:
+                build_order(parse_job({"epochs": 1, "sampler": sampler.name}), 9).rank_stream(0, 0)
         import mlfs.orders.streams, mlfs.orders.explicit, mlfs.orders.layouts.outside
-        print(sorted({"torch", "torchvision", "pyfuse3", "trio"} & set(sys.modules)))
+        frameworks = {"accelerate", "datasets", "lightning", "paddle", "tensorflow", "timm", "transformers"}
+        print(sorted((frameworks | {"torch", "torchvision", "pyfuse3", "trio", "numba"}) & set(sys.modules)))
     """
     done = python(code)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -168,7 +172,7 @@ def test_another_package_can_add_a_sampler_but_not_replace_one(plugin: Path) -> 
     done = python(code, plugin)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
-        "['torch-distributed', 'sequential', 'explicit', 'broken', 'reversed']",
+        str([own.name for own in BUILT_IN] + ["broken", "reversed"]),
         "[2, 1, 0]",
         "[0, 1, 2]",
     ]

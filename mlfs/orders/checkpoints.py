@@ -1,0 +1,55 @@
+"""What goes on from epoch to epoch (a generator, an array that is shuffled again and again), at any epoch asked for.
+
+In: the state before the first epoch and how one epoch changes it. Out: the state after any epoch. Called by the
+samplers whose orders depend on all epochs before. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from mlfs.orders.contract import EPOCHS_KEPT
+
+State = TypeVar("State")
+
+# One epoch in so many is kept as well, so that going back does not mean beginning anew.
+_STRIDE = 16
+
+
+class Checkpoints(Generic[State]):
+    """States after each epoch, made by going on from the nearest one before that is kept.
+
+    Kept are the last few asked for, and every sixteenth up to `most` of them.
+
+    Args:
+        first: the state before epoch 0.
+        advance: from the state before an epoch, and its number, to the state after it; leaves its argument as it is.
+        most: how many old ones to keep; 0 where states are large.
+    """
+
+    def __init__(self, first: State, advance: Callable[[State, int], State], most: int = 256) -> None:
+        self._first = first
+        self._advance = advance
+        self._most = most
+        self._old: dict[int, State] = {}
+        self._recent: OrderedDict[int, State] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def after(self, epoch: int) -> State:
+        """The state after an epoch; `first` after epoch -1."""
+        with self._lock:
+            known = max((e for e in (*self._recent, *self._old) if e <= epoch), default=-1)
+            state = self._first if known < 0 else self._recent.get(known, self._old.get(known, self._first))
+            for number in range(known + 1, epoch + 1):
+                state = self._advance(state, number)
+                if number % _STRIDE == 0 and len(self._old) < self._most:
+                    self._old[number] = state
+            if epoch >= 0:
+                self._recent[epoch] = state
+                self._recent.move_to_end(epoch)
+                while len(self._recent) > EPOCHS_KEPT + 1:
+                    self._recent.popitem(last=False)
+            return state

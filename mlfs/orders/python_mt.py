@@ -1,0 +1,69 @@
+"""Python's random.shuffle, bit for bit, without its loop over the elements.
+
+In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.python_random`.
+Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
+
+shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
+where k is the bit length of i + 1. How many words a draw takes depends on the i it is for, and that on how many were
+accepted before: the accepted ones are the fixed point of "word t is accepted if it is at most i0 minus the number of
+accepted ones before it". There is only one (by induction over t), and starting near it a few rounds reach it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.orders.shuffle import Permutation, shuffle_from_targets
+
+_CHUNK_WORDS = 1 << 15
+
+
+class PythonGenerator:
+    """random.Random(seed), as far as shuffle needs it."""
+
+    def __init__(self, seed: int) -> None:
+        state = random.Random(seed).getstate()[1]
+        self._bits = np.random.MT19937()
+        key = np.array(state[:-1], dtype=np.uint32)
+        self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": int(state[-1])}}
+
+    def shuffle(self, x: Permutation, /) -> None:
+        """random.shuffle(x)."""
+        targets = np.zeros(len(x), dtype=np.int64)
+        i = len(x) - 1
+        while i > 0:  # stretches of positions that take equally many bits
+            bits = (i + 1).bit_length()
+            lowest = max((1 << (bits - 1)) - 1, 1)
+            targets[lowest : i + 1] = self._below(i, i + 1 - lowest, bits)[::-1]
+            i = lowest - 1
+        x[:] = x[shuffle_from_targets(targets, "backward")]
+
+    def _below(self, first: int, count: int, bits: int) -> npt.NDArray[np.int64]:
+        """Draw numbers at most first, first - 1, ..., shape (count,)."""
+        parts = []
+        while count:
+            before = self._bits.state
+            words = self._bits.random_raw(min(_CHUNK_WORDS, 2 * count + 8))
+            drawn = (words >> np.uint64(32 - bits)).astype(np.int64)
+            taken = _accepted(drawn, first)[:count]
+            used = int(taken[-1]) + 1 if len(taken) == count else len(drawn)
+            self._bits.state = before
+            self._bits.random_raw(used, output=False)
+            parts.append(drawn[taken])
+            first -= len(taken)
+            count -= len(taken)
+        return np.concatenate(parts)
+
+
+def _accepted(drawn: npt.NDArray[np.int64], first: int) -> npt.NDArray[np.intp]:
+    """Which draws are taken if each must be at most `first` minus the number taken before it."""
+    taken = drawn <= first
+    while True:
+        limit = first - np.cumsum(taken) + taken
+        again = drawn <= limit
+        if np.array_equal(again, taken):
+            return np.flatnonzero(taken)
+        taken = again
