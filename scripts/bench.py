@@ -7,6 +7,7 @@ beside
    the same loop without I/O
 d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
+orders  permutations beside torch's and Python's own (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy.
 """
@@ -28,6 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_job import run_job
+from bench_orders import permutations
 
 SAMPLE_BYTES = 110_000
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +47,14 @@ def main() -> int:
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
         data = make_files(work / "data", args.files)
-        parts = {"a": staged_reads, "b": demand_reads, "c": registered_job, "d": prefetch_rate, "e": metadata_rate}
+        parts = {
+            "a": staged_reads,
+            "b": demand_reads,
+            "c": registered_job,
+            "d": prefetch_rate,
+            "e": metadata_rate,
+            "orders": permutations,
+        }
         for part in args.parts:
             print(f"\n({part}) {(parts[part].__doc__ or '').splitlines()[0]}", flush=True)
             parts[part](work, data, args.rounds)

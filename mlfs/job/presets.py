@@ -19,5 +19,5 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     # transformers/training_args.py: seed 42, per_device_train_batch_size 8; trainer_pt_utils.py: seedable sampler.
     "hf-trainer": {"sampler": "hf-trainer", "seed": 42, "batch_size": 8, "use_seedable_sampler": True},
     # timm/data/loader.py, distributed, without --aug-repeats: DistributedSampler(dataset), set_epoch each epoch.
-    "timm": {"sampler": "torch-distributed", "seed": 0, "batch_size": 128, "num_workers": 4},
+    "timm": {"sampler": "torch-distributed", "layout": "timm", "seed": 0, "batch_size": 128, "num_workers": 4},
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.mt19937 import TorchWords, first_words
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
 # From here on torch shuffles inside out with 64-bit words. No one has that many files in one directory tree, so the
@@ -58,7 +58,7 @@ def words_of_randperm(n: int) -> int:
 def first_of_randperm(n: int, seed: int, k: int) -> list[int]:
     """Return the first k entries (all, if n is smaller) of `randperm(n, seed)` in time and memory of order k."""
     k = min(k, n)
-    words = TorchWords(seed).take(min(k, words_of_randperm(n))).tolist()
+    words: list[int] = first_words(seed, min(k, words_of_randperm(n))).tolist()
     moved: dict[int, int] = {}
     first = []
     for i, word in enumerate(words):

@@ -1,0 +1,58 @@
+"""Part `orders` of scripts/bench: how long a permutation takes, beside torch's own in the same run, on one core.
+
+In: rounds. Out: lines on stdout, medians in milliseconds and as a ratio to torch's. Needs torch; numba if it is there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlfs.orders import compiled, shuffle
+from mlfs.orders.permutation import first_of_randperm, randperm
+from mlfs.orders.python_mt import PythonGenerator
+
+IMAGENET, IMAGENET_22K = 1_281_167, 14_197_122
+
+
+def permutations(work: Path, data: Path, rounds: int) -> None:
+    """Permutations as torch and Python make them, without the library, beside the library."""
+    import torch
+
+    torch.set_num_threads(1)
+    numba = importlib.util.find_spec("numba") is not None and compiled.wait_for_compiled()
+    for n in (IMAGENET, IMAGENET_22K):
+        theirs = _median(lambda n=n: torch.randperm(n, generator=torch.Generator().manual_seed(1)), rounds)
+        print(f"  randperm({n:,}): torch {theirs:8.1f} ms", flush=True)
+        shuffle.compiled_shuffle = lambda n: None  # type: ignore[assignment]
+        _tell("numpy", _median(lambda n=n: randperm(n, 1), rounds), theirs)
+        shuffle.compiled_shuffle = compiled.compiled_shuffle
+        if numba:
+            _tell("numba", _median(lambda n=n: randperm(n, 1), rounds), theirs)
+    values, numbers = np.arange(IMAGENET, dtype=np.int32), list(range(IMAGENET))
+    theirs = _median(lambda: random.Random(1).shuffle(numbers), rounds)
+    print(f"  random.shuffle({IMAGENET:,}): Python {theirs:8.1f} ms")
+    _tell("here", _median(lambda: PythonGenerator(1).shuffle(values), rounds), theirs)
+    first = _median(lambda: [first_of_randperm(IMAGENET, seed, 10) for seed in range(1000)], rounds)
+    print(f"  first 10 of randperm({IMAGENET:,}): {first:8.1f} us a seed")  # ms for a thousand
+
+
+def _tell(what: str, ours_ms: float, theirs_ms: float) -> None:
+    print(f"    {what:8} {ours_ms:8.1f} ms   {ours_ms / theirs_ms:5.2f} of theirs", flush=True)
+
+
+def _median(call: Callable[[], Any], rounds: int) -> float:
+    """Milliseconds."""
+    taken = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(taken)
