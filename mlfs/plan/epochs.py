@@ -1,0 +1,163 @@
+"""What a run will take, epoch by epoch, from sizes and bandwidths alone: before the job, before the cluster is bought.
+
+Pure. In: the performance model, the data set's bytes, the time to compute an epoch. Out: seconds, stalls, bytes by
+route, what rules, and what one more unit of each resource would change. Called by `mlfs plan`.
+
+It is the bound of DESIGN.md, section 5, in seconds: the first epoch brings every byte from the PFS, each later one what
+does not fit in the N * D bytes of the caches; lanes of PFS, network and each class work side by side (Yang and Cong,
+Section III: the true cost is the larger of training and loading). The simulator runs the same in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlfs.plan.model import PerformanceModel
+from mlfs.plan.placement import pfs_bound_bytes
+
+COMPUTE, PFS, NETWORK = "compute", "pfs", "network"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is read and computed.
+
+    Attributes:
+        data_bytes: of all samples once (S). read_bytes: of an epoch's reads, all nodes together.
+        compute_s: of an epoch. epochs: E, 1 or more.
+        shared: nodes give each other what they keep; else each node has its own caches alone.
+    """
+
+    data_bytes: float
+    read_bytes: float
+    compute_s: float
+    epochs: int
+    shared: bool
+
+
+class EpochCost(NamedTuple):
+    """One epoch.
+
+    Attributes:
+        seconds: it takes. compute_s: of these, computing. pfs_bytes, peer_bytes: of all nodes together.
+        class_bytes: from the own node's classes, all nodes together, by name.
+        busy_s: how long each resource works, by name (compute, pfs, network, classes' names).
+    """
+
+    seconds: float
+    compute_s: float
+    pfs_bytes: float
+    peer_bytes: float
+    class_bytes: dict[str, float]
+    busy_s: dict[str, float]
+
+    @property
+    def stall_s(self) -> float:
+        """Time that computing waits for data."""
+        return self.seconds - self.compute_s
+
+    @property
+    def rules(self) -> str:
+        """The resource that is busy longest."""
+        return max(self.busy_s, key=lambda name: (self.busy_s[name], name == COMPUTE))
+
+
+class RunCost(NamedTuple):
+    """A whole run: the first epoch, and each of the others."""
+
+    first: EpochCost
+    later: EpochCost
+    epochs: int
+
+    @property
+    def seconds(self) -> float:
+        """Of all epochs."""
+        return self.first.seconds + (self.epochs - 1) * self.later.seconds
+
+    @property
+    def stall_s(self) -> float:
+        """Of all epochs."""
+        return self.first.stall_s + (self.epochs - 1) * self.later.stall_s
+
+    @property
+    def pfs_bytes(self) -> float:
+        """Of all epochs."""
+        return self.first.pfs_bytes + (self.epochs - 1) * self.later.pfs_bytes
+
+
+def held_bytes(model: PerformanceModel, work: Workload) -> dict[str, float]:
+    """Distinct bytes that each class keeps, all nodes together, fastest class first; the rest stays on the PFS."""
+    left, held = work.data_bytes, {}
+    for storage in model.classes:
+        nodes = model.nodes if work.shared else 1
+        held[storage.name] = min(left, nodes * storage.capacity_bytes)
+        left -= held[storage.name]
+    return held
+
+
+def _first(model: PerformanceModel, work: Workload) -> EpochCost:
+    """Every sample comes from the PFS once; a second read in the same epoch finds it kept."""
+    return _cost(model, work, min(work.data_bytes, work.read_bytes), 0.0, {})
+
+
+def _later(model: PerformanceModel, work: Workload) -> EpochCost:
+    """What the caches have comes from there: the own node's share of the data, then the peers'."""
+    scale = work.read_bytes / work.data_bytes if work.data_bytes else 0.0
+    nodes = model.nodes if work.shared else 1
+    node_bytes = model.node_capacity_bytes
+    missing = pfs_bound_bytes(round(work.data_bytes), round(node_bytes), nodes) * min(1.0, scale)
+    left = work.read_bytes - missing
+    by_class: dict[str, float] = {}
+    for storage in model.classes:
+        # A node's caches can hold this much of the data, and its reads fall anywhere in it.
+        own = min(left, storage.capacity_bytes * scale) if work.data_bytes else 0.0
+        by_class[storage.name] = own
+        left -= own
+    return _cost(model, work, missing, max(0.0, left), by_class)
+
+
+def _cost(
+    model: PerformanceModel, work: Workload, pfs_bytes: float, peer_bytes: float, by_class: dict[str, float]
+) -> EpochCost:
+    nodes = model.nodes
+    busy = {COMPUTE: work.compute_s, PFS: pfs_bytes / nodes / model.pfs_share_bytes_per_s(nodes)}
+    if peer_bytes:
+        busy[NETWORK] = peer_bytes / nodes / model.network_bytes_per_s
+    for storage in model.classes:
+        # What peers ask for is read from their classes too, spread as the data are.
+        share = storage.capacity_bytes / model.node_capacity_bytes if model.node_capacity_bytes else 0.0
+        read = by_class.get(storage.name, 0.0) + share * peer_bytes
+        if read:
+            busy[storage.name] = read / nodes / float(storage.read.at(storage.threads))
+    return EpochCost(max(busy.values()), work.compute_s, pfs_bytes, peer_bytes, by_class, busy)
+
+
+def run_cost(model: PerformanceModel, work: Workload) -> RunCost:
+    """The first epoch and the others.
+
+    Raises:
+        ValueError: no epochs, no bytes, or times below 0.
+    """
+    if work.epochs < 1 or not work.data_bytes > 0 or work.read_bytes < 0 or work.compute_s < 0:
+        raise ValueError(f"nothing to plan: {work}")
+    return RunCost(_first(model, work), _later(model, work), work.epochs)
+
+
+class Gain(NamedTuple):
+    """What a change of the cluster would bring over the whole run."""
+
+    what: str
+    saved_s: float
+    saved_pfs_bytes: float
+
+
+def gains(model: PerformanceModel, work: Workload, changed: Mapping[str, PerformanceModel]) -> list[Gain]:
+    """The marginal table: each change's savings over the whole run, most time first."""
+    before = run_cost(model, work)
+    found = []
+    for what, other in changed.items():
+        after = run_cost(other, work)
+        found.append(Gain(what, before.seconds - after.seconds, before.pfs_bytes - after.pfs_bytes))
+    return sorted(found, key=lambda gain: -gain.saved_s)
