@@ -150,6 +150,10 @@ class JobSpec(BaseModel):
         None, description=f"{_FLAG}: workers live on between epochs", json_schema_extra=_LOADER
     )
 
+    loader_drop_last: bool = Field(
+        False, description=f"{_FLAG}: the loader leaves out a last batch that is not full", json_schema_extra=_LOADER
+    )
+
     shuffle: bool = Field(True, description=f"{_FLAG}: the sampler's or reader's shuffle", json_schema_extra=_SAMPLER)
     drop_last: bool = Field(
         False, description="true or false: the sampler's drop_last, not the loader's", json_schema_extra=_SAMPLER
@@ -323,6 +327,13 @@ class JobSpec(BaseModel):
         if part is not None and split is not None and part >= len(split):
             refuse("part", part, f"less than {len(split)}, the number of parts in split", "parts count from 0")
         return part
+
+    @field_validator("loader_drop_last")
+    @classmethod
+    def _check_loader_drop_last(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("batch_size") == 1:
+            refuse("loader_drop_last", value, "left out: batches of 1 are always full", 'add "batch_size"')
+        return value
 
     @field_validator("start_epoch")
     @classmethod

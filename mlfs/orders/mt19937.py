@@ -1,7 +1,7 @@
 """The stream of 32-bit words of torch's CPU generator, from numpy's MT19937.
 
 In: a seed as given to `torch.Generator.manual_seed`. Out: the words that the generator would hand out, in order.
-Called by `mlfs.orders.permutation`. Source: ATen/core/MT19937RNGEngine.h and ATen/CPUGeneratorImpl.cpp.
+Called by `mlfs.orders.permutation` and the samplers. Source: ATen/core/MT19937RNGEngine.h, ATen/CPUGeneratorImpl.cpp.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class TorchWords:
     def skip(self, count: int) -> None:
         """Let the next `count` words go by."""
         self._bits.random_raw(count, output=False)
+
+    def random_int64_seed(self) -> int:
+        """What counts of `torch.empty((), dtype=torch.int64).random_()` used as a seed: the second of its 2 words."""
+        return int(self.take(2)[1])
 
     def copy(self) -> TorchWords:
         """A generator of its own that goes on from here."""

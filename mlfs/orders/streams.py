@@ -70,7 +70,10 @@ class JobStreams:
     def length(self, epoch: int) -> int:
         """Positions of a rank's stream in an epoch: its samples' files."""
         self._check(epoch, 0)
-        return self.order.stream_length(epoch) * self.files_per_sample
+        samples = self.order.stream_length(epoch)
+        if self.spec.loader_drop_last:
+            samples -= samples % self.spec.batch_size
+        return samples * self.files_per_sample
 
     def epoch_ids(self, epoch: int, rank: int) -> SampleIds:
         """The entries that a rank (any of the world) reads in an epoch, in read order.
@@ -100,6 +103,9 @@ class JobStreams:
         length = self.order.stream_length(epoch)
         if len(stream) > length:
             raise JobError(f"the order of epoch {epoch} has grown while the job runs", "register the job again")
+        if self.spec.loader_drop_last:
+            length -= length % self.spec.batch_size
+            stream = stream[: len(stream) - len(stream) % self.spec.batch_size]
         ids = np.full((length, *self.sample_ids.shape[1:]), NOT_HERE, dtype=np.int64)
         np.take(self.sample_ids, stream, axis=0, out=ids[: len(stream)])
         ids = ids.reshape(-1)

@@ -43,6 +43,7 @@ def test_the_defaults() -> None:
         "start_epoch": 0,
         "start_step": 0,
         "set_epoch": True,
+        "loader_drop_last": False,
     }
     unread = set(JobSpec.model_fields) - spec.understood().keys()
     assert all(value is None for field, value in spec.model_dump().items() if field in unread)
@@ -79,7 +80,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("extensions", [1], "a list of file name endings"),
     ("extensions", ["."], "a list of file name endings"),
     ("extensions", ["a/b"], "a list of file name endings"),
-    ("sampler", "torch_distributed", "one of torch-distributed, sequential, "),
+    ("sampler", "torch_distributed", "one of torch-distributed, "),
     ("sampler", 1, "the name of a sampler"),
     ("seed", "5", "a whole number"),
     ("seed", 1.5, "a whole number"),

@@ -102,6 +102,15 @@ def test_threads_that_ask_at_the_same_time_get_the_same(source: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize(("n", "batch_size", "read"), [(25, 10, 20), (25, 5, 25), (25, 26, 0)])
+def test_a_loader_that_drops_its_last_batch_reads_whole_ones(source: Path, n: int, batch_size: int, read: int) -> None:
+    manifest = manifest_of(source)
+    whole = build_streams(job(batch_size=batch_size), manifest)
+    cut = build_streams(job(batch_size=batch_size, loader_drop_last=True), manifest)
+    assert (whole.length(0), cut.length(0)) == (n, read)
+    assert cut.epoch_ids(0, 0).tolist() == whole.epoch_ids(0, 0)[:read].tolist()
+
+
 def test_a_start_beyond_the_epoch_is_refused(source: Path) -> None:
     manifest = manifest_of(source)
     assert build_streams(job(batch_size=10, start_step=3), manifest).length(0) == 25
