@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mlfs.errors import JobError
 from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import words_of_randperm
@@ -36,21 +35,14 @@ _CHUNK: Final = 32  # randint is called for so many at a time
 
 
 class StatefulOrder:
-    """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch.
-
-    Raises:
-        JobError: num_workers is not given: with workers there is another order than without.
-    """
+    """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch."""
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         check_length(n_samples)
-        if spec.num_workers is None:
-            message = 'job field "num_workers" is missing: StatefulDataLoader shuffles twice if there are workers'
-            raise JobError(message, 'add "num_workers": 0 or more, as in the script', "num_workers")
         self._n = n_samples
         self._drawn = spec.num_samples or n_samples
         self._replacement = bool(spec.replacement)
-        self._workers = spec.num_workers > 0
+        self._workers = bool(spec.num_workers)
         self._persistent = self._workers and bool(spec.persistent_workers)
         self._between = spec.words_between or 0
         self._before = spec.words_before or 0

@@ -157,9 +157,10 @@ def test_missing_fields() -> None:
     error = refusal({})
     assert (error.field, error.hint) == ("epochs", 'add "epochs": ...')
     assert "is missing" in error.message
-    error = refusal({"epochs": 1, "sampler": "explicit"})
-    assert error.field == "order_file"
-    assert "is missing" in error.message
+    for sampler, field in (("explicit", "order_file"), ("torch-stateful", "num_workers")):
+        error = refusal({"epochs": 1, "sampler": sampler})
+        assert error.field == field
+        assert "is missing" in error.message
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_the_schema_documents_every_field() -> None:
 @pytest.mark.parametrize("sampler", BUILT_IN, ids=lambda sampler: sampler.name)
 def test_every_field_that_a_sampler_names_is_one(sampler: Sampler) -> None:
     assert sampler.fields <= JobSpec.model_fields.keys() - COMMON
-    assert sampler.required <= sampler.fields
+    assert sampler.required <= sampler.fields | COMMON
     assert sampler.defaults.keys() <= sampler.fields | COMMON
 
 

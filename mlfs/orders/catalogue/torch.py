@@ -30,6 +30,7 @@ SAMPLERS: Final = (
         "torch-stateful",
         "mlfs.orders.torch_stateful:StatefulOrder",
         _GENERATOR | fields("replacement num_samples"),
+        fields("num_workers"),  # with workers it shuffles twice an epoch
         defaults={"generator": "default"},
     ),
     Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last")),
