@@ -46,6 +46,7 @@ KEYS = (
     "index",
     "rescan",
     "source-timeout",
+    "infer",
 )
 _PATH_KEYS = ("source", "mountpoint", "log-file", "index")
 
@@ -92,6 +93,7 @@ class MountConfig(BaseModel):
     index: PathText | None = None
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
+    infer: bool = True
 
     def to_json(self) -> str:
         """One line of ASCII; undecodable bytes of paths survive as escaped surrogates."""
@@ -133,6 +135,8 @@ def load_config(
     }
     if "pfs-threads" in merged:
         values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
+    if "infer" in merged:
+        values["infer"] = _on_or_off(merged["infer"], "infer")
     for key in ("log-file", "index", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
@@ -245,6 +249,15 @@ def _memory_budgets(merged: Mapping[str, Any], limit: int) -> tuple[int, int]:
             "give smaller --ram or --staging; percentages are of that limit",
         )
     return ram, staging
+
+
+def _on_or_off(value: object, key: str) -> bool:
+    """TOML's true and false will do as well."""
+    if isinstance(value, bool):
+        return value
+    if value in ("on", "off"):
+        return value == "on"
+    raise ConfigError(f"{key}: {value!r} is neither on nor off", f'write {key} = "off", or --{key} off')
 
 
 def _whole_number(value: object, key: str) -> int:

@@ -14,6 +14,7 @@ import os
 from itertools import islice
 
 from mlfs.engine.engine import Engine
+from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun
 from mlfs.errors import JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
@@ -32,8 +33,11 @@ FIRST_PATHS = 5
 class Control:
     """Implements mountd.virtual.Contents over an engine."""
 
-    def __init__(self, engine: Engine, about: About, outside: Outside | None = None) -> None:
+    def __init__(
+        self, engine: Engine, about: About, outside: Outside | None = None, inference: Inference | None = None
+    ) -> None:
         self.engine = engine
+        self.inference = inference
         self.about = about
         self.outside = outside
         self.answer: Json = {"ok": True}
@@ -72,7 +76,7 @@ class Control:
         if path == (b"control",):
             return _line(self.answer)
         if path == (b"status",):
-            return _line(status(self.engine, self.about))
+            return _line(status(self.engine, self.about, self.inference))
         if path == (b"metrics",):
             return metrics(self.engine)
         if path[0] == b"jobs":

@@ -27,12 +27,15 @@ import trio
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
+from mlfs.engine.inference import Inference
 from mlfs.engine.runner import ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.manifest import Manifest
 from mlfs.manifest_index import default_index_path, manifest_for
+from mlfs.orders.layouts import samples
 from mlfs.orders.layouts.contract import Outside
 from mlfs.orders.layouts.outside import files_behind
+from mlfs.orders.streams import build_streams
 from mlfs.sources.posix import PosixSource
 from mlfs.tiers.lmdb_store import LmdbTier
 from mlfs.tiers.ram import RamTier
@@ -136,18 +139,20 @@ class _Service:
     async def run(self) -> int:
         """Mount, serve, unmount."""
         engine = self._make_engine()
+        inference = self._make_inference(engine)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
-            self._mount(engine)
-            await self._serve(engine)
+            self._mount(engine, inference)
+            await self._serve(engine, inference)
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
 
-    async def _serve(self, engine: Engine) -> None:
+    async def _serve(self, engine: Engine, inference: Inference) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
+                nursery.start_soon(inference.run)
                 nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
@@ -169,9 +174,18 @@ class _Service:
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
 
-    def _mount(self, engine: Engine) -> None:
+    def _make_inference(self, engine: Engine) -> Inference:
+        source = os.fsencode(self.config.source)
+        return Inference(
+            engine,
+            lambda spec: samples(spec, self.manifest, source, self.outside),
+            lambda spec: build_streams(spec, self.manifest, source, self.outside),
+            self.config.infer,
+        )
+
+    def _mount(self, engine: Engine, inference: Inference) -> None:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        virtual = VirtualFiles(Control(engine, about, self.outside), os.getuid(), os.getgid())
+        virtual = VirtualFiles(Control(engine, about, self.outside, inference), os.getuid(), os.getgid())
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")

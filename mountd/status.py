@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 import mlfs
 from mlfs.engine.engine import Engine
+from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun, JobState
 from mlfs.engine.table import State
 from mlfs.plan.placement import pfs_bound_bytes
@@ -25,6 +26,10 @@ Json = dict[str, object]
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
     " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off."
+)
+INFERRED = (
+    "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
+    " tells it for sure; mount with --infer off to forbid guessing)"
 )
 
 
@@ -39,7 +44,7 @@ class About:
     requests: Callable[[], dict[str, int]]
 
 
-def status(engine: Engine, about: About) -> Json:
+def status(engine: Engine, about: About, inference: Inference | None = None) -> Json:
     """Everything `mlfs status` shows."""
     table, counters = engine.table, engine.counters
     return {
@@ -50,6 +55,7 @@ def status(engine: Engine, about: About) -> Json:
         "state": "draining" if engine.prefetcher.stopped else "serving",
         "uptime_s": round(time.time() - about.started, 3),
         "messages": messages(engine),
+        "inference": inference.status() if inference else {"state": "off"},
         "jobs": [job_status(engine, job) for job in engine.jobs.values()],
         "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
         "fetches": counters.all.as_dict()["fetches"],
@@ -76,6 +82,8 @@ def messages(engine: Engine) -> list[str]:
         return ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
     said = []
     for job in engine.jobs.values():
+        if job.inferred:
+            said.append(INFERRED)
         if job.state == JobState.DRIFTING:
             recent = job.matcher.recent
             percent = 100 * (job.matcher.agreement or 0.0)
@@ -90,6 +98,7 @@ def job_status(engine: Engine, job: JobRun) -> Json:
     matcher = job.matcher
     return {
         "name": job.spec.name,
+        "inferred": job.inferred,
         "state": str(job.state),
         "agreement": round(matcher.agreed / matcher.observed, 6) if matcher.observed else 0.0,
         "agreement_recent": round(matcher.agreement or 0.0, 6),

@@ -125,7 +125,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _jobs, _reads, _tiers, _numbers)
+    sections = (_headline, _messages, _inference, _jobs, _reads, _tiers, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
@@ -146,6 +146,21 @@ def _messages(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     return [Text(f"! {message}", style="yellow") for message in _list(status, "messages")]
+
+
+def _inference(status: dict[str, Any]) -> list[RenderableType]:
+    """What inferring is at, while there is something to tell."""
+    from rich.text import Text
+
+    told = _part(status, "inference")
+    if told.get("explanation"):
+        return [Text(f"inferred, not registered: {told['explanation']}")]
+    if "seeds_tried" not in told:
+        return []
+    line = f"searching for the seed ({told.get('stage', _NONE)}): {_count(told['seeds_tried'])} of "
+    line += f"{_count(told.get('seeds'))} seeds tried ({_percent(told.get('share'))}), "
+    line += f"at most {_duration(told.get('remaining_s'))} left, with {told.get('with', _NONE)}"
+    return [Text(line)]
 
 
 def _title(text: str) -> RenderableType:
@@ -178,7 +193,8 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
 
     parts: list[RenderableType] = []
     for job in _list(status, "jobs"):
-        title = f"job {job.get('name', _NONE)}: {job.get('state', _NONE)}, agreement {_percent(job.get('agreement'))}"
+        title = f"job {job.get('name', _NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
+        title += f"{job.get('state', _NONE)}, agreement {_percent(job.get('agreement'))}"
         title += f" of {_count(job.get('observed_opens'))} opens"
         if "agreement_recent" in job:
             title += f", {_percent(job['agreement_recent'])} of the last ones"

@@ -63,7 +63,14 @@ class Limits:
 
 
 class Engine:
-    """See the module. `run` must be running for anything to move."""
+    """See the module. `run` must be running for anything to move.
+
+    Attributes:
+        watchers: told of each open once it is digested: entry, pid, parent. jobs_changed: told when a job came or went.
+    """
+
+    watchers: list[Callable[[int, int, int], None]]
+    jobs_changed: list[Callable[[], None]]
 
     def __init__(
         self,
@@ -86,6 +93,7 @@ class Engine:
         self.counters = Counters()
         self.jobs: dict[str, JobRun] = {}
         self.changed_files = 0
+        self.watchers, self.jobs_changed = [], []
         self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
         self.staging = Staging(self.table, pages, self.counters, runner)
         self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce)
@@ -100,8 +108,7 @@ class Engine:
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._digesting = 0
-        self._events_wanted = trio.Event()
-        self._epochs_wanted = trio.Event()
+        self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
         self._to_keep: list[Fetched] = []
         self._keeping_bytes = 0
         self._keep_wanted = trio.Event()
@@ -170,6 +177,8 @@ class Engine:
             if over and job.current_epochs()[1] != epoch_before:
                 self.counters.begin_epoch()
                 self._log_epoch(job, epoch_before)
+        for watcher in self.watchers:
+            watcher(entry, pid, self._parent(pid))
 
     def _parent(self, pid: int) -> int:
         """The parent of a reader, 0 when it is gone or of another PID namespace. Looked up once a reader."""
@@ -197,30 +206,38 @@ class Engine:
 
     # -- jobs
 
-    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
-        """Start a job, in place of one of the same name."""
+    async def register(self, spec: JobSpec, streams: JobStreams, inferred: bool = False) -> JobRun:
+        """Start a job, in place of one of the same name. `inferred`: nobody told it, the reads did."""
         job = JobRun(spec, streams, self.manifest.size)
+        job.inferred = inferred
         for epoch in job.missing_epochs()[:1]:
             job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
-        if spec.name in self.jobs:
-            self.unregister(spec.name)
+        self._drop(spec.name)
         self.jobs[spec.name] = job
         self._set_linger()
         self._epochs_wanted.set()
         self.prefetcher.kick()
         log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
+        for changed in self.jobs_changed:
+            changed()
         return job
 
     def unregister(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
-        job = self.jobs.pop(name, None)
-        if job is None:
+        if not self._drop(name):
             return False
-        self._uses_over(job.release_ahead())
         self._set_linger()
         self.prefetcher.kick()
         log.info("unregistered job %s", name)
+        for changed in self.jobs_changed:
+            changed()
         return True
+
+    def _drop(self, name: str) -> bool:
+        job = self.jobs.pop(name, None)
+        if job is not None:
+            self._uses_over(job.release_ahead())
+        return job is not None
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""

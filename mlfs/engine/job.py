@@ -49,6 +49,7 @@ class JobRun:
         self.bases = [0]
         self.predicting = True
         self.finished = False
+        self.inferred = False
         self.pfs_bytes_by_epoch: dict[int, int] = {}
         self.matcher = self._matcher_at_start()
         self.shadow: StreamMatcher | None = None

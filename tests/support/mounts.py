@@ -41,11 +41,17 @@ class MlfsMount:
     """`mlfs mount SOURCE [MOUNTPOINT] FLAGS...` while the context lasts."""
 
     def __init__(
-        self, source: Path | str, *flags: str, mountpoint: Path | str | None = None, state: Path | None = None
+        self,
+        source: Path | str,
+        *flags: str,
+        mountpoint: Path | str | None = None,
+        state: Path | None = None,
+        infer: bool = False,
     ):
         self.source = Path(source)
         self.path = Path(mountpoint or source).resolve()
-        self.flags = list(flags)
+        self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # who tests something else wants no guesses
+        self.extra_env: dict[str, str] = {}
         self._places = [str(self.source)] + ([str(mountpoint)] if mountpoint else [])
         self._own_state = state is None
         self.state = state or Path(tempfile.mkdtemp(prefix="mlfs-state-"))
@@ -59,7 +65,9 @@ class MlfsMount:
         for directory in (run, cache):
             directory.mkdir(parents=True, exist_ok=True)
         places = {"XDG_CACHE_HOME": cache, "XDG_RUNTIME_DIR": run, "MLFS_RUNTIME_DIR": run}
-        return os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark}
+        return (
+            os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark} | self.extra_env
+        )
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Any mlfs command; fails with what it printed unless `check` is False."""

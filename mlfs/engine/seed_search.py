@@ -1,0 +1,93 @@
+"""The process that searches for a seed, at the lowest priority and on one core, and the daemon's end of it.
+
+In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
+is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
+keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from mlfs.infer.question import DataSet
+from mlfs.infer.search import WHOLE, Event, Progress, Ranges, find
+from mlfs.infer.wire import answer, parse_answer, parse_question, question
+
+LOWEST_PRIORITY = 19
+PROGRESS_EVERY_S = 0.5
+RANGES_VARIABLE = "MLFS_INFER_SEEDS"
+_ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+def ranges_wanted(text: str | None) -> Ranges:
+    """All seeds, or those of "LOW-HIGH,LOW-HIGH" (HIGH not included): for tests, which have no minutes."""
+    if not text:
+        return WHOLE
+    pairs = [part.split("-") for part in text.split(",")]
+    return tuple((int(low), int(high)) for low, high in pairs)
+
+
+class SeedSearch:
+    """One search, seen from the daemon."""
+
+    def __init__(self, data_sets: Sequence[DataSet]) -> None:
+        self._question = question(data_sets, ranges_wanted(os.environ.get(RANGES_VARIABLE)))
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._killed = False
+
+    def run(self, on_event: Callable[[Event], None]) -> int:
+        """In a worker thread: search, and pass on each event. Returns the process' exit code, 0 for one that ended."""
+        with self._lock:
+            if self._killed:
+                return 0
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=os.environ | _ONE_THREAD,
+            )  # fmt: skip
+        with process:
+            try:
+                if process.stdin is not None and process.stdout is not None:
+                    process.stdin.write(self._question + "\n")
+                    process.stdin.flush()
+                    for line in process.stdout:
+                        on_event(parse_answer(line))
+            except (OSError, ValueError):
+                process.kill()  # killed, or not ours any more: there is nothing to tell
+        return process.returncode
+
+    def kill(self) -> None:
+        """From any thread: end it at once."""
+        with self._lock:
+            self._killed = True
+            if self._process is not None:
+                self._process.kill()
+
+
+def main() -> int:
+    """The process."""
+    os.nice(LOWEST_PRIORITY)
+    data_sets, ranges = parse_question(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_daemon, daemon=True).start()
+    told = 0.0
+    for event in find(data_sets, ranges):
+        now = time.monotonic()
+        if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+            continue
+        told = now
+        print(answer(event), flush=True)
+    return 0
+
+
+def _end_with_the_daemon() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

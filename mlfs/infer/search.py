@@ -1,0 +1,168 @@
+"""The search for a seed, stage by stage: common seeds, all seeds, then whose generator drew the one found.
+
+In: what was read. Out: events, as they come: progress, findings. Called by `mlfs.engine.seed_search`. A generator: who
+asks for the next event has the next slice computed, and may stop at any.
+
+Stages. 1: seeds 0 .. 2^20 - 1, given to the permutation's generator, or to torch.manual_seed, whose fourth word seeds
+a RandomSampler (2 words are the DataLoader's base_seed). 2: all 2^32 seeds of a permutation, which also catches scripts
+without any seed: whatever torch drew, it is one of them. 3, after a seed was found that nobody would have chosen: all
+2^32 seeds of torch's default generator, for the one whose fourth word it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.infer import search_numpy
+from mlfs.infer.confirm import Finding, confirm
+from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
+from mlfs.infer.question import DataSet, Hypothesis, likely, probes, unlikely
+
+COMMON_SEEDS = 1 << 20
+ALL_SEEDS = 1 << 32
+SAMPLER_SEED_WORD = 3
+_SLICE_NUMBA = 1 << 22
+_SLICE_NUMPY = 1 << 18
+_MOST_HITS = 1 << 16
+
+Ranges = tuple[tuple[int, int], ...]
+WHOLE: Ranges = ((0, ALL_SEEDS),)
+
+
+class Progress(NamedTuple):
+    """Where the search is: seeds tried of all, in a stage."""
+
+    stage: str
+    done: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An explanation. `generator_seeds`: of torch's default generator, if it drew the seed; empty while not known."""
+
+    finding: Finding
+    generator_seeds: tuple[int, ...] = ()
+
+
+class Generators(NamedTuple):
+    """Stage 3's result: the seeds of torch's default generator whose fourth word is the seed that was found."""
+
+    seeds: tuple[int, ...]
+
+
+Event = Progress | Found | Generators
+SearchRange = Callable[[Plan, int, int], list[tuple[int, int]]]
+
+
+def has_numba() -> bool:
+    """Whether the quick search is there."""
+    return find_spec("numba") is not None
+
+
+def find(
+    data_sets: list[DataSet], ranges: Ranges = WHOLE, common: int = COMMON_SEEDS, quick: bool | None = None
+) -> Iterator[Event]:
+    """All stages, up to what explains the reads. The last event is Found or Generators, or a Progress that is done.
+
+    Args:
+        ranges: the seeds of stages 2 and 3. common: how many seeds stage 1 tries.
+        quick: whether to use numba; None: if it is there.
+    """
+    sure, rest = likely(data_sets), unlikely(data_sets)
+    for hypotheses in (sure, rest):
+        found = _common(data_sets, hypotheses, common)
+        yield Progress("common seeds", common, common)
+        if found is not None:
+            yield found
+            return
+    search = _searcher(has_numba() if quick is None else quick)
+    for stage, hypotheses in (("all seeds", sure), ("all seeds, other nodes' ranks", rest)):
+        plan = compile_plan(probes(data_sets, hypotheses))
+        for event in _all(stage, plan, data_sets, hypotheses, ranges, search):
+            yield event
+            if isinstance(event, Found):
+                finding = event.finding
+                if finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS:
+                    yield from _generators(finding.seed, ranges, search)
+                return
+
+
+def _common(data_sets: list[DataSet], hypotheses: list[Hypothesis], common: int) -> Found | None:
+    """Stage 1."""
+    plan = compile_plan(probes(data_sets, hypotheses))
+    seeds = np.arange(common, dtype=np.uint32)
+    for seed, tag in search_numpy.search(plan, seeds):
+        finding = confirm(seed, hypotheses[tag], data_sets[hypotheses[tag].data_set])
+        if finding is not None:
+            return Found(finding)
+    drawn_by_default = [h for h in hypotheses if h.world == 1 and h.words_before == 0]
+    if not drawn_by_default:
+        return None
+    plan = compile_plan(probes(data_sets, drawn_by_default))
+    drawn = search_numpy.first_words(seeds, SAMPLER_SEED_WORD)
+    for at, tag in search_numpy.search(plan, drawn):
+        hypothesis = drawn_by_default[tag]
+        finding = confirm(int(drawn[at]), hypothesis, data_sets[hypothesis.data_set])
+        if finding is not None:
+            return Found(finding, (at,))
+    return None
+
+
+def _all(
+    stage: str, plan: Plan, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: SearchRange
+) -> Iterator[Event]:
+    """Stage 2."""
+    if not plan.roots:
+        return
+    for progress, hits in _slices(stage, plan, ranges, search):
+        for seed, tag in hits:
+            finding = confirm(seed, hypotheses[tag], data_sets[hypotheses[tag].data_set])
+            if finding is not None:
+                yield Found(finding)
+                return
+        yield progress
+
+
+def _generators(drawn: int, ranges: Ranges, search: SearchRange) -> Iterator[Event]:
+    """Stage 3."""
+    plan = compile_plan([Probe(0, (Condition(SAMPLER_SEED_WORD, ALL_SEEDS, drawn),))])
+    seeds: list[int] = []
+    for progress, hits in _slices("all generators", plan, ranges, search):
+        seeds += [seed for seed, _ in hits]
+        yield progress
+    yield Generators(tuple(seeds))
+
+
+def _slices(
+    stage: str, plan: Plan, ranges: Ranges, search: SearchRange
+) -> Iterator[tuple[Progress, list[tuple[int, int]]]]:
+    done, of = 0, sum(high - low for low, high in ranges)
+    size = _SLICE_NUMBA if search is _search_numba else _SLICE_NUMPY
+    for low, high in ranges:
+        for start in range(low, high, size):
+            count = min(size, high - start)
+            hits = search(plan, start, count)
+            done += count
+            yield Progress(stage, done, of), hits
+
+
+def _searcher(quick: bool) -> SearchRange:
+    return _search_numba if quick else _search_with_numpy
+
+
+def _search_numba(plan: Plan, low: int, count: int) -> list[tuple[int, int]]:
+    from mlfs.infer import search_numba
+
+    hits, _ = search_numba.search(plan, low, -(-count // 64) * 64, _MOST_HITS)
+    return [(seed, tag) for seed, tag in hits if seed < low + count]
+
+
+def _search_with_numpy(plan: Plan, low: int, count: int) -> list[tuple[int, int]]:
+    seeds = np.arange(low, low + count, dtype=np.uint32)
+    return [(low + at, tag) for at, tag in search_numpy.search(plan, seeds)]

@@ -1,0 +1,46 @@
+"""The search's questions and answers as JSON, between the daemon and the process that searches.
+
+In and out: plain objects. Called by `mlfs.engine.seed_search` on both sides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from mlfs.infer.confirm import Finding
+from mlfs.infer.question import DataSet
+from mlfs.infer.search import Event, Found, Generators, Progress, Ranges
+
+
+def question(data_sets: Sequence[DataSet], ranges: Ranges) -> str:
+    """One line."""
+    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "ranges": ranges})
+
+
+def parse_question(line: str) -> tuple[list[DataSet], Ranges]:
+    """What `question` wrote."""
+    asked: dict[str, Any] = json.loads(line)
+    sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
+    return sets, tuple((low, high) for low, high in asked["ranges"])
+
+
+def answer(event: Event) -> str:
+    """One line."""
+    if isinstance(event, Progress):
+        return json.dumps({"progress": list(event)})
+    if isinstance(event, Found):
+        return json.dumps({"found": list(event.finding), "generators": event.generator_seeds})
+    return json.dumps({"generators": event.seeds})
+
+
+def parse_answer(line: str) -> Event:
+    """What `answer` wrote."""
+    said: dict[str, Any] = json.loads(line)
+    if "progress" in said:
+        return Progress(*said["progress"])
+    if "found" in said:
+        fields = dict(zip(Finding._fields, said["found"], strict=True))
+        return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), tuple(said["generators"]))
+    return Generators(tuple(said["generators"]))

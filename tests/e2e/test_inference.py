@@ -1,0 +1,135 @@
+"""Nobody registered a job: the order of reads is found out. Real DataLoaders over a real mount.
+
+The scripts are plain torch; only their first epoch waits, between two batches, until the mount says that it knows: so
+what is asserted does not hang on how fast the search is.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+
+CLASSES, FILES, BATCH = 4, 1200, 16
+WAIT_S = 60
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A small ImageFolder."""
+    root = tmp_path / "images"
+    for index in range(FILES):
+        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(index.to_bytes(4, "big") * 400)
+    return root
+
+
+def distributed(dataset: Any, seed: int) -> Any:
+    """A DataLoader for each epoch, as with DistributedSampler."""
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    sampler: Any = DistributedSampler(dataset, 1, 0, seed=seed)
+    loader = DataLoader(dataset, BATCH, sampler=sampler, num_workers=2)
+
+    def epoch(number: int) -> Any:
+        sampler.set_epoch(number)
+        return loader
+
+    return epoch
+
+
+def sequential(dataset: Any, _seed: int) -> Any:
+    """No shuffling, no workers."""
+    from torch.utils.data import DataLoader
+
+    return lambda number: DataLoader(dataset, BATCH)
+
+
+def script(directory: str, make: Callable[[Any, int], Any], seed: int, epochs: int, locked: Any) -> None:
+    """An ordinary training loop."""
+    import torch
+    from torch.utils.data import Dataset
+
+    torch.set_num_threads(1)
+    paths = sorted(str(path) for path in Path(directory).glob("*/*"))
+
+    class Files(Dataset[int]):
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: int) -> int:
+            with open(paths[index], "rb") as file:
+                return int.from_bytes(file.read(4), "big")
+
+    epoch = make(Files(), seed)
+    for number in range(epochs):
+        for step, _ in enumerate(epoch(number)):
+            if (number, step) == (0, 8):
+                assert locked.wait(WAIT_S)
+
+
+def run(mount: MlfsMount, make: Callable[[Any, int], Any], seed: int, epochs: int) -> dict[str, Any]:
+    """Train; returns the status at the end."""
+    context = mp.get_context("fork")
+    locked = context.Event()
+    process = context.Process(target=script, args=(str(mount.path), make, seed, epochs, locked))
+    process.start()
+    try:
+        assert wait_until(lambda: is_locked(mount) or not process.is_alive(), WAIT_S), mount.status()
+        locked.set()
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+    assert wait_until(lambda: seen(mount) >= epochs * FILES, WAIT_S), mount.status()
+    return mount.status()
+
+
+def is_locked(mount: MlfsMount) -> bool:
+    """Whether an order was found and is in use."""
+    return bool(mount.status()["inference"]["state"] == "locked on")
+
+
+def seen(mount: MlfsMount) -> int:
+    """Opens that the job has counted."""
+    return sum(int(job["observed_opens"]) for job in mount.status()["jobs"])
+
+
+def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path) -> None:
+    with MlfsMount(images, infer=True) as mount:
+        status = run(mount, distributed, 123456, 3)
+        (job,) = status["jobs"]
+        assert job["inferred"]
+        assert job["agreement"] >= 0.999
+        assert (job["spec"]["seed"], job["spec"]["batch_size"], job["name"]) == (123456, BATCH, "inferred")
+        assert "inferred" in status["messages"][0]
+        assert "not registered" in mount.run("status", str(mount.path)).stdout
+        assert status["fetches"]["pfs"]["count"] == FILES
+
+
+def test_a_reader_in_file_order_is_recognised_and_a_registration_ends_the_guessing(images: Path) -> None:
+    with MlfsMount(images, infer=True) as mount:
+        status = run(mount, sequential, 0, 2)
+        (job,) = status["jobs"]
+        assert job["spec"]["sampler"] == "sequential"
+        assert job["agreement"] >= 0.999
+        mount.register(seed=3, epochs=2)
+        status = mount.status()
+        assert [(job["name"], job["inferred"]) for job in status["jobs"]] == [("train", False)]
+        assert status["inference"]["state"] == "a job is registered"
+
+
+def test_forbidden_it_does_nothing(images: Path) -> None:
+    with MlfsMount(images, "--infer", "off") as mount:
+        for path in sorted(Path(mount.path).glob("*/*")):
+            path.read_bytes()
+        assert wait_until(lambda: mount.status()["under_way"]["opens_and_releases"] == 0, WAIT_S)
+        assert mount.status()["inference"] == {"state": "off"}
+        assert mount.status()["jobs"] == []
