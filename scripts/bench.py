@@ -76,7 +76,7 @@ def make_files(directory: Path, count: int) -> Path:
 def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str]]:
     """An mlfs mount."""
     mountpoint.mkdir(exist_ok=True)
-    mlfs("mount", str(source), str(mountpoint), *flags)
+    mlfs("mount", str(source), str(mountpoint), "--infer", "off", *flags)
     try:
         yield {"path": str(mountpoint)}
     finally:
@@ -254,7 +254,7 @@ def metadata_rate(work: Path, data: Path, rounds: int) -> None:
     print(f"  made in {time.perf_counter() - began:.1f} s", flush=True)
     for how in ("scan", "saved index"):
         began = time.perf_counter()
-        mlfs("mount", str(tree), str(through))
+        mlfs("mount", str(tree), str(through), "--infer", "off")
         print(f"  mount from a {how}: {time.perf_counter() - began:.2f} s", flush=True)
         if how == "scan":
             mlfs("unmount", str(through))
