@@ -234,7 +234,7 @@ class Operations(pyfuse3.Operations):
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         self.requests["other"] += 1
         try:
-            return await self.handlers.write(fh, bytes(buf))
+            return await self.handlers.write(fh, bytes(buf), off)
         except Exception as error:
             raise _fuse_error(error) from None
 

@@ -11,23 +11,24 @@ import errno
 import json
 import logging
 import os
-from itertools import islice
 
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun
 from mlfs.errors import JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
+from mlfs.job.words import nearest
 from mlfs.orders.layouts.contract import Outside
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
-from mountd.virtual import Path
+from mountd.virtual import Answer, Path
 
 log = logging.getLogger("mlfs.control")
 
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
+OPS = ("register", "unregister", "drain", "resume")
 
 
 class Control:
@@ -102,26 +103,27 @@ class Control:
         return None if epoch is None or rank is None else (job, epoch, rank)
 
     def _order_text(self, streams: JobStreams, epoch: int, rank: int) -> bytes:
-        paths = self._paths(streams, epoch, rank, None)
+        paths = self._paths(streams, epoch, rank, slice(None))
         return b"".join(path + b"\n" for path in paths)
 
-    def _paths(self, streams: JobStreams, epoch: int, rank: int, most: int | None) -> list[bytes]:
-        ids = streams.epoch_ids(epoch, rank)[:most].tolist()
+    def _paths(self, streams: JobStreams, epoch: int, rank: int, part: slice) -> list[bytes]:
+        ids = streams.epoch_ids(epoch, rank)[part].tolist()
         inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
         return [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids]
 
     # -- commands
 
-    async def command(self, line: bytes) -> None:
+    async def command(self, line: bytes) -> Answer:
         """See Contents."""
         try:
-            self.answer = {"ok": True} | await self._carry_out(line)
+            answer = {"ok": True} | await self._carry_out(line)
         except MlfsError as error:
             field = error.field if isinstance(error, JobError) else ""
             message = error.message if field in error.message else f"{field}: {error.message}"
-            self.answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
+            answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
             log.info("refused: %s", error)
-            raise OSError(errno.EINVAL, error.message) from None
+        self.answer = answer
+        return Answer(_line(answer), bool(answer["ok"]))
 
     async def _carry_out(self, line: bytes) -> Json:
         op, fields = self._understand(line)
@@ -132,7 +134,7 @@ class Control:
         if op in ("drain", "resume"):
             self.engine.stop_prefetching(op == "drain")
             return {}
-        raise JobError(f"op: {op!r} is unknown", "register or unregister", "op")
+        raise JobError(f"op: {op!r} is unknown", nearest(op, OPS) or "register or unregister", "op")
 
     def _understand(self, line: bytes) -> tuple[str, dict[str, object]]:
         try:
@@ -155,10 +157,11 @@ class Control:
         )
         await self.engine.register(spec, streams)
         first: dict[str, list[str]] = {}
+        start = spec.start_step * streams.batch_files
+        part = slice(start, start + FIRST_PATHS)
         for rank in spec.ranks:
-            paths = await runner.run("orders", self._paths, streams, spec.start_epoch, rank, None)
-            start = spec.start_step * streams.batch_files
-            first[str(rank)] = [os.fsdecode(path) for path in islice(paths, start, start + FIRST_PATHS)]
+            paths = await runner.run("orders", self._paths, streams, spec.start_epoch, rank, part)
+            first[str(rank)] = [os.fsdecode(path) for path in paths]
         return {
             "job": spec.understood(),
             "samples": len(streams.sample_ids),

@@ -176,11 +176,11 @@ class Handlers:
             return await self.engine.demand.read_large(handle, offset, size)
         return await self.engine.demand.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
 
-    async def write(self, handle: int, data: bytes) -> int:
+    async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""
         if handle < FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return await self.virtual.write(handle, data)
+        return await self.virtual.write(handle, data, offset)
 
     def release(self, handle: int) -> None:
         """The last descriptor of an open file was closed."""

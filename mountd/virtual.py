@@ -1,6 +1,7 @@
 """The control directory MOUNT/.mlfs: there for whoever names it, in no listing of the root.
 
-control          write one JSON object a line; read the last answer
+control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
+                 line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state
 order/NAME/EPOCH/RANK        the predicted order, a path a line
@@ -27,6 +28,13 @@ _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
 
 
+class Answer(NamedTuple):
+    """What comes of a line written to control: what the file then says, and whether the line was carried out."""
+
+    text: bytes
+    accepted: bool
+
+
 class Contents(Protocol):
     """What the control directory shows: implemented by mountd.control."""
 
@@ -39,8 +47,8 @@ class Contents(Protocol):
     async def text(self, path: Path) -> bytes:
         """A file's content now."""
 
-    async def command(self, line: bytes) -> None:
-        """Carry out a line written to control. Raises OSError(EINVAL) when it is refused."""
+    async def command(self, line: bytes) -> Answer:
+        """Carry out a line written to control."""
 
 
 class Node(NamedTuple):
@@ -51,14 +59,19 @@ class Node(NamedTuple):
 
 
 class Handle:
-    """An open virtual file: what it read when it was opened, what was written and is not a whole line yet."""
+    """An open virtual file: what it read when it was opened, what was written and is not a whole line yet.
 
-    __slots__ = ("pending", "text", "writable")
+    After a write the text is the answer, and `start` is where the descriptor stands: `echo ... >&3; read answer <&3`
+    reads on from there. Whoever goes back to the beginning instead, by seeking or pread, finds the answer there.
+    """
+
+    __slots__ = ("pending", "start", "text", "writable")
 
     def __init__(self, text: bytes, writable: bool) -> None:
         self.text = text
         self.writable = writable
         self.pending = b""
+        self.start = 0
 
 
 class VirtualFiles:
@@ -136,30 +149,42 @@ class VirtualFiles:
         return handle
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
-        """A part of what the file held when it was opened."""
-        return self._handles[handle].text[offset : offset + size]
+        """A part of what the file held when it was opened, or of the answer to what was written through this handle."""
+        state = self._handles[handle]
+        if offset < state.start:
+            state.start = 0
+        offset -= state.start
+        return state.text[offset : offset + size]
 
     def release(self, handle: int) -> None:
         """Close."""
         self._handles.pop(handle, None)
 
-    async def write(self, handle: int, data: bytes) -> int:
+    async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Carry out the whole lines written so far. A last line without newline counts as whole if it parses.
 
-        Raises: EINVAL for a line that is refused (control says why).
+        Raises: EINVAL for a line that is refused (the handle's answer says why).
         """
         state = self._handles[handle]
+        state.start = offset  # where the descriptor stands after a write that fails
         *lines, rest = (state.pending + data).split(b"\n")
         state.pending = b""
         for line in lines:
             if line.strip():
-                await self.contents.command(line)
+                await self._carry_out(state, line)
         if rest.strip():
             if len(data) % 4096 == 0 and not _closes(rest):
                 state.pending = rest  # a long line that was cut by the writer's buffer or the kernel
             else:
-                await self.contents.command(rest)
+                await self._carry_out(state, rest)
+        state.start = offset + len(data)
         return len(data)
+
+    async def _carry_out(self, state: Handle, line: bytes) -> None:
+        answer = await self.contents.command(line)
+        state.text = answer.text
+        if not answer.accepted:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def _closes(line: bytes) -> bool:

@@ -18,6 +18,7 @@ from mountd import mounts
 ANSWER_TIMEOUT_S = 10.0
 # Registering computes and checks the order of a whole job: seconds for a data set of millions of files.
 COMMAND_TIMEOUT_S = 600.0
+_ANSWER_PART_BYTES = 1 << 20
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
@@ -71,29 +72,40 @@ def send(mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TI
     """Write one command to MOUNT/.mlfs/control and return the answer; JobError with the field when it is refused."""
     line = json.dumps(command).encode() + b"\n"
 
-    def write() -> None:
-        # One write(2): the daemon takes what it gets as one line, and its answer is the result of that very call.
-        fd = os.open(os.path.join(mountpoint, ".mlfs", "control"), os.O_WRONLY | os.O_CLOEXEC)
+    def write() -> tuple[bool, bytes]:
+        # One write(2): the daemon takes what it gets as one line. The answer is read through the same descriptor, for
+        # it is this one's; a new descriptor would have the last answer that anybody got.
+        fd = os.open(os.path.join(mountpoint, ".mlfs", "control"), os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.write(fd, line)
+            accepted = _accepted(fd, line)
+            answer = b""
+            while part := os.pread(fd, _ANSWER_PART_BYTES, len(answer)):
+                answer += part
+            return accepted, answer
         finally:
             os.close(fd)
 
     try:
-        mounts.call_with_timeout(write, timeout_s)
+        accepted, text = mounts.call_with_timeout(write, timeout_s)
     except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise in_plain_words(mountpoint, error) from None
-        raise _refusal(_last_answer(mountpoint)) from None
-    return _last_answer(mountpoint)
-
-
-def _last_answer(mountpoint: str) -> dict[str, Any]:
+        raise in_plain_words(mountpoint, error) from None
     try:
-        answer = json.loads(read_file(mountpoint, "control"))
+        answer = json.loads(text)
     except ValueError:
         answer = None
+    if not accepted:
+        raise _refusal(answer if isinstance(answer, dict) else {})
     return answer if isinstance(answer, dict) else {}
+
+
+def _accepted(fd: int, line: bytes) -> bool:
+    try:
+        os.write(fd, line)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def _refusal(answer: dict[str, Any]) -> JobError:

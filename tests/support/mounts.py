@@ -150,9 +150,9 @@ class MlfsMount:
 
     def control(self, command: dict[str, Any]) -> dict[str, Any]:
         """Write one line to MOUNT/.mlfs/control and return the answer. Raises OSError (EINVAL) when it is refused."""
-        with open(self.path / ".mlfs" / "control", "wb", buffering=0) as file:
+        with open(self.path / ".mlfs" / "control", "r+b", buffering=0) as file:
             file.write(json.dumps(command).encode() + b"\n")
-        answer: dict[str, Any] = json.loads((self.path / ".mlfs" / "control").read_bytes())
+            answer: dict[str, Any] = json.loads(file.readall())
         return answer
 
     def register(self, **fields: Any) -> dict[str, Any]:

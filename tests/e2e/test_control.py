@@ -1,0 +1,163 @@
+"""The control file of a real mount: wrong registrations end in the right words, answers belong to whoever asked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.mounts import MlfsMount
+
+from mlfs.errors import ExitCode
+
+FILES = 12
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A mount over a dozen files, for all tests here."""
+    root = tmp_path_factory.mktemp("images")
+    for index in range(FILES):
+        path = root / f"class{index % 3}" / f"{index}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 100)
+    with MlfsMount(root) as mounted:
+        yield mounted
+
+
+def ask(mount: MlfsMount, line: str) -> tuple[int, dict[str, Any]]:
+    """The errno of the write (0: accepted) and the answer, as the very descriptor that wrote sees it."""
+    fd = os.open(mount.path / ".mlfs/control", os.O_RDWR)
+    try:
+        error = 0
+        try:
+            assert os.write(fd, line.encode() + b"\n") == len(line.encode()) + 1
+        except OSError as refused:
+            error = refused.errno or -1
+        # From where the descriptor stands, then again from the beginning.
+        text = os.read(fd, 1 << 20)
+        assert os.read(fd, 1 << 20) == b""
+        assert os.pread(fd, 1 << 20, 0) == text
+        answer: dict[str, Any] = json.loads(text)
+        return error, answer
+    finally:
+        os.close(fd)
+
+
+# What is wrong, its field, and what the line says.
+WRONG: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"epocs": 3}, "epocs", 'job field "epocs" is unknown', 'did you mean "epochs"?'),
+    ({"seed": "zero"}, "seed", 'job field "seed" is "zero", must be a whole number of any size and sign', ""),
+    ({"seed": 1.5}, "seed", 'job field "seed" is 1.5, must be a whole number of any size and sign', ""),
+    ({"epochs": 0}, "epochs", 'job field "epochs" is 0, must be a whole number, 1 to 1000000', ""),
+    ({"ranks": [2], "world_size": 2}, "ranks", 'job field "ranks" is [2], must be different ranks from 0 to 1', ""),
+    ({"world_size": 5000}, "ranks", "the world has 5000 ranks, at most 1024 read through one mount", "--from-env"),
+    ({"words_before": 4}, "words_before", 'the sampler "torch-distributed" does not read it', "torch-random"),
+    ({"sampler": "sequential", "seed": 3}, "seed", 'the sampler "sequential" does not read it', "torch-distributed"),
+    ({"sampler": "torch-randm"}, "sampler", 'job field "sampler" is "torch-randm"', 'did you mean "torch-random"?'),
+    ({"layout": "image-folder"}, "layout", 'job field "layout" is "image-folder"', 'did you mean "imagefolder"?'),
+    ({"preset": "lighting"}, "preset", 'job field "preset" is "lighting"', 'did you mean "lightning"?'),
+    ({"root": "class9"}, "root", "there is no directory 'class9' in the source", "relative to where mlfs is mounted"),
+    ({"start_epoch": 3}, "start_epoch", "must be less than epochs, which is 3", "count from 0"),
+    ({"start_step": 99}, "start_step", "an epoch has 12 steps", "a step is batch_size samples"),
+    ({"split": [0.5, 0.4]}, "split", 'job field "split" is [0.5, 0.4], must be the lengths', ""),
+    ({"split": [5, 6]}, "split", "adds up to 11, but layout and root give 12 samples", "random_split"),
+    ({"sampler": "explicit"}, "order_file", 'job field "order_file" is missing', "absolute path"),
+    ({"version": 2}, "version", 'job field "version" is 2, must be 1', "leave the field out"),
+    ({"extensions": ["png"]}, "layout", 'no samples: layout "imagefolder" looked in the source', '"extensions"'),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "says", "hint"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_registration_is_einval_and_one_line(
+    mount: MlfsMount, fields: dict[str, Any], field: str, says: str, hint: str
+) -> None:
+    error, answer = ask(mount, json.dumps({"epochs": 3, **fields}))
+    assert error == errno.EINVAL
+    assert answer["ok"] is False
+    assert answer["field"] == field
+    assert says in answer["error"]
+    assert hint in answer["hint"]
+    assert "\n" not in answer["error"] + answer["hint"]
+    assert mount.status()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "hint"),
+    [
+        ("{", "not valid JSON", "one JSON object a line"),
+        ("[1]", "not a JSON object", '{"seed": 0, "epochs": 90}'),
+        ('{"op": "registr", "epochs": 1}', "'registr' is unknown", 'did you mean "register"?'),
+        ('{"op": "unregister", "name": "nobody"}', "no job 'nobody' is registered", "registered: none"),
+    ],
+)
+def test_lines_that_are_no_command(mount: MlfsMount, line: str, says: str, hint: str) -> None:
+    error, answer = ask(mount, line)
+    assert error == errno.EINVAL
+    assert says in answer["error"]
+    assert hint in answer["hint"]
+
+
+def test_the_commands_words_are_the_mounts(mount: MlfsMount) -> None:
+    for words, says in (
+        (["--seed", "3", "--epochs", "3", "--words-before", "4"], '"words_before" is 4, must be left out'),
+        (["--epochs", "3", "--world-size", "2", "--ranks", "2"], '"ranks" is [2], must be different ranks from 0'),
+        (["--epochs", "3", "--sampler", "torch-randm"], 'did you mean "torch-random"?'),
+        (["--seed", "3"], 'job field "epochs" is missing'),
+    ):
+        done = mount.run("register", str(mount.path), *words, check=False)
+        assert done.returncode == ExitCode.BAD_JOB
+        assert done.stdout == ""
+        assert done.stderr.startswith("mlfs: ")
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert mount.status()["jobs"] == []
+
+
+def test_a_preset_is_shown_in_what_was_understood(mount: MlfsMount) -> None:
+    done = mount.run("register", str(mount.path), "--preset", "lightning", "--epochs", "2", "--batch-size", "4")
+    for line in (
+        "preset",
+        "lightning",
+        "sampler",
+        "torch-distributed",
+        "set_epoch",
+        "rank 0 is predicted to read first",
+    ):
+        assert line in done.stdout
+    assert "words_before" not in done.stdout
+    assert mount.status()["jobs"][0]["spec"]["preset"] == "lightning"
+    mount.run("unregister", str(mount.path), "train")
+
+
+def test_an_answer_is_that_of_the_descriptor_that_asked(mount: MlfsMount) -> None:
+    def register(number: int) -> None:
+        name = f"job{number}"
+        if number % 2:
+            error, answer = ask(mount, json.dumps({"name": name, "epochs": 3, "seed": name}))
+            assert error == errno.EINVAL
+            assert f'"seed" is "{name}"' in answer["error"]
+        else:
+            error, answer = ask(mount, json.dumps({"name": name, "epochs": 3, "seed": number}))
+            assert (error, answer["job"]["name"], answer["job"]["seed"]) == (0, name, number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(register, range(24)))
+    jobs = mount.status()["jobs"]
+    assert sorted(job["name"] for job in jobs) == sorted(f"job{number}" for number in range(0, 24, 2))
+    for job in jobs:
+        assert ask(mount, json.dumps({"op": "unregister", "name": job["name"]}))[0] == 0
+
+
+def test_a_shell_reads_the_answer_through_its_descriptor(mount: MlfsMount) -> None:
+    control = Path(mount.path) / ".mlfs/control"
+    script = f"""exec 3<>{control}; echo '{{"epochs": 2, "name": "sh"}}' >&3; read answer <&3; echo "$answer" """
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["job"]["name"] == "sh"
+    assert json.loads(control.read_text())["job"]["name"] == "sh"  # a new descriptor: the last answer of all
+    assert ask(mount, '{"unregister": "sh"}')[0] == 0
