@@ -23,8 +23,10 @@ import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext
 
 from mlfs.engine.pagecache import Buffer
+from mountd.dirents import Direntries
 from mountd.handlers import Attributes, Handlers, Kind, Listed, kind_of
-from mountd.inodes import FIRST_VIRTUAL
+from mountd.inodes import FIRST_VIRTUAL, entry_of
+from mountd.readdir_token import put_records
 
 log = logging.getLogger("mlfs.channel")
 
@@ -32,6 +34,7 @@ FROZEN_S = 365 * 86400.0
 REQUESTS_A_TURN = 64
 LINGER_S = 0.0003
 STATFS_S = 1.0
+WITH_ATTRIBUTES = 1 << 62  # in the handle of a directory: its listing makes the kernel know the files
 IDLE_TASKS = 16  # tasks that wait for requests are kept: making and ending one for each demand read is dear
 
 
@@ -164,6 +167,9 @@ class Operations(pyfuse3.Operations):
         self.handlers = handlers
         # One object for all staged opens: pyfuse3 copies it before anything else runs.
         self._staged = FileInfo(fh=0, keep_cache=True)
+        self.direntries = Direntries(handlers.manifest, FROZEN_S)
+        self._blank = EntryAttributes()
+        self._blank.st_ino = 0
         self._below: os.statvfs_result | None = None
         self.requests = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
 
@@ -200,12 +206,19 @@ class Operations(pyfuse3.Operations):
             self.handlers.check_directory(inode)
         except Exception as error:
             raise _fuse_error(error) from None
-        return inode
+        return inode | WITH_ATTRIBUTES if ctx.pid == self.handlers.acquainter.thread else inode
 
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         self.requests["readdir"] += 1
+        inode = fh & ~WITH_ATTRIBUTES
         try:
-            _list(self.handlers.directory(fh, start_id), token)
+            if not self.handlers.listed_at_once(inode):
+                _list(self.handlers.directory(inode, start_id), token)
+                return
+            records = self.direntries.records(entry_of(inode), start_id, bool(fh & WITH_ATTRIBUTES))
+            put: Any = pyfuse3.readdir_reply
+            if records is not None and not put_records(token, put, self._blank, records, start_id):
+                _list(self.handlers.directory(inode, start_id), token)
         except Exception as error:
             raise _fuse_error(error) from None
 

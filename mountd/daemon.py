@@ -41,6 +41,7 @@ from mlfs.tiers.lmdb_store import LmdbTier
 from mlfs.tiers.ram import RamTier
 from mlfs.tiers.ssd import SsdTier
 from mountd import mounts, runtime
+from mountd.acquaint import Acquainter
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
@@ -59,8 +60,7 @@ STOP_PATIENCE_S = 10.0
 STOP_RETRY_S = 0.2
 DETACHED_PATIENCE_S = 1.0
 READAHEAD_KB = 1024
-DEMAND_THREADS = 64
-READ_THREADS = 32
+POOLS = {"demand": 64, "read": 32, "orders": 1, "drop": 1, "acquaint": 1}  # threads by name; see docs/concurrency.md
 REUSED_BYTES = 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
@@ -153,6 +153,7 @@ class _Service:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
                 nursery.start_soon(inference.run)
+                nursery.start_soon(self.acquainter.run)
                 nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
@@ -169,10 +170,14 @@ class _Service:
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
         )  # fmt: skip
-        pools = {"pfs": config.pfs_threads, "demand": DEMAND_THREADS, "read": READ_THREADS, "orders": 1, "drop": 1}
-        runner = ThreadRunner(pools, notify=self.channel.interrupt)
+        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, notify=self.channel.interrupt)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
-        return Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
+        engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
+        mountpoint = os.fsencode(config.mountpoint)
+        self.acquainter = Acquainter(self.manifest, mountpoint, runner, lambda: engine.prefetcher.stopped)
+        engine.on_registered.append(lambda job: self.acquainter.registered(job.streams.sample_ids))
+        engine.directories_to_list = self.acquainter.waiting
+        return engine
 
     def _make_inference(self, engine: Engine) -> Inference:
         source = os.fsencode(self.config.source)
@@ -190,7 +195,7 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual), self.config.mountpoint, options)
+            self.channel.mount(Handlers(engine, virtual, self.acquainter), self.config.mountpoint, options)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mlfs.engine.demand import FIRST_LARGE_HANDLE
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
+from mountd.acquaint import Acquainter
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
@@ -68,8 +69,9 @@ def kind_of(a: Attributes) -> Kind:
 class Handlers:
     """Requests of one mount. Methods raise OSError; those that may wait are async."""
 
-    def __init__(self, engine: Engine, virtual: VirtualFiles) -> None:
+    def __init__(self, engine: Engine, virtual: VirtualFiles, acquainter: Acquainter) -> None:
         self.engine = engine
+        self.acquainter = acquainter
         self.manifest = engine.manifest
         self.virtual = virtual
 
@@ -84,8 +86,12 @@ class Handlers:
         if name in {b".", b".."}:
             entry = entry_of(parent)
             return inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
-        entry = self.manifest.lookup(entry_of(parent), name)
-        return inode_of(entry) if entry >= 0 else 0
+        directory = entry_of(parent)
+        entry = self.manifest.lookup(directory, name)
+        if entry < 0:
+            return 0
+        self.acquainter.looked_up(directory)
+        return inode_of(entry)
 
     def attributes(self, inode: int) -> Attributes:
         """Attributes of an inode that the kernel knows."""
@@ -112,6 +118,12 @@ class Handlers:
         mode = self.virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def listed_at_once(self, inode: int) -> bool:
+        """Whether a directory's entries are those of the manifest, all of them and without device nodes."""
+        if inode == ROOT_INODE:
+            return not len(self.manifest.device) and self.manifest.lookup(entry_of(inode), CONTROL_DIRECTORY) < 0
+        return inode < FIRST_VIRTUAL and not len(self.manifest.device)
 
     def directory(self, inode: int, start: int) -> Iterator[Listed]:
         """Entries of a directory from position `start`. The order never changes."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import trio
 
 from mlfs.engine.demand import Demand
-from mlfs.engine.fetch import ClassTier, Fetched, Fetcher
+from mlfs.engine.fetch import ClassTier, Fetcher
 from mlfs.engine.job import JobRun
+from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.runner import Runner
@@ -30,9 +31,7 @@ from mlfs.stats import Counters
 log = logging.getLogger("mlfs.engine")
 
 EVENTS_DELAY_S = 0.01
-KEEP_DELAY_S = 0.02
 EVENTS_A_TURN = 512
-MOST_KEEPING_BYTES = 64 << 20
 FIND_CHUNK = 4096
 MOST_READERS = 4096
 
@@ -67,10 +66,13 @@ class Engine:
 
     Attributes:
         watchers: told of each open once it is digested: entry, pid, parent. jobs_changed: told when a job came or went.
+        on_registered: told of each new job. directories_to_list: for `under_way`; the daemon sets it.
     """
 
     watchers: list[Callable[[int, int, int], None]]
     jobs_changed: list[Callable[[], None]]
+    on_registered: list[Callable[[JobRun], None]]
+    directories_to_list: Callable[[], int]
 
     def __init__(
         self,
@@ -93,32 +95,31 @@ class Engine:
         self.counters = Counters()
         self.jobs: dict[str, JobRun] = {}
         self.changed_files = 0
-        self.watchers, self.jobs_changed = [], []
+        self.watchers, self.jobs_changed, self.on_registered = [], [], []
+        self.directories_to_list = lambda: 0
         self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
         self.staging = Staging(self.table, pages, self.counters, runner)
         self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce)
+        self.keeper = Keeper(self.fetcher, runner)
         lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
         self.prefetcher = Prefetcher(
             self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._prefetch_failed, clock
         )
         self.demand = Demand(
             self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
-            limits.hedge_s, limits.timeout_s, self._keep,
+            limits.hedge_s, limits.timeout_s, self.keeper.keep,
         )  # fmt: skip
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._digesting = 0
         self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
-        self._to_keep: list[Fetched] = []
-        self._keeping_bytes = 0
-        self._keep_wanted = trio.Event()
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
             nursery.start_soon(self._run_epochs)
-            nursery.start_soon(self._run_keeper)
+            nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.prefetcher.run)
             if any(tier.used_bytes for _, tier, _ in self.tiers):
@@ -218,6 +219,8 @@ class Engine:
         self._epochs_wanted.set()
         self.prefetcher.kick()
         log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
+        for told in self.on_registered:
+            told(job)
         for changed in self.jobs_changed:
             changed()
         return job
@@ -291,27 +294,6 @@ class Engine:
 
     # -- copies in tiers
 
-    def _keep(self, fetched: Fetched) -> None:
-        """Have a tier keep what a demand fetch brought; skipped when the tiers' writer is far behind."""
-        if self._keeping_bytes + fetched.size_bytes <= MOST_KEEPING_BYTES:
-            self._keeping_bytes += fetched.size_bytes
-            self._to_keep.append(fetched)
-            self.fetcher.to_keep[fetched.entry] = fetched
-            self._keep_wanted.set()
-
-    async def _run_keeper(self) -> None:
-        while True:
-            await self._keep_wanted.wait()
-            self._keep_wanted = trio.Event()
-            await trio.sleep(KEEP_DELAY_S)  # a hop to a thread costs more than keeping a sample: collect some
-            batch, self._to_keep = self._to_keep, []
-            await self.runner.run("keep", self._keep_batch, batch)
-            self._keeping_bytes -= sum(fetched.size_bytes for fetched in batch)
-
-    def _keep_batch(self, batch: list[Fetched]) -> None:
-        for fetched in batch:
-            self.fetcher.keep_waiting(fetched)
-
     async def _find_again(self) -> None:
         """Learn which samples the tiers hold from an earlier mount."""
         files = self.manifest.files
@@ -331,9 +313,10 @@ class Engine:
             "fetches": self.prefetcher.under_way(),
             "drops": self.table.state.count(State.DROPPING),
             "copies_to_keep": len(self.fetcher.to_keep),
-            "copies_to_keep_bytes": self._keeping_bytes,
+            "copies_to_keep_bytes": self.keeper.waiting_bytes,
             "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
             "copies_to_find": int(self.fetcher.finding),
+            "directories_to_list": self.directories_to_list(),
         }
 
     # -- what goes wrong

@@ -144,6 +144,7 @@ class Fetcher:
             return Fetched(entry, "pfs", len(fetched.data), fetched.data, self.version(entry))
         except OSError as error:
             self.to_keep.pop(entry, None)  # of a content that is gone, maybe: the next open asks the source
+            self.table.verified[entry] = 0
             return Fetched(entry, error=error)
 
     def version(self, entry: int) -> Version:
@@ -168,14 +169,15 @@ class Fetcher:
                 return True
         return False
 
-    def keep_waiting(self, fetched: Fetched) -> None:
-        """Have a tier keep what waits in `to_keep`, unless the source was found to have something else meanwhile."""
-        entry = fetched.entry
-        if fetched.version is not None and fetched.data is not None and self.to_keep.get(entry) is fetched:
-            if not self.table.held_by[entry]:
-                self.keep(entry, fetched.version, fetched.data)
-            if self.to_keep.get(entry) is fetched:
-                del self.to_keep[entry]
+    def keep_waiting(self, batch: Sequence[Fetched]) -> None:
+        """Have tiers keep what waits in `to_keep`, unless the source was found to have something else meanwhile."""
+        for fetched in batch:
+            entry = fetched.entry
+            if fetched.version is not None and fetched.data is not None and self.to_keep.get(entry) is fetched:
+                if not self.table.held_by[entry]:
+                    self.keep(entry, fetched.version, fetched.data)
+                if self.to_keep.get(entry) is fetched:
+                    del self.to_keep[entry]
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]

@@ -306,6 +306,6 @@ class Prefetcher:
             if item.entry in self.staging.waiters:
                 self.runner.post(self.collect, item.entry)
             if keep:
-                self.fetcher.keep_waiting(fetched)
+                self.fetcher.keep_waiting([fetched])
             done.append((item, light))
         return done, time.perf_counter() - began, time.thread_time() - cpu_began

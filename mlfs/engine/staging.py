@@ -48,6 +48,7 @@ class Staging:
         self._lingers = bytearray(len(table.state))
         self._to_drop: deque[int] = deque()
         self._drop_claims: dict[int, bool] = {}
+        self._of_the_past: set[int] = set()  # DROPPING, and not to be rescued
         self._drop_wanted = trio.Event()
 
     # -- a sample comes
@@ -123,16 +124,19 @@ class Staging:
         return self.table.footprint(entry)
 
     def rescue(self, entry: int, state: int) -> bool:
-        """Keep an entry that was about to be dropped; False when its pages are already going."""
-        if self._drop_claims.pop(entry, None) is None:
+        """Keep an entry that was about to be dropped; False when its pages are already going, or must go."""
+        if entry in self._of_the_past or self._drop_claims.pop(entry, None) is None:
             return False
         self.table.move(entry, state)
         return True
 
     def forget(self, entry: int) -> None:
-        """What is in place turned out to be of the past: the next open fetches it."""
+        """What is in place turned out to be of the past: the next open fetches it, whatever it has to wait for."""
         if self.table.state[entry] in (State.STAGED, State.RECENT):
+            self._of_the_past.add(entry)
             self._drop(entry)
+        elif self.table.state[entry] == State.DROPPING:
+            self._of_the_past.add(entry)
 
     def _drop(self, entry: int) -> None:
         self.table.move(entry, State.DROPPING)
@@ -150,6 +154,7 @@ class Staging:
                 continue
             dropped = await self.runner.run("drop", self._drop_batch, batch)
             for entry in dropped:
+                self._of_the_past.discard(entry)
                 if self.table.state[entry] == State.DROPPING:
                     self.table.move(entry, State.ABSENT)
                 self._settle(entry)

@@ -104,7 +104,9 @@ def test_interrupted_while_waiting_it_leaves_no_daemon(source: str, number: sign
     wait_for(lambda: b"tiny_fs" in Path(f"/proc/{daemon}/cmdline").read_bytes())
     command.send_signal(number)
     _, stderr = command.communicate(timeout=60)
-    assert (command.returncode, stderr) == (130, b"mlfs: interrupted\n")
+    assert command.returncode == 130
+    assert stderr.endswith(b"mlfs: interrupted\n")  # it may have told that it is starting
+    assert b"Traceback" not in stderr
     assert runtime.start_ticks(daemon) is None
     assert left_behind(source) == []
 
@@ -149,6 +151,7 @@ def test_progress_is_told_only_when_it_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
+    monkeypatch.setattr(mount, "_PROGRESS_AFTER_S", 2.0)
     monkeypatch.setattr(mount.time, "monotonic", lambda: now[0])
     with mount.Progress() as progress:
         progress.update({"phase": "scan", "dirs": 10, "files": 20000})

@@ -46,3 +46,16 @@ def test_an_entry_that_was_open_when_its_turn_came_lingers_again(staging: Stagin
     staging.table.open_count.clear()
     staging.retire(0)
     assert list(staging._recent) == [2, 0]
+
+
+@pytest.mark.parametrize("dropping_already", [False, True])
+def test_what_is_of_the_past_is_not_rescued(staging: Staging, dropping_already: bool) -> None:
+    read(staging, 0)
+    if dropping_already:
+        staging.drop_lingering()
+    staging.forget(0)
+    assert not staging.rescue(0, State.RECENT)
+    assert staging.table.state[0] == State.DROPPING
+    read(staging, 1)
+    staging.drop_lingering()
+    assert staging.rescue(1, State.RECENT)
