@@ -19,6 +19,16 @@ MAY_IMPORT = {
     "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/plan": {"mlfs.plan", "numpy"},
     "mlfs/infer": {"mlfs.infer", "mlfs.orders", "numpy", "numba"},
+    "mlfs/sim": {
+        "mlfs.sim",
+        "mlfs.plan",
+        "mlfs.errors",
+        "mlfs.units",
+        "mlfs.manifest_index",
+        "numpy",
+        "pydantic",
+        "matplotlib",
+    },
     "mlfs/tiers": {"mlfs.tiers", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
     "mlfs/sources": {"mlfs.sources", "mlfs.manifest", "mlfs.errors", "numpy"},
 }

@@ -42,6 +42,7 @@ _HEAVY = {
     "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
     "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
     "plan": ("mlfs.cli.plan", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
+    "simulate": ("mlfs.cli.simulate", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "measure how fast the source, disks and memory are"),
     "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
 }

@@ -1,0 +1,262 @@
+"""`mlfs simulate SCENARIO`: how long a job takes on some cluster under each policy.
+
+In: parsed arguments. Out: a table or JSON on stdout, a picture. The work is done by `mlfs.sim`. Errors leave as
+MlfsError for the main program to print. Called by `mlfs.cli.main`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlfs.errors import ConfigError, ExitCode
+from mlfs.plan.policies.contract import Policy, Unfit
+from mlfs.plan.policies.registry import POLICIES
+from mlfs.sim.clock import Sharing
+from mlfs.sim.result import PolicyResult
+from mlfs.sim.run import Progress, Simulation
+from mlfs.sim.scenario import Scenario, load, nearest, shipped_names
+from mlfs.units import format_size
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_PIPE_WIDTH = 120
+
+_EPILOG = """\
+examples:
+  mlfs simulate --list                                          shipped scenarios and all policies
+  mlfs simulate thesis-s2 --policy nopfs --policy mlfs
+  mlfs simulate thesis-s2 --sharing paper --plot bars.png       as published; stacked bars by route
+  mlfs simulate my-cluster.toml --json | jq .policies.mlfs.seconds
+  mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB --ssd 0,20GB,40GB,80GB --plot map.png
+
+sharing: conserving (all readers of the PFS together get its bandwidth) or paper (each prefetch thread gets a node's
+part of it: reproduces the published figures, and may draw more than there is). docs/simulator.md says what a scenario
+holds.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `simulate`."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="compare policies on a simulated cluster",
+        description="Simulate a training job on a cluster under one or several policies.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "scenario", metavar="SCENARIO", nargs="?", help="a TOML file, or the name of a shipped scenario"
+    )
+    parser.add_argument("--list", action="store_true", help="show the shipped scenarios and the policies")
+    parser.add_argument(
+        "--policy", metavar="NAME", action="append", help="repeatable, or separated by commas (default: all)"
+    )
+    parser.add_argument(
+        "--sharing", metavar="RULE", default="conserving", help="conserving or paper (default: conserving)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, help="another seed than the scenario's")
+    parser.add_argument(
+        "--shrink", metavar="N", type=int, default=1, help="N times fewer samples and less storage (default: 1)"
+    )
+    parser.add_argument("--ram", metavar="SIZES", help="a map instead of a table: sizes of the first class, with --ssd")
+    parser.add_argument("--ssd", metavar="SIZES", help="sizes of the second class, for example 0,128GB,256GB")
+    parser.add_argument("--plot", metavar="OUT.png", help="draw stacked bars, or with --ram and --ssd a heat map")
+    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate and show. Raises ConfigError for anything that is not as it should be."""
+    if args.list:
+        return _list()
+    if args.scenario is None:
+        raise ConfigError("which scenario?", f"a TOML file, or one of {', '.join(shipped_names())}")
+    policies = _policies(args.policy)
+    sharing = _sharing(args.sharing)
+    scenario = _prepared(args)
+    if args.ram is not None or args.ssd is not None:
+        return _map(args, scenario, policies, sharing)
+    results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
+    if args.plot:
+        from mlfs.sim.plot import bars
+
+        bars(results, f"{scenario.title or args.scenario} ({sharing.value})", Path(args.plot))
+    if args.json:
+        print(json.dumps(_plain(args.scenario, sharing, results, unfit)))
+    else:
+        _table(scenario, sharing, results, unfit)
+    return ExitCode.OK
+
+
+def _policies(names: Sequence[str] | None) -> list[Policy]:
+    if not names:
+        return list(POLICIES.values())
+    chosen = []
+    for name in (part for text in names for part in text.split(",")):
+        if name not in POLICIES:
+            raise ConfigError(f"no policy {name!r}", nearest(name, list(POLICIES)))
+        chosen.append(POLICIES[name])
+    return list(dict.fromkeys(chosen))
+
+
+def _sharing(name: str) -> Sharing:
+    rules = [rule.value for rule in Sharing]
+    if name not in rules:
+        raise ConfigError(f"--sharing: no rule {name!r}", nearest(name, rules))
+    return Sharing(name)
+
+
+def _prepared(args: argparse.Namespace) -> Scenario:
+    scenario = load(args.scenario)
+    if args.seed is not None:
+        if args.seed < 0:
+            raise ConfigError(f"--seed: {args.seed} is below 0", "a whole number from 0")
+        scenario = scenario.model_copy(update={"seed": args.seed})
+    if args.shrink < 1:
+        raise ConfigError(f"--shrink: {args.shrink} is below 1", "a whole number from 1")
+    return scenario
+
+
+def _simulate(
+    scenario: Scenario, policies: Sequence[Policy], sharing: Sharing
+) -> tuple[list[PolicyResult], dict[str, str]]:
+    results, unfit = [], {}
+    with _progress(len(policies) * scenario.job.epochs + 1) as step:
+        simulation = Simulation(scenario)
+        step("orders")
+        for policy in policies:
+            try:
+                results.append(simulation.run(policy, sharing, _told(step, policy.name)))
+            except Unfit as error:
+                unfit[policy.name] = str(error)
+    return results, unfit
+
+
+def _told(step: Any, name: str) -> Progress:
+    return lambda epoch: step(f"{name}, epoch {epoch}")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """A bar on standard error, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=total)
+        yield lambda text: bar.update(task, advance=1, description=text)
+
+
+def _map(args: argparse.Namespace, scenario: Scenario, policies: Sequence[Policy], sharing: Sharing) -> int:
+    """Run times of one policy over the sizes of the first two classes."""
+    import numpy as np
+
+    if len(policies) != 1:
+        raise ConfigError("a map shows one policy", "name it with --policy")
+    if args.ram is None or args.ssd is None or len(scenario.cluster.classes) < 2:
+        raise ConfigError(
+            "a map needs --ram, --ssd and a scenario with two classes", "for example --ram 0,64GB --ssd 0"
+        )
+    ram, ssd = args.ram.split(","), args.ssd.split(",")
+    seconds = np.zeros((len(ssd), len(ram)))
+    with _progress(seconds.size) as step:
+        for row, column in np.ndindex(*seconds.shape):
+            resized = scenario.resized([ram[column], ssd[row]]).shrunk(args.shrink)
+            try:
+                seconds[row, column] = Simulation(resized).run(policies[0], sharing).seconds
+            except Unfit as error:
+                raise ConfigError(f"{policies[0].name} cannot run with RAM {ram[column]}: {error}") from None
+            step(f"RAM {ram[column]}, SSD {ssd[row]}")
+    if args.plot:
+        from mlfs.sim.plot import heat_map
+
+        heat_map(seconds, ram, ssd, f"{scenario.title}: {policies[0].name} ({sharing.value})", Path(args.plot))
+    if args.json:
+        print(json.dumps({"policy": policies[0].name, "ram": ram, "ssd": ssd, "seconds": seconds.tolist()}))
+    else:
+        _show_map(ram, ssd, seconds)
+    return ExitCode.OK
+
+
+def _show_map(ram: list[str], ssd: list[str], seconds: npt.NDArray[Any]) -> None:
+    from rich.table import Table
+
+    table = Table("SSD \\ RAM", *ram, title="simulated seconds")
+    for name, row in zip(ssd, seconds, strict=True):
+        table.add_row(name, *(f"{value:.4g}" for value in row))
+    _console().print(table)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, soft_wrap=False)
+
+
+def _list() -> int:
+    from rich.table import Table
+
+    scenarios = Table("scenario", "what", box=None)
+    for name in shipped_names():
+        scenarios.add_row(name, load(name).title)
+    policies = Table("policy", "what", box=None)
+    for policy in POLICIES.values():
+        policies.add_row(policy.name, policy.summary)
+    console = _console()
+    console.print(scenarios)
+    console.print()
+    console.print(policies)
+    return ExitCode.OK
+
+
+def _plain(
+    name: str, sharing: Sharing, results: Sequence[PolicyResult], unfit: dict[str, str]
+) -> dict[str, dict[str, Any] | str]:
+    return {
+        "scenario": name,
+        "sharing": sharing.value,
+        "policies": {result.policy: result.plain() for result in results},
+        "unfit": unfit,
+    }
+
+
+def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult], unfit: dict[str, str]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{scenario.title} ({sharing.value} sharing)", title_justify="left", box=None)
+    for head in ("policy", "seconds", "before", "stalls", "local", "peer", "PFS bytes", "least", "imbalance"):
+        table.add_column(head, justify="left" if head == "policy" else "right")
+    for result in results:
+        local = sum(share for route, share in result.hit_ratio.items() if route.startswith("local"))
+        peer = sum(share for route, share in result.hit_ratio.items() if route.startswith("peer"))
+        table.add_row(
+            result.policy,
+            f"{result.seconds:,.2f}",
+            f"{result.preload_s:,.2f}",
+            f"{result.stall_s:,.2f}",
+            f"{local:.1%}",
+            f"{peer:.1%}",
+            format_size(result.pfs_bytes),
+            format_size(result.bound_bytes),
+            f"{result.imbalanced_steps:.1%}",
+        )
+    console = _console()
+    console.print(table)
+    for policy, why in unfit.items():
+        console.print(f"{policy}: {why}")
+    console.print(
+        "before: before the first step. local, peer: share of reads. least: what must come from the PFS. imbalance: "
+        "steps in which some nodes wait for data and others do not.",
+        style="dim",
+    )

@@ -1,0 +1,61 @@
+"""`mlfs`: our own policy, the daemon's default: each sample has one owner, chosen for good, and what is kept stays
+kept.
+
+Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node computes the same placement.
+
+- Once: a sample is fetched from the PFS when it is first read, by its owner, who keeps it and hands it on. After
+  epoch 0
+  only what has no owner comes from the PFS: S - N * D bytes, the bound (DESIGN.md, section 5).
+- Local: the owner is who reads the sample most after epoch 0; room beyond is filled with copies of what a node reads
+  most.
+- Even: no node owns more than its part.
+- Fast: a node's fastest class holds what it reads most.
+- Side by side: PFS, peers and each class have their own threads, so that none waits behind another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlfs.plan.owners import Placement, place
+from mlfs.plan.policies.contract import PFS, Ids, Kept, Overlap, Policy, Reads, Traits, View, capacities
+from mlfs.plan.policies.holdings import Finder
+
+
+class Clairvoyant:
+    """The placement, and which samples have been read so far."""
+
+    preload = None
+
+    def __init__(self, view: View) -> None:
+        self.placement: Placement = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
+        n = len(view.sizes_bytes)
+        owner, storage = self.placement.owner, self.placement.storage
+        self.kept = Kept(np.append(owner, np.int16(PFS)), np.append(storage, np.int8(PFS)))
+        self.first_read = np.ones(n + 1, dtype=bool)
+        self.copied = [np.zeros(len(copies.ids), dtype=bool) for copies in self.placement.copies]
+        self.finder = Finder(n)
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """From the own copy, the owner, or the PFS; what is new its owner keeps, and its reader may copy."""
+        reads = self.kept.reads(ids)
+        reads.storage[self.first_read[ids]] = PFS
+        for index, copies in enumerate(self.placement.copies):
+            if not len(copies.ids):
+                continue
+            slots = self.finder.slots(copies.ids, ids[:, index, :])
+            local = slots >= 0
+            local[local] = self.copied[index][slots[local]]
+            reads.node[:, index, :][local] = index
+            reads.storage[:, index, :][local] = copies.storage[slots[local]]
+            self.copied[index][slots[slots >= 0]] = True
+        self.first_read[ids[ids >= 0]] = False
+        return reads
+
+
+POLICY = Policy(
+    "mlfs",
+    "one owner for each sample, chosen for good: PFS bytes at the bound, reads local, owners even",
+    Traits(Overlap.WINDOW, own_lanes=True),
+    Clairvoyant,
+)

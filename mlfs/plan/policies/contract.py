@@ -1,0 +1,204 @@
+"""What a policy is: the one interface behind which every way of caching and fetching stands.
+
+Pure: numpy in, numpy out. In: a `View` of the run (performance model, sizes, who reads what in which epoch). Out:
+for each epoch the `Reads`: who reads which sample from where. Called by the simulator and by the daemon's planner.
+
+A policy's module defines `POLICY`. `POLICY.begin(view)` returns a `Run`, which is asked for each epoch once, in order:
+what it keeps between epochs is the caches' contents, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.plan.model import Floats, PerformanceModel
+
+Ids = npt.NDArray[np.int32]
+Nodes = npt.NDArray[np.int16]
+Storages = npt.NDArray[np.int8]
+Readers = npt.NDArray[np.unsignedinteger[Any]]
+
+PFS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a policy may know: everything, for the seed tells the future.
+
+    Attributes:
+        model: the cluster and the job's shape.
+        sizes_bytes: shape (F,).
+        readers: shape (E, F): the node that reads the sample in that epoch; the dtype's largest value for none.
+        pfs_thread_bytes_per_s: what one prefetch thread gets from the PFS while all nodes read.
+        generator: for policies that shuffle by themselves.
+    """
+
+    model: PerformanceModel
+    sizes_bytes: Floats
+    readers: Readers
+    pfs_thread_bytes_per_s: float
+    generator: np.random.Generator
+
+
+class Reads(NamedTuple):
+    """An epoch's reads, each array of shape (steps, nodes, samples of a node's batch).
+
+    Attributes:
+        ids: the sample; -1 where the last batch is short.
+        node: where it comes from: the reader itself, a peer, or PFS. With `storage` PFS and a node: that node
+            fetches it from the PFS, keeps it and hands it on.
+        storage: index of the storage class there, PFS for none.
+        background_bytes: shape (N,): what the classes' own prefetch threads draw from the PFS beside these reads.
+    """
+
+    ids: Ids
+    node: Nodes
+    storage: Storages
+    background_bytes: Floats
+
+
+class Overlap(Enum):
+    """How loading and computing overlap."""
+
+    NONE = "none"  # load a batch, then compute it
+    BATCH = "batch"  # load the next batch while this one is computed
+    WINDOW = "window"  # load ahead as far as the staging buffer reaches
+
+
+class Writing(Enum):
+    """How write_i(k), preprocessing and storing into the staging buffer, enters the time to load."""
+
+    ASIDE = "aside"  # pipelined behind the fetching threads
+    POOL = "pool"  # after the fetch, by all staging threads together
+    THREAD = "thread"  # by the thread that fetched: read = fetch + write
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How a policy moves data, as far as time depends on it.
+
+    Attributes:
+        overlap, writing: see there.
+        one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
+        own_lanes: PFS, peers and each class have threads of their own, which work side by side.
+        true_order: every sample of the data set is read in the sampler's own order.
+    """
+
+    overlap: Overlap = Overlap.WINDOW
+    writing: Writing = Writing.ASIDE
+    one_thread: bool = False
+    own_lanes: bool = False
+    true_order: bool = True
+
+
+class Preload(NamedTuple):
+    """What is fetched before the first step: bytes of each class at each node, and how many nodes read at once.
+
+    With one reader the data go to all nodes (a broadcast); else each node fetches its own.
+    """
+
+    class_bytes: Floats
+    readers: int
+
+
+class Run(Protocol):
+    """A policy at work on one run."""
+
+    @property
+    def preload(self) -> Preload | None:
+        """What is fetched before the first step."""
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """Say where the epoch's reads come from; `ids` as the sampler deals them, shape (steps, nodes, batch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy.
+
+    Attributes:
+        name: as the user writes it. summary: one line with the source.
+        traits: how data move. begin: starts a run; raises `Unfit` for a cluster that the policy cannot serve.
+    """
+
+    name: str
+    summary: str
+    traits: Traits
+    begin: Callable[[View], Run]
+
+
+class Unfit(ValueError):
+    """The policy cannot run there, as LBANN's store cannot with less memory than data."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """One copy of each sample at most: who keeps it, and in which class. Entry F stays PFS: id -1 finds it.
+
+    Attributes:
+        node, storage: shape (F + 1,).
+    """
+
+    node: Nodes
+    storage: Storages
+
+    @classmethod
+    def none(cls, n_samples: int) -> Kept:
+        """Nothing is kept anywhere."""
+        return cls(np.full(n_samples + 1, PFS, dtype=np.int16), np.full(n_samples + 1, PFS, dtype=np.int8))
+
+    def reads(self, ids: Ids) -> Reads:
+        """Each sample from where it is kept, else from the PFS by the reader itself."""
+        return Reads(ids, self.node[ids], self.storage[ids], np.zeros(ids.shape[1]))
+
+
+def in_classes(sizes_bytes: Floats, capacities_bytes: Floats) -> Storages:
+    """Fill classes in the given order: the first as far as it reaches, then the next; PFS for what fits in none.
+
+    Args:
+        sizes_bytes: shape (n,), in order of preference. capacities_bytes: shape (J,).
+
+    Returns:
+        Shape (n,): class index or PFS. No class holds more than its capacity.
+    """
+    result = np.full(len(sizes_bytes), PFS, dtype=np.int8)
+    start = 0
+    for index, capacity in enumerate(capacities_bytes):
+        filled = np.cumsum(sizes_bytes[start:])
+        stop = start + int(np.searchsorted(filled, capacity, side="right"))
+        result[start:stop] = index
+        start = stop
+    return result
+
+
+def partition(view: View, capacities_bytes: Floats) -> Kept:
+    """Deal the samples to the nodes at random and evenly; each keeps of its own what fits in its classes."""
+    kept = Kept.none(len(view.sizes_bytes))
+    order = view.generator.permutation(len(view.sizes_bytes)).astype(np.int32)
+    for node in range(view.model.nodes):
+        mine = order[node :: view.model.nodes]
+        storage = in_classes(view.sizes_bytes[mine], capacities_bytes)
+        mine, storage = mine[storage != PFS], storage[storage != PFS]
+        kept.node[mine] = node
+        kept.storage[mine] = storage
+    return kept
+
+
+def capacities(view: View, classes: int | None = None) -> Floats:
+    """Capacity in bytes of each storage class of a node, or of the first `classes` only."""
+    return np.array([storage.capacity_bytes for storage in view.model.classes[:classes]], dtype=np.float64)
+
+
+def preload_of(view: View, kept: Kept) -> Preload:
+    """The preload that fills `kept`: the fullest node's bytes by class, all nodes reading at once."""
+    n_classes = len(view.model.classes)
+    here = kept.node[:-1] != PFS
+    slot = kept.node[:-1][here].astype(np.int64) * n_classes + kept.storage[:-1][here]
+    total = np.bincount(slot, view.sizes_bytes[here], minlength=view.model.nodes * n_classes)
+    return Preload(total.reshape(view.model.nodes, n_classes).max(axis=0), view.model.nodes)

@@ -1,0 +1,93 @@
+"""DeepIO: the data set partitioned over the nodes' memory, shuffled in place by a shared seed.
+
+Pure. In: a view. Out: reads from the partitions. Source: Zhu et al. (2018), Section III; only RAM (class 0 of the kept
+classes) is used.
+
+- ordered: the sampler's order; what is not in memory is read from the PFS when it is asked for (III-C: "a massive
+  number of small random reads").
+- opportunistic: batches are drawn from what is in memory, as NoPFS's simulator has it: the rest is never read.
+- hybrid: the backend-memory pipeline with two buffers (III-B): while one half of the memory is shuffled and read, the
+  other takes the next round of files, so that every sample is read once an epoch, in an order of rounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlfs.plan.model import Floats
+from mlfs.plan.policies.contract import (
+    PFS,
+    Ids,
+    Overlap,
+    Policy,
+    Preload,
+    Reads,
+    Traits,
+    View,
+    capacities,
+    partition,
+    preload_of,
+)
+
+
+class Ordered:
+    """Memory partitions, the sampler's order."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.kept = partition(view, capacities(view, 1))
+        self.resident = np.flatnonzero(self.kept.node[:-1] != PFS).astype(np.int32)
+        self.preload: Preload | None = preload_of(view, self.kept)
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """From the partitions, else from the PFS."""
+        return self.kept.reads(ids)
+
+
+class Opportunistic(Ordered):
+    """Memory partitions; what is not in memory is replaced by what is."""
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """The sampler's ids where they are in memory, others drawn from memory in their place."""
+        away = (self.kept.node[ids] == PFS) & (ids >= 0)
+        if len(self.resident) and away.any():
+            ids = ids.copy()
+            shuffled = self.view.generator.permutation(self.resident)
+            ids[away] = np.resize(shuffled, int(away.sum()))
+        return self.kept.reads(ids)
+
+
+class Hybrid(Ordered):
+    """Two buffers: what is not in memory comes in rounds, in the background; reads see memory only."""
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """All from memory; the nodes draw the other samples from the PFS meanwhile, in equal parts."""
+        reads = self.kept.reads(ids)
+        away = (reads.node == PFS) & (ids >= 0)
+        fetched = float(self.view.sizes_bytes[ids[away]].sum())
+        nodes = self.view.model.nodes
+        dealt = (np.arange(int(away.sum())) % nodes).astype(np.int16)
+        reads.node[away] = dealt
+        reads.storage[away] = 0
+        background: Floats = np.full(nodes, fetched / nodes)
+        return reads._replace(background_bytes=background)
+
+
+ORDERED = Policy(
+    "deepio_ordered",
+    "memory partitions in the sampler's order, the rest from the PFS on demand (DeepIO, Sec. III-C)",
+    Traits(Overlap.NONE, one_thread=True),
+    Ordered,
+)
+OPPORTUNISTIC = Policy(
+    "deepio_opportunistic",
+    "memory partitions, batches from what is in memory only (DeepIO, Sec. III-C)",
+    Traits(Overlap.BATCH, true_order=False),
+    Opportunistic,
+)
+HYBRID = Policy(
+    "deepio_hybrid",
+    "memory partitions and two buffers: the rest is uploaded in rounds (DeepIO, Sec. III-B)",
+    Traits(Overlap.WINDOW, true_order=False),
+    Hybrid,
+)

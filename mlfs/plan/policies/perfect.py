@@ -1,0 +1,24 @@
+"""The lower bound: every sample is there when it is needed (NoPFS, Section 6, "Perfect").
+
+Pure. In: a view. Out: reads that cost nothing: the simulator counts only the compute time of this policy.
+"""
+
+from __future__ import annotations
+
+from mlfs.plan.policies.contract import Ids, Kept, Overlap, Policy, Reads, Traits, View
+
+
+class Perfect:
+    """No read costs anything."""
+
+    preload = None
+
+    def __init__(self, view: View) -> None:
+        self.kept = Kept.none(len(view.sizes_bytes))
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """As dealt; where from does not matter."""
+        return self.kept.reads(ids)
+
+
+POLICY = Policy("perfect", "lower bound: no stalls, compute only (NoPFS, Sec. 6)", Traits(Overlap.WINDOW), Perfect)

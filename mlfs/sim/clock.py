@@ -1,0 +1,177 @@
+"""Seconds of an epoch's bytes: how long each node loads, and when each step of a bulk-synchronous job ends.
+
+In: a `Tally`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends. Called by
+`mlfs.sim.run`. Source: NoPFS, Section 4, and docs/model.md for the two rules of sharing the PFS.
+
+- paper: each prefetch thread of a node gets t(gamma) / gamma, gamma counts nodes. It lets a node draw more than the PFS
+  has; it is what reproduces the published figures.
+- conserving: all readers together get t(gamma); a class gives r_j(p_j) to all who ask, a node's network b_c.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.policies.contract import Overlap, Traits, Writing
+from mlfs.sim.tally import Tally
+
+
+class Sharing(Enum):
+    """How readers share the PFS."""
+
+    PAPER = "paper"
+    CONSERVING = "conserving"
+
+
+class Loading:
+    """Loading times of one policy on one cluster."""
+
+    def __init__(self, model: PerformanceModel, traits: Traits, sharing: Sharing) -> None:
+        self.model, self.traits, self.sharing = model, traits, sharing
+        self.threads = 1 if traits.one_thread else model.staging.threads
+        self.class_threads = sum(storage.threads for storage in model.classes)
+
+    def lanes(self, tally: Tally) -> Floats:
+        """Shape (T, L, N): seconds that each lane of each node works for each step; lanes work side by side."""
+        lanes = self._paper(tally) if self.sharing is Sharing.PAPER else self._conserving(tally)
+        return np.stack(np.broadcast_arrays(*lanes), axis=1)
+
+    def cost(self, tally: Tally) -> Floats:
+        """(R,) seconds a byte by route, for one thread."""
+        return self._cost(readers_of(tally))
+
+    def _cost(self, readers: int) -> Floats:
+        """Seconds a byte by route for one thread, PFS first; write included where the same thread writes."""
+        model, classes = self.model, range(len(self.model.classes))
+        cost = np.array(
+            [
+                float(model.fetch_pfs_s(1.0, readers)),
+                *(float(model.fetch_peer_s(1.0, j)) for j in classes),
+                *(float(model.fetch_local_s(1.0, j)) for j in classes),
+            ]
+        )
+        return cost + (float(model.write_s(1.0)) if self.traits.writing is Writing.THREAD else 0.0)
+
+    def _pooled(self, tally: Tally) -> Floats:
+        """Seconds of preprocessing after the fetch, where the policy does it so."""
+        if self.traits.writing is not Writing.POOL:
+            return np.zeros(tally.loaded.shape[:2])
+        return np.asarray(self.model.write_s(tally.node_bytes) / self.model.staging.threads)
+
+    def _paper(self, tally: Tally) -> list[Floats]:
+        cost, steps = self._cost(readers_of(tally)), len(tally.loaded)
+        aside = tally.background[None, :] * cost[0] / max(1, self.class_threads) / max(1, steps)
+        if not self.traits.own_lanes:
+            load = tally.loaded @ cost / self.threads + self._pooled(tally)
+            return [load, aside] if tally.background.any() else [load]
+        lanes = [tally.loaded[:, :, 0] * cost[0] / (self.threads + self.class_threads)]
+        n = len(self.model.classes)
+        for j, storage in enumerate(self.model.classes):
+            both = tally.loaded[:, :, 1 + j] * cost[1 + j] + tally.loaded[:, :, 1 + n + j] * cost[1 + n + j]
+            lanes.append(both / storage.threads)
+        return lanes
+
+    def _conserving(self, tally: Tally) -> list[Floats]:
+        model, readers = self.model, readers_of(tally)
+        total_rate = min(float(model.pfs.at(readers)), readers * model.node_pfs_bytes_per_s)
+        steps, nodes = tally.loaded.shape[:2]
+        if self.traits.overlap is Overlap.WINDOW:
+            drawn = tally.loaded[:, :, 0].sum(axis=1) + tally.background.sum() / max(1, steps)
+            pfs = np.repeat((drawn / total_rate)[:, None], nodes, axis=1)
+        else:
+            pfs = shared_finish_s(tally.loaded[:, :, 0], model)
+        cost = self._cost(readers)
+        other = tally.loaded[:, :, 1:] @ cost[1:] / self.threads + self._pooled(tally)
+        lanes = [pfs] if self.traits.own_lanes else [pfs + other]
+        for j, storage in enumerate(model.classes):
+            lanes.append(tally.served[:, :, j] / float(storage.read.at(storage.threads)))
+        lanes.append(tally.network / model.network_bytes_per_s)
+        lanes.append(tally.node_bytes / model.preprocess_bytes_per_s)
+        return lanes
+
+    def preload_s(self, class_bytes: Floats, readers: int) -> float:
+        """Seconds before the first step: the classes are filled side by side, each by its own threads.
+
+        Each sample is read, preprocessed and written by one thread (read = fetch + write), and no faster than the class
+        writes. Conserving: all nodes' bytes together come at t(gamma), those of a broadcast once.
+        """
+        model = self.model
+        per_byte = float(model.fetch_pfs_s(1.0, readers)) + float(model.write_s(1.0))
+        written = [
+            total / float(storage.write.at(storage.threads))
+            for total, storage in zip(class_bytes, model.classes, strict=True)
+        ]
+        if self.sharing is Sharing.CONSERVING:
+            drawn = float(class_bytes.sum()) * readers
+            return float(max(drawn / float(model.pfs.at(readers)), *written))
+        fetched = [
+            total * per_byte / storage.threads for total, storage in zip(class_bytes, model.classes, strict=True)
+        ]
+        return float(max(*fetched, *written))
+
+
+def readers_of(tally: Tally) -> int:
+    """gamma: how many nodes read from the PFS in the epoch, at least one."""
+    return max(1, int(((tally.loaded[:, :, 0].sum(axis=0) + tally.background) > 0).sum()))
+
+
+def shared_finish_s(wanted_bytes: Floats, model: PerformanceModel) -> Floats:
+    """When each node has its bytes of a step if those still reading share t(gamma) evenly. (T, N) to (T, N)."""
+    order = np.argsort(wanted_bytes, axis=1)
+    ascending = np.take_along_axis(wanted_bytes, order, axis=1)
+    nodes = wanted_bytes.shape[1]
+    share = np.array([model.pfs_share_bytes_per_s(nodes - done) for done in range(nodes)])
+    ends = np.cumsum(np.diff(ascending, axis=1, prepend=0.0) / share, axis=1)
+    result = np.empty_like(wanted_bytes)
+    np.put_along_axis(result, order, ends, axis=1)
+    return result
+
+
+class Clock:
+    """Time of a bulk-synchronous job, epoch by epoch: a step ends when its slowest node has loaded and computed it."""
+
+    def __init__(self, overlap: Overlap, window_steps: int) -> None:
+        self.overlap = overlap
+        self.window = max(1, window_steps)
+        self.now = 0.0
+        self._loaded: Floats | None = None  # (L, N) when each lane was last done
+        self._ends = np.zeros(self.window)  # ends of the last `window` steps
+        self._pending = 0.0  # BATCH: compute time of the step whose data are there
+
+    def advance(self, lanes: Floats, compute_s: Floats) -> float:
+        """Run an epoch: lanes (T, L, N), compute_s (T, N). Returns when it ends."""
+        if self.overlap is Overlap.WINDOW:
+            self._window(lanes, compute_s)
+        else:
+            load = lanes.max(axis=1)
+            if self.overlap is Overlap.NONE:
+                self.now += float((load + compute_s).max(axis=1).sum())
+            else:
+                self._batch(load.max(axis=1), compute_s.max(axis=1))
+        return self.now
+
+    def _batch(self, load_s: Floats, compute_s: Floats) -> None:
+        """Double buffering: while a step is computed the next is loaded; the epoch's last is computed at its end."""
+        self.now -= self._pending
+        before = np.concatenate(([self._pending], compute_s[:-1]))
+        self.now += float(np.maximum(load_s, before).sum() + compute_s[-1])
+        self._pending = float(compute_s[-1])
+
+    def _window(self, lanes: Floats, compute_s: Floats) -> None:
+        """A lane may work for step h when step h - window is over: the staging buffer holds that many steps."""
+        if self._loaded is None or self._loaded.shape != lanes.shape[1:]:
+            self._loaded = np.full(lanes.shape[1:], self.now)
+        most = compute_s.max(axis=1)
+        for start in range(0, len(lanes), self.window):
+            work = np.cumsum(lanes[start : start + self.window], axis=0)
+            n = len(work)
+            allowed = self._ends[:n, None, None] - np.concatenate([np.zeros_like(work[:1]), work[:-1]])
+            done = np.maximum(np.maximum.accumulate(allowed, axis=0), self._loaded) + work
+            ready = (done.max(axis=1) + compute_s[start : start + n]).max(axis=1)
+            spent = np.cumsum(most[start : start + n])
+            ends = np.maximum(np.maximum.accumulate(ready - spent), self.now) + spent
+            self._loaded, self.now = done[-1], float(ends[-1])
+            self._ends = np.concatenate([self._ends, ends])[-self.window :]

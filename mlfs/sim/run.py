@@ -1,0 +1,141 @@
+"""Runs policies on a simulated cluster.
+
+In: a `Scenario`, policies, the rule of sharing. Out: a `PolicyResult` each. Called by `mlfs simulate` and the tests.
+Deterministic: a scenario's seed fixes sizes, order and whatever a policy draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mlfs.plan.model import Floats, StorageClass
+from mlfs.plan.policies.contract import Policy, Reads, View
+from mlfs.sim.clock import Clock, Loading, Sharing
+from mlfs.sim.order import Order
+from mlfs.sim.result import EpochResult, PolicyResult
+from mlfs.sim.scenario import Scenario
+from mlfs.sim.tally import Tally, tally
+
+Progress = Callable[[int], None]
+
+
+class Simulation:
+    """A scenario with its sizes and order, made once for all policies."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.model = scenario.model
+        self.sizes: Floats = scenario.sizes_bytes()
+        self.order = Order(len(self.sizes), self.model, scenario.seed)
+        self.readers = self.order.readers()
+
+    def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:
+        """Simulate one policy; `progress` hears of each finished epoch. Raises Unfit where the policy cannot run."""
+        view = View(
+            self.model,
+            self.sizes,
+            self.readers,
+            self._thread_rate(sharing),
+            np.random.default_rng([self.scenario.seed, 1 << 32]),
+        )
+        tracks = _Tracks(self, policy, sharing)
+        run = policy.begin(view)
+        if run.preload is not None:
+            tracks.preload(run.preload.class_bytes, run.preload.readers)
+        for epoch in range(self.model.epochs):
+            tracks.epoch(epoch, run.epoch(epoch, self.order.epoch(epoch)))
+            if progress:
+                progress(epoch)
+        return tracks.result()
+
+    def _thread_rate(self, sharing: Sharing) -> float:
+        """What one prefetch thread gets from the PFS while all nodes read."""
+        share = self.model.pfs_share_bytes_per_s(self.model.nodes)
+        if sharing is Sharing.PAPER:
+            return share
+        return share / (self.model.staging.threads + sum(storage.threads for storage in self.model.classes))
+
+
+class _Tracks:
+    """Collects what one policy does."""
+
+    def __init__(self, simulation: Simulation, policy: Policy, sharing: Sharing) -> None:
+        self.model, self.policy = simulation.model, policy
+        self.loading = Loading(self.model, policy.traits, sharing)
+        self.padded = np.append(simulation.sizes, 0.0)
+        step_bytes = simulation.sizes.mean() * self.model.global_batch / self.model.nodes
+        window = int(self.model.staging.capacity_bytes / step_bytes)
+        self.clock = Clock(policy.traits.overlap, min(window, simulation.order.steps))
+        self.preload_s, self.preload_bytes = 0.0, 0.0
+        routes = 1 + 2 * len(self.model.classes)
+        self.bytes, self.seconds, self.counts = np.zeros(routes), np.zeros(routes), np.zeros(routes)
+        self.spread: list[float] = []
+        self.late: list[float] = []
+        self.epochs: list[EpochResult] = []
+
+    def preload(self, class_bytes: Floats, readers: int) -> None:
+        """The time before the first step."""
+        self.preload_s = self.loading.preload_s(class_bytes, readers)
+        self.preload_bytes = float(class_bytes.sum()) * readers
+        self.clock.now = self.preload_s
+
+    def epoch(self, epoch: int, reads: Reads) -> None:
+        """Add an epoch."""
+        counted = tally(reads, self.padded, self.model)
+        compute_s = counted.node_bytes / self.model.compute_bytes_per_s
+        if self.policy.name == "perfect":
+            lanes = np.zeros((len(compute_s), 1, compute_s.shape[1]))
+        else:
+            lanes = self.loading.lanes(counted)
+            self._add(counted, lanes, compute_s)
+        before = self.clock.now
+        after = self.clock.advance(lanes, compute_s)
+        total = float(counted.loaded.sum())
+        bound = total if epoch == 0 else max(0.0, total - self.model.capacity_bytes)
+        pfs = 0.0 if self.policy.name == "perfect" else counted.pfs_bytes
+        self.epochs.append(EpochResult(after - before, float(compute_s.max(axis=1).sum()), pfs, bound))
+
+    def _add(self, counted: Tally, lanes: Floats, compute_s: Floats) -> None:
+        by_route = counted.loaded.sum(axis=(0, 1))
+        self.bytes += by_route
+        self.seconds += by_route * self.loading.cost(counted)
+        self.counts += counted.counts
+        load = lanes.max(axis=1)
+        slowest, fastest = load.max(axis=1), load.min(axis=1)
+        late = load > compute_s
+        apart = float(((slowest - fastest) / np.maximum(slowest, 1e-300)).mean())
+        self.spread.append(apart)
+        self.late.append(float((late.any(axis=1) & ~late.all(axis=1)).mean()))
+
+    def result(self) -> PolicyResult:
+        """What came out."""
+        names = route_names(self.model.classes)
+        compute_s = sum(epoch.compute_s for epoch in self.epochs)
+        hits = dict(zip(names, (self.counts / max(1.0, self.counts.sum())).tolist(), strict=True))
+        return PolicyResult(
+            policy=self.policy.name,
+            seconds=self.clock.now,
+            preload_s=self.preload_s,
+            compute_s=compute_s,
+            stall_s=max(0.0, self.clock.now - compute_s),
+            bytes_share=_shares(names, self.bytes),
+            seconds_share=_shares(names, self.seconds),
+            hit_ratio={name: share for name, share in hits.items() if name != "pfs"},
+            imbalance=float(np.mean(self.spread or [0.0])),
+            imbalanced_steps=float(np.mean(self.late or [0.0])),
+            pfs_bytes=self.preload_bytes + sum(epoch.pfs_bytes for epoch in self.epochs),
+            bound_bytes=sum(epoch.bound_bytes for epoch in self.epochs),
+            epochs=tuple(self.epochs),
+        )
+
+
+def route_names(classes: tuple[StorageClass, ...]) -> list[str]:
+    """Names of the routes in the tally's order."""
+    return ["pfs", *(f"peer:{storage.name}" for storage in classes), *(f"local:{storage.name}" for storage in classes)]
+
+
+def _shares(names: list[str], values: Floats) -> dict[str, float]:
+    total = float(values.sum()) or 1.0
+    return {name: float(value) / total for name, value in zip(names, values, strict=True)}

@@ -1,0 +1,241 @@
+"""Scenarios: a cluster, a data set and a job, from a TOML file or by a shipped name.
+
+In: a path or a name. Out: a frozen `Scenario`. Called by `mlfs simulate` and the tests. Checked by pydantic; what is
+wrong is said in one line with the nearest right name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from mlfs.errors import ConfigError, SourceError
+from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
+from mlfs.units import parse_size
+
+SHIPPED = "scenarios"
+
+
+def _size(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("write a size, for example 120GB")
+    return float(value) if isinstance(value, int | float) else float(parse_size(value))
+
+
+def _curve(value: object) -> dict[float, float]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return {1.0: float(value)}
+    if isinstance(value, dict):
+        return {float(count): float(rate) for count, rate in value.items()}
+    raise ValueError("write a number of MB/s, or points such as { 1 = 66, 4 = 146 }")
+
+
+Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0)]
+MBps = Annotated[float, Field(gt=0)]
+CurveMBps = Annotated[dict[float, float], BeforeValidator(_curve)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ClassTable(_Table):
+    """A storage class of each node."""
+
+    name: str
+    capacity: Bytes
+    read_MBps: CurveMBps
+    write_MBps: CurveMBps | None = None
+    threads: int = Field(ge=1)
+
+
+class ClusterTable(_Table):
+    """The cluster (NoPFS, Table 2). A node's compute rate is all its GPUs' together."""
+
+    nodes: int = Field(ge=1, le=32767)
+    compute_MBps: MBps
+    preprocess_MBps: MBps
+    network_MBps: MBps
+    pfs_MBps: CurveMBps
+    node_pfs_MBps: MBps = float("inf")
+    staging: ClassTable
+    classes: list[ClassTable] = []
+
+
+class DataTable(_Table):
+    """The data set: normally distributed sizes, cut at 0, or the sizes of a real one."""
+
+    samples: int = Field(default=0, ge=0)
+    mean: Bytes = 0.0
+    deviation: Bytes = 0.0
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _either(self) -> DataTable:
+        if bool(self.source) == bool(self.samples):
+            raise ValueError("give either source, a directory, or samples and mean")
+        if self.samples and self.mean <= 0:
+            raise ValueError("mean: the mean size must be above 0")
+        return self
+
+
+class JobTable(_Table):
+    """The job: `batch` is one node's."""
+
+    epochs: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    drop_last: bool = False
+
+
+class Scenario(_Table):
+    """A cluster, a data set and a job."""
+
+    title: str = ""
+    note: str = ""
+    seed: int = Field(default=0, ge=0)
+    cluster: ClusterTable
+    data: DataTable
+    job: JobTable
+
+    @property
+    def model(self) -> PerformanceModel:
+        """The performance model."""
+        cluster, job = self.cluster, self.job
+        return PerformanceModel(
+            nodes=cluster.nodes,
+            epochs=job.epochs,
+            global_batch=job.batch * cluster.nodes,
+            drop_last=job.drop_last,
+            compute_bytes_per_s=cluster.compute_MBps * MB,
+            preprocess_bytes_per_s=cluster.preprocess_MBps * MB,
+            network_bytes_per_s=cluster.network_MBps * MB,
+            pfs=_to_curve(cluster.pfs_MBps),
+            staging=_to_class(cluster.staging),
+            classes=tuple(_to_class(table) for table in cluster.classes if table.capacity > 0),
+            node_pfs_bytes_per_s=cluster.node_pfs_MBps * MB,
+        )
+
+    def sizes_bytes(self) -> Floats:
+        """Sizes of all samples, shape (F,). Raises SourceError for a source that cannot be read."""
+        if self.data.source:
+            return source_sizes(self.data.source)
+        generator = np.random.default_rng([self.seed, 1 << 33])
+        sizes = generator.normal(self.data.mean, self.data.deviation, self.data.samples)
+        return np.maximum(sizes, 0.0)
+
+    def resized(self, capacities: list[str]) -> Scenario:
+        """The same scenario with other capacities of its first classes. Raises ConfigError for what is no size."""
+        tables = list(self.cluster.classes)
+        for index, capacity in enumerate(capacities):
+            size_bytes = float(parse_size(capacity, what="capacity"))
+            tables[index] = tables[index].model_copy(update={"capacity": size_bytes})
+        return self.model_copy(update={"cluster": self.cluster.model_copy(update={"classes": tables})})
+
+    def shrunk(self, factor: int) -> Scenario:
+        """The same scenario with `factor` times fewer samples and less storage: the proportions stay
+        (docs/simulator.md).
+
+        Rates and batches are kept, so times shrink by the factor; the staging buffer keeps its size in steps.
+        """
+        classes = [table.model_copy(update={"capacity": table.capacity / factor}) for table in self.cluster.classes]
+        return self.model_copy(
+            update={
+                "cluster": self.cluster.model_copy(update={"classes": classes}),
+                "data": self.data.model_copy(update={"samples": max(1, self.data.samples // factor)}),
+            }
+        )
+
+
+def _to_curve(points: dict[float, float]) -> Curve:
+    return Curve(tuple((count, rate * MB) for count, rate in sorted(points.items())))
+
+
+def _to_class(table: ClassTable) -> StorageClass:
+    read = _to_curve(table.read_MBps)
+    write = _to_curve(table.write_MBps) if table.write_MBps else read
+    return StorageClass(table.name, table.capacity, read, write, table.threads)
+
+
+def source_sizes(source: str) -> Floats:
+    """Sizes of all files below a directory, by the index that `mlfs mount` keeps."""
+    from mlfs.manifest_index import default_index_path, manifest_for
+
+    path = os.path.realpath(source)
+    try:
+        source_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise SourceError(f"{source}: {error.strerror}", "data.source names a directory of samples") from None
+    try:
+        manifest, _ = manifest_for(source_fd, path, default_index_path(path))
+    finally:
+        os.close(source_fd)
+    sizes: Floats = manifest.columns()["size"][manifest.files].astype(np.float64)
+    if not len(sizes):
+        raise SourceError(f"{source}: no files", "data.source names a directory of samples")
+    return sizes
+
+
+def shipped_names() -> list[str]:
+    """Names of the scenarios that come with mlfs."""
+    folder = resources.files("mlfs.sim") / SHIPPED
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(name: str) -> Scenario:
+    """The scenario of that file or shipped name. Raises ConfigError: one line with the nearest right name."""
+    if "/" not in name and not name.endswith(".toml"):
+        if name not in shipped_names():
+            raise ConfigError(f"no scenario {name!r}", nearest(name, shipped_names()))
+        text = (resources.files("mlfs.sim") / SHIPPED / f"{name}.toml").read_text()
+    else:
+        try:
+            text = Path(name).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            what = error.strerror if isinstance(error, OSError) else "not text"
+            raise ConfigError(f"{name}: {what}", f"a TOML file, or one of {', '.join(shipped_names())}") from None
+    return parse(text, name)
+
+
+def parse(text: str, name: str) -> Scenario:
+    """The scenario of a TOML text; `name` is for the error."""
+    try:
+        return Scenario.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    except ValidationError as error:
+        raise _refusal(error.errors()[0], name) from None
+
+
+def _refusal(problem: Any, name: str) -> ConfigError:
+    """One line for pydantic's first complaint."""
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        table: Any = Scenario
+        for part in problem["loc"][:-1]:
+            if not isinstance(part, int):
+                table = _TABLES.get(part, table)
+        return ConfigError(f"{name}: unknown key {where}", nearest(str(problem["loc"][-1]), list(table.model_fields)))
+    said = "is missing" if problem["type"] == "missing" else problem["msg"].removeprefix("Value error, ")
+    return ConfigError(f"{name}: {where}: {said}" if where else f"{name}: {said}", "see docs/simulator.md")
+
+
+_TABLES: dict[str, Any] = {
+    "cluster": ClusterTable,
+    "data": DataTable,
+    "job": JobTable,
+    "staging": ClassTable,
+    "classes": ClassTable,
+}
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """A hint: the nearest right name, or all of them."""
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"one of {', '.join(names)}"

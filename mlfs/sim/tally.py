@@ -1,0 +1,71 @@
+"""What an epoch's reads amount to: bytes by step, node and route, and what each storage class has to serve.
+
+In: a policy's `Reads`, the samples' sizes. Out: a `Tally`. Called by `mlfs.sim.run`; `mlfs.sim.clock` makes seconds
+of it.
+
+Routes are numbered: 0 the PFS, 1..J a peer's class, J+1..2J the own class.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.policies.contract import PFS, Reads
+
+
+class Tally(NamedTuple):
+    """An epoch in bytes.
+
+    Attributes:
+        loaded: (T, N, R) bytes that each node loads in each step by each route.
+        served: (T, N, J) bytes that each node's classes give out, to itself and to peers.
+        network: (T, N) the larger of what a node sends and receives.
+        background: (N,) drawn from the PFS by class threads beside the steps.
+        counts: (R,) reads by route.
+    """
+
+    loaded: Floats
+    served: Floats
+    network: Floats
+    background: Floats
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def node_bytes(self) -> Floats:
+        """(T, N): bytes of each node's batch."""
+        return np.asarray(self.loaded.sum(axis=2))
+
+    @property
+    def pfs_bytes(self) -> float:
+        """All that comes from the PFS in the epoch."""
+        return float(self.loaded[:, :, 0].sum() + self.background.sum())
+
+
+def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
+    """Count an epoch; `padded_sizes` has a 0 behind the last sample, where id -1 points."""
+    steps, nodes, _ = reads.ids.shape
+    n_classes, n_routes = len(model.classes), 1 + 2 * len(model.classes)
+    sizes = padded_sizes[reads.ids].ravel()
+    own = np.arange(nodes, dtype=np.int16)[None, :, None]
+    stored = reads.storage != PFS
+    route = np.where(stored, reads.storage + np.where(reads.node == own, 1 + n_classes, 1), 0).ravel()
+    reader = np.arange(steps * nodes, dtype=np.int64).reshape(steps, nodes, 1)
+    slot = (np.broadcast_to(reader, reads.ids.shape).ravel() * n_routes) + route
+    loaded: Floats = np.bincount(slot, sizes, minlength=steps * nodes * n_routes).astype(np.float64)
+    keeper = np.arange(steps, dtype=np.int64)[:, None, None] * nodes + reads.node
+    served: Floats = np.zeros((steps, nodes, n_classes))
+    mask = stored.ravel()
+    if n_classes and mask.any():
+        slot = keeper.ravel()[mask] * n_classes + reads.storage.ravel()[mask]
+        served = np.bincount(slot, sizes[mask], minlength=served.size).reshape(served.shape).astype(np.float64)
+    moved = ((reads.node != own) & (reads.node != PFS)).ravel()
+    sent = np.bincount(keeper.ravel()[moved], sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    taker = np.broadcast_to(reader, reads.ids.shape).ravel()[moved]
+    received = np.bincount(taker, sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
+    loaded = loaded.reshape(steps, nodes, n_routes)
+    return Tally(loaded, served, np.maximum(sent, received), reads.background_bytes, counts)
