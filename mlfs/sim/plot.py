@@ -6,6 +6,7 @@ only then.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,8 +39,8 @@ def bars(results: Sequence[PolicyResult], title: str, path: Path) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlabel("simulated seconds, divided by share of loading time")
-    axes.set_title(title, fontsize=10)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.set_title(textwrap.fill(title, 60), fontsize=10)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=4)
     _save(figure, path)
 
 
@@ -58,10 +59,10 @@ def heat_map(seconds: Floats, ram: Sequence[str], ssd: Sequence[str], title: str
     for row, column in ((row, column) for row in range(len(ssd)) for column in range(len(ram))):
         value = float(seconds[row, column])
         axes.text(
-            column, row, f"{value:.4g}", ha="center", va="center", fontsize=8, color="w" if value < middle else "k"
+            column, row, f"{value:.4g}", ha="center", va="center", fontsize=8, color="w" if value > middle else "k"
         )
     figure.colorbar(image, label="simulated seconds")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(textwrap.fill(title, 60), fontsize=10)
     _save(figure, path)
 
 

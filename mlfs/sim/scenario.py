@@ -26,15 +26,26 @@ SHIPPED = "scenarios"
 def _size(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("write a size, for example 120GB")
-    return float(value) if isinstance(value, int | float) else float(parse_size(value))
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return float(parse_size(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def _curve(value: object) -> dict[float, float]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return {1.0: float(value)}
-    if isinstance(value, dict):
-        return {float(count): float(rate) for count, rate in value.items()}
-    raise ValueError("write a number of MB/s, or points such as { 1 = 66, 4 = 146 }")
+    points: dict[float, float] = {}
+    try:
+        if isinstance(value, dict):
+            points = {float(count): float(rate) for count, rate in value.items()}
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            points = {1.0: float(value)}
+    except (TypeError, ValueError):
+        points = {}
+    if not points or min(points) <= 0 or not min(points.values()) > 0:
+        raise ValueError("write a number of MB/s, or points such as { 1 = 66, 4 = 146 }, all above 0")
+    return points
 
 
 Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0)]
@@ -210,7 +221,9 @@ def parse(text: str, name: str) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}") from None
     except ValidationError as error:
-        raise _refusal(error.errors()[0], name) from None
+        # An unknown key says more than the missing one that it was meant to be.
+        problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+        raise _refusal(problems[0], name) from None
 
 
 def _refusal(problem: Any, name: str) -> ConfigError:

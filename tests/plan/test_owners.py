@@ -1,0 +1,69 @@
+"""The placement of policy mlfs: within the capacities, at the bound, even, local."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.plan.owners import place
+
+
+def dealt(samples: int, nodes: int, epochs: int, generator: np.random.Generator) -> np.ndarray:
+    return np.stack([generator.permutation(np.arange(samples) % nodes) for _ in range(epochs)]).astype(np.uint8)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    samples=st.integers(0, 120),
+    nodes=st.integers(1, 7),
+    epochs=st.integers(1, 6),
+    rooms=st.lists(st.integers(0, 400), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_within_capacity_at_the_bound_and_even(
+    samples: int, nodes: int, epochs: int, rooms: list[int], seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    sizes = generator.integers(0, 40, samples).astype(np.float64)
+    capacities = np.array(rooms, dtype=np.float64)
+    placed = place(sizes, dealt(samples, nodes, epochs, generator), nodes, capacities)
+    used = np.zeros((nodes, len(rooms)))
+    for sample in range(samples):
+        assert (placed.owner[sample] < 0) == (placed.storage[sample] < 0)
+        if placed.owner[sample] >= 0:
+            used[placed.owner[sample], placed.storage[sample]] += sizes[sample]
+    owned = used.sum(axis=1)
+    left = capacities - used
+    orphans = np.flatnonzero(placed.owner < 0)
+    if len(orphans):  # nothing that has no owner would fit anywhere
+        assert sizes[orphans].min() > left.max()
+    else:
+        assert owned.max(initial=0) <= sizes.sum() / nodes + sizes.max(initial=0) + 1e-9
+    for node, copies in enumerate(placed.copies):
+        assert (placed.owner[copies.ids] != node).all()
+        assert (np.diff(copies.ids) > 0).all()
+        used[node] += np.bincount(copies.storage, sizes[copies.ids], minlength=len(rooms))
+    assert (used <= capacities + 1e-9).all()
+
+
+def test_owners_read_what_they_own_more_often_than_chance() -> None:
+    generator = np.random.default_rng(1)
+    readers = dealt(20_000, 4, 10, generator)
+    sizes = np.ones(20_000)
+    placed = place(sizes, readers, 4, np.array([2000.0, 2500.0]))
+    owned = placed.owner >= 0
+    assert owned.sum() == 18_000  # S - N D is left, to the byte
+    own_reads = (readers[1:, owned] == placed.owner[owned]).mean()
+    assert own_reads > 0.4  # chance is 0.25; the most any placement could have is about 0.47
+    often = (readers[1:] == placed.owner).sum(axis=0)
+    assert often[placed.storage == 0].mean() > often[placed.storage == 1].mean()
+
+
+def test_many_nodes_that_each_read_little() -> None:
+    generator = np.random.default_rng(2)
+    readers = np.stack([generator.permutation(np.arange(3000) % 300) for _ in range(4)]).astype(np.uint16)
+    placed = place(np.ones(3000), readers, 300, np.array([10.0]))
+    assert (placed.owner >= 0).all()
+    assert (np.bincount(placed.owner) == 10).all()
+    assert ((readers == placed.owner).any(axis=0)).mean() > 0.9

@@ -1,0 +1,65 @@
+"""The clock against plain loops, and the sharing of the PFS on small numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.plan.policies.contract import Overlap
+from mlfs.sim.clock import Clock, shared_finish_s
+from mlfs.sim.scenario import load
+
+
+def by_hand(overlap: Overlap, window: int, lanes: np.ndarray, compute: np.ndarray) -> float:
+    """The same, step by step."""
+    steps, n_lanes, nodes = lanes.shape
+    ends: list[float] = []
+    loaded = np.zeros((n_lanes, nodes))
+    if overlap is Overlap.NONE:
+        return float(sum((lanes[h].max(axis=0) + compute[h]).max() for h in range(steps)))
+    if overlap is Overlap.BATCH:
+        now = lanes[0].max()
+        for h in range(steps):
+            now += max(lanes[h + 1].max() if h + 1 < steps else 0.0, compute[h].max())
+        return float(now)
+    for h in range(steps):
+        allowed = ends[h - window] if h >= window else 0.0
+        loaded = np.maximum(loaded, allowed) + lanes[h]
+        started = np.maximum(loaded.max(axis=0), ends[-1] if ends else 0.0)
+        ends.append(float((started + compute[h]).max()))
+    return ends[-1]
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    overlap=st.sampled_from(Overlap),
+    epochs=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    window=st.integers(1, 9),
+    n_lanes=st.integers(1, 3),
+    nodes=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_clock_is_the_plain_loop(
+    overlap: Overlap, epochs: list[int], window: int, n_lanes: int, nodes: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    lanes = generator.exponential(1.0, (sum(epochs), n_lanes, nodes)) * generator.integers(0, 3, (1, n_lanes, 1))
+    compute = generator.exponential(1.0, (sum(epochs), nodes))
+    clock, start = Clock(overlap, window), 0
+    for steps in epochs:
+        clock.advance(lanes[start : start + steps], compute[start : start + steps])
+        start += steps
+    assert clock.now == pytest.approx(by_hand(overlap, window, lanes, compute))
+
+
+def test_readers_share_the_pfs_until_each_has_its_own() -> None:
+    model = load("thesis-s1").model  # t = 66, 86, 129, 146 MB/s for 1 to 4 nodes
+    mb = np.array([[10.0, 20.0, 30.0, 40.0], [0.0, 0.0, 0.0, 66.0]]) * 1e6
+    ends = shared_finish_s(mb, model)
+    first = 10 / (146 / 4)
+    second = first + 10 / (129 / 3)
+    third = second + 10 / (86 / 2)
+    assert ends[0] == pytest.approx([first, second, third, third + 10 / 66])
+    assert ends[1] == pytest.approx([0, 0, 0, 1])
