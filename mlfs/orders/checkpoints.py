@@ -22,15 +22,15 @@ _STRIDE = 16
 class Checkpoints(Generic[State]):
     """States after each epoch, made by going on from the nearest one before that is kept.
 
-    Kept are the last few asked for, and every sixteenth up to `most` of them.
+    Kept are the last few asked for, and every sixteenth one, up to `most` of these.
 
     Args:
         first: the state before epoch 0.
         advance: from the state before an epoch, and its number, to the state after it; leaves its argument as it is.
-        most: how many old ones to keep; 0 where states are large.
+        most: how many old ones to keep; they may be large.
     """
 
-    def __init__(self, first: State, advance: Callable[[State, int], State], most: int = 256) -> None:
+    def __init__(self, first: State, advance: Callable[[State, int], State], most: int) -> None:
         self._first = first
         self._advance = advance
         self._most = most

@@ -17,6 +17,10 @@ from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.contract import EPOCHS_KEPT
 from mlfs.orders.shuffle import Permutation
 
+# Of old epochs, so that going back does not mean beginning anew.
+_KEPT_BYTES = 64 << 20
+_STATE_BYTES = 64 << 10  # what a generator and its object weigh, generously
+
 
 class Shuffler(Protocol):
     """A generator, such as numpy's; `copy.deepcopy` gives one that goes on from the same state."""
@@ -49,7 +53,7 @@ class Reshuffled:
         self._in_place = in_place
         self._depends = continues or in_place
         first = _State(generator(0), self._sorted())
-        self._states = Checkpoints(first, self._advance, most=0)
+        self._states = Checkpoints(first, self._advance, most=_KEPT_BYTES // max(first.values.nbytes, _STATE_BYTES))
         self._alone = lru_cache(maxsize=EPOCHS_KEPT)(lambda epoch: self._advance(first, epoch).values)
 
     def epoch(self, epoch: int) -> Permutation:

@@ -34,7 +34,10 @@ def prepared(n: int, fields: dict[str, Any], loader_batch_size: int, seed: int =
         set_seed(seed)
         torch.rand(fields.get("words_before", 0))  # a word each
         loader = DataLoader(
-            range(n), loader_batch_size, shuffle=fields.get("shuffle", True), drop_last=fields.get("drop_last", False)
+            range(n),
+            loader_batch_size,
+            shuffle=fields.get("shuffle", True),
+            drop_last=fields.get("drop_last", fields.get("loader_drop_last", False)),
         )
         loaders[rank] = prepare_data_loader(
             loader,
@@ -66,8 +69,11 @@ def deals(draw: st.DrawFn) -> dict[str, Any]:
 @example(n=40, deal={"world_size": 4, "batch_size": 5, "even_batches": False}, seed=1, data_seed=None)
 @settings(max_examples=80, deadline=None)
 def test_the_seedable_sampler(n: int, deal: dict[str, Any], seed: int, data_seed: int | None) -> None:
-    fields = deal | {"use_seedable_sampler": True} | ({} if data_seed is None else {"data_seed": data_seed})
     size = deal["batch_size"] * (deal["world_size"] if deal.get("split_batches") else 1)
+    fields = deal | {"use_seedable_sampler": True} | ({} if data_seed is None else {"data_seed": data_seed})
+    if deal["batch_size"] > 1 and "drop_last" in deal:  # either name
+        assert_same_order(n, prepared(n, fields, size, seed), epochs=2, sampler="accelerate", seed=seed, **fields)
+        fields["loader_drop_last"] = fields.pop("drop_last")
     library = prepared(n, fields, size, seed)
     assert_same_order(n, library, epochs=3, sampler="accelerate", seed=seed, **fields)
 
@@ -115,4 +121,7 @@ def test_an_epoch_that_is_left_early_makes_no_permutation_for_nobody() -> None:
 def test_too_many_samples_are_refused_with_a_remedy() -> None:
     with pytest.raises(JobError, match="cannot be shuffled") as caught:
         build_order(job(sampler="accelerate"), TORCH_32BIT_LIMIT)
-    assert '"shuffle": false' in caught.value.hint
+    assert "root" in caught.value.hint
+    assert (
+        build_order(job(sampler="accelerate", shuffle=False), TORCH_32BIT_LIMIT).stream_length(0) == TORCH_32BIT_LIMIT
+    )

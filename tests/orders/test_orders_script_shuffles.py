@@ -119,7 +119,7 @@ def test_going_on_makes_each_epoch_once_and_going_back_does_not_begin_anew() -> 
         made.append(epoch)
         return before + 1
 
-    checkpoints = Checkpoints(0, advance)
+    checkpoints = Checkpoints(0, advance, most=2)
     for epoch in range(40):
         for _ in range(3):
             checkpoints.after(epoch)
