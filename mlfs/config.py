@@ -47,8 +47,9 @@ KEYS = (
     "rescan",
     "source-timeout",
     "infer",
+    "calibration",
 )
-_PATH_KEYS = ("source", "mountpoint", "log-file", "index")
+_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration")
 
 # Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
 _V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -91,6 +92,7 @@ class MountConfig(BaseModel):
     foreground: bool = False
     log_file: PathText | None = None
     index: PathText | None = None
+    calibration: PathText | None = None
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
@@ -137,7 +139,7 @@ def load_config(
         values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "index", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "index", "calibration", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
     return _validated(values)

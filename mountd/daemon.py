@@ -42,6 +42,7 @@ from mlfs.tiers.ram import RamTier
 from mlfs.tiers.ssd import SsdTier
 from mountd import mounts, runtime
 from mountd.acquaint import Acquainter
+from mountd.calibrated import calibrated_limits
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
@@ -60,7 +61,8 @@ STOP_PATIENCE_S = 10.0
 STOP_RETRY_S = 0.2
 DETACHED_PATIENCE_S = 1.0
 READAHEAD_KB = 1024
-POOLS = {"demand": 64, "read": 32, "orders": 1, "drop": 1, "acquaint": 1}  # threads by name; see docs/concurrency.md
+# Threads by name; see docs/concurrency.md.
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "acquaint": 1}
 REUSED_BYTES = 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
@@ -169,6 +171,7 @@ class _Service:
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
+            **calibrated_limits(config, self.tiers),
         )  # fmt: skip
         runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, notify=self.channel.interrupt)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)

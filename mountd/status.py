@@ -18,6 +18,7 @@ import mlfs
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun, JobState
+from mlfs.engine.prefetch import PFS_QUEUE
 from mlfs.engine.table import State
 from mlfs.plan.placement import pfs_bound_bytes
 
@@ -62,6 +63,8 @@ def status(engine: Engine, about: About, inference: Inference | None = None) -> 
         "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
+        "rates": rates_status(engine),
+        "plan": plan_status(engine),
         "staging": {"capacity_bytes": table.window_capacity_bytes, "used_bytes": table.window_bytes},
         "manifest": {
             "files": engine.manifest.n_files,
@@ -103,6 +106,7 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "agreement": round(matcher.agreed / matcher.observed, 6) if matcher.observed else 0.0,
         "agreement_recent": round(matcher.agreement or 0.0, 6),
         "observed_opens": matcher.observed,
+        "reading_s": round(engine.prefetcher.rates.reading_s(job.spec.name), 3),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
@@ -186,6 +190,26 @@ def tiers_status(engine: Engine) -> list[Json]:
         }
         for index, (kind, tier, _) in enumerate(engine.tiers)
     ]
+
+
+def rates_status(engine: Engine) -> Json:
+    """Bandwidth of each place by lanes: as measured while the mount runs, and as calibrated before."""
+    rates = engine.prefetcher.rates
+    places = {PFS_QUEUE: "pfs"} | {f"tier{index}": tier.name for index, (_, tier, _) in enumerate(engine.tiers)}
+    return {
+        name: {
+            "measured": [[lanes, round(rate)] for lanes, rate in rates.measured(pool)],
+            "calibrated": [[lanes, round(rate)] for lanes, rate in engine.limits.calibrated.get(name, ())],
+        }
+        for pool, name in places.items()
+    }
+
+
+def plan_status(engine: Engine) -> Json:
+    """What the node keeps: what comes first, or what it reads most."""
+    placing = engine.fetcher.placing
+    kind = "first read, first kept" if placing.classes is None else "most read"
+    return {"keeps": kind, "being_counted": sorted(engine.planner.waiting), **placing.planned}
 
 
 def rss_bytes() -> int:

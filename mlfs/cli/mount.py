@@ -69,6 +69,7 @@ _FLAGS = (
     "rescan",
     "source_timeout",
     "infer",
+    "calibration",
 )
 
 
@@ -109,6 +110,8 @@ def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--infer", metavar="on|off", help=text)
     text = "where the list of files is saved (default: in ~/.cache/mlfs, or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--index", metavar="FILE", help=text)
+    text = "what `mlfs calibrate` measured (default: the one of SOURCE, if there is one)"
+    group.add_argument("--calibration", metavar="FILE", help=text)
     text = "scan the source even when the saved list is still right (default: no)"
     group.add_argument("--rescan", action=argparse.BooleanOptionalAction, help=text)
 
@@ -129,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
     from mountd import preflight, runtime
 
     config = load_config({name: getattr(args, name) for name in _FLAGS}, args.config)
+    if config.calibration is not None:
+        importlib.import_module("mlfs.calibration").load(config.calibration)  # what is wrong with it comes out now
     preflight.check(config, note=_say)
     # After the check: symbolic links below a dead mount can be read only once that is gone.
     config = preflight.resolve_paths(config)

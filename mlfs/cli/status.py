@@ -125,7 +125,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _jobs, _reads, _tiers, _numbers)
+    sections = (_headline, _messages, _inference, _jobs, _reads, _tiers, _rates, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
@@ -244,6 +244,23 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
         cells = (_size(used), _size(capacity), _percent(full), _count(tier.get("samples")), _count(tier.get("errors")))
         _row(table, str(tier.get("name", _NONE)), *cells)
     return [_title("tiers"), table] if rows else []
+
+
+def _rates(status: dict[str, Any]) -> list[RenderableType]:
+    """Bandwidths, the most that was seen; nothing while nothing is known."""
+    table = _table("place", "measured", "by lanes", "calibrated", "by lanes")
+    rows = 0
+    for name, rates in _part(status, "rates").items():
+        best = [max(_list(rates, key), key=lambda point: point[1], default=None) for key in ("measured", "calibrated")]
+        if any(best):
+            cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (_NONE, _NONE))]
+            _row(table, name, *cells)
+            rows += 1
+    return [_title("bandwidths"), table] if rows else []
+
+
+def _rate(bytes_per_s: Any) -> str:
+    return f"{_size(bytes_per_s)}/s"
 
 
 def _numbers(status: dict[str, Any]) -> list[RenderableType]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import trio
 
@@ -18,6 +18,7 @@ from mlfs.engine.fetch import ClassTier, Fetcher
 from mlfs.engine.job import JobRun
 from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
+from mlfs.engine.planner import Planner
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
@@ -52,6 +53,8 @@ class Limits:
     Attributes:
         staging_bytes: the window. pfs_threads, tier_threads: most prefetch lanes of the PFS, and of each tier.
         hedge_s, timeout_s: see Demand.
+        calibrated: (lanes, bytes a second of all together) by place, `pfs` or a tier's name, as measured before.
+        pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
     """
 
     staging_bytes: int
@@ -59,6 +62,8 @@ class Limits:
     tier_threads: int = 4
     hedge_s: float = 10.0
     timeout_s: float = 30.0
+    calibrated: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    pfs_lanes_at_first: int = 0
 
 
 class Engine:
@@ -101,24 +106,31 @@ class Engine:
         self.staging = Staging(self.table, pages, self.counters, runner)
         self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce)
         self.keeper = Keeper(self.fetcher, runner)
+        self.planner = Planner(self.fetcher.placing, self.tiers, self.table, runner)
         lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
         self.prefetcher = Prefetcher(
             self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._prefetch_failed, clock
         )
-        self.demand = Demand(
-            self.table, self.staging, self.fetcher, self.prefetcher, self.counters, runner, clock,
-            limits.hedge_s, limits.timeout_s, self.keeper.keep,
-        )  # fmt: skip
+        self.prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
+        self.demand = self._make_demand()
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._digesting = 0
         self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
+
+    def _make_demand(self) -> Demand:
+        limits = self.limits
+        return Demand(
+            self.table, self.staging, self.fetcher, self.prefetcher, self.counters, self.runner, self.clock,
+            limits.hedge_s, limits.timeout_s, self.keeper.keep,
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
             nursery.start_soon(self._run_epochs)
+            nursery.start_soon(self.planner.run)
             nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.prefetcher.run)
@@ -217,6 +229,8 @@ class Engine:
         self.jobs[spec.name] = job
         self._set_linger()
         self._epochs_wanted.set()
+        if self.planner.wants(job):
+            self.planner.plan(job)
         self.prefetcher.kick()
         log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
         for told in self.on_registered:
@@ -240,6 +254,7 @@ class Engine:
         job = self.jobs.pop(name, None)
         if job is not None:
             self._uses_over(job.release_ahead())
+            self.planner.forget(name)
         return job is not None
 
     def stop_prefetching(self, stop: bool) -> None:
@@ -263,6 +278,7 @@ class Engine:
     def _judge_jobs(self) -> None:
         for job in self.jobs.values():
             job.rate(self.clock())
+            self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock())
             if job.judge():
                 log.warning("job %s: %s", job.spec.name, job.state)
                 if not job.predicting:
@@ -315,6 +331,7 @@ class Engine:
             "copies_to_keep": len(self.fetcher.to_keep),
             "copies_to_keep_bytes": self.keeper.waiting_bytes,
             "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
+            "jobs_to_plan": len(self.planner.waiting),
             "copies_to_find": int(self.fetcher.finding),
             "directories_to_list": self.directories_to_list(),
         }

@@ -18,9 +18,10 @@ from contextlib import closing
 from typing import NamedTuple
 
 from mlfs.engine.pagecache import Buffer, PageCache
+from mlfs.engine.placing import Placing
 from mlfs.engine.table import SampleTable
 from mlfs.manifest import Manifest
-from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class
+from mlfs.plan.placement import NOWHERE, ClassRoom
 from mlfs.sources.contract import OpenFile, Source
 from mlfs.tiers.contract import Tier, Version
 
@@ -88,6 +89,7 @@ class Fetcher:
         # Whether `held_by` does not know yet all that the tiers hold from an earlier mount.
         self.finding = False
         self.to_keep: dict[int, Fetched] = {}
+        self.placing = Placing(table.sizes)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
@@ -160,12 +162,13 @@ class Fetcher:
                 ClassRoom(kind, tier.capacity_bytes - tier.used_bytes, tier.footprint_bytes(size), largest)
                 for _, (kind, tier, largest) in left
             ]
-            chosen = choose_class(size, rooms)
+            chosen = self.placing.choose(entry, size, rooms)
             if chosen == NOWHERE:
                 return False
             index, chosen_tier = left.pop(chosen)
             if chosen_tier.tier.put(key, version, memoryview(data)):
                 self.table.held_by[entry] = index + 1
+                self.placing.kept(entry)
                 return True
         return False
 
@@ -220,6 +223,7 @@ class Fetcher:
         for index, (_, tier, _) in enumerate(self.tiers):
             if not self.table.held_by[entry] and tier.contains(path):
                 self.table.held_by[entry] = index + 1
+                self.placing.kept(entry)
 
     def _is_current(self, entry: int) -> bool:
         """Whether the manifest's version was seen at the source since the mount; asks the source once a sample.

@@ -33,6 +33,11 @@ class LaneGovernor:
         self._cpu_s = 0.0
         self._wall_s = 0.0
 
+    def begin_with(self, lanes: int) -> None:
+        """Begin with as many lanes as were measured to be enough; 0 when nothing was measured. Goes on from there."""
+        if lanes:
+            self.allowed = max(1, min(lanes, self.most))
+
     def idle(self) -> None:
         """Nothing was waiting: the period says nothing about the source."""
         self._since = None

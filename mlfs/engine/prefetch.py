@@ -20,6 +20,7 @@ import trio
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher
 from mlfs.engine.job import JobRun
 from mlfs.engine.lanes import LaneGovernor
+from mlfs.engine.rates import Rates
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
@@ -88,6 +89,9 @@ class Prefetcher:
         jobs: the live collection of running jobs.
         failed: called on the loop for a fetch that failed: (entry, error).
         clock: seconds, monotone.
+
+    Attributes:
+        rates: what the lanes are measured to give.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class Prefetcher:
         self._clock = clock
         self._kicked = trio.Event()
         self._looking = False
+        self.rates = Rates()
         staging.on_room = self.kick
 
     def kick(self) -> None:
@@ -248,8 +253,10 @@ class Prefetcher:
             running = Running(batch)
             queue.running.add(running)
             queue.working += 1
+            lanes = queue.working
             done, wall_s, cpu_s = await self.runner.run(queue.pool, self._fetch_batch, batch)
             queue.running.discard(running)
+            self.rates.batch(queue.pool, lanes, sum(fetched.size_bytes for _, fetched in done), wall_s)
             for item, fetched in done:
                 self._finish(item, fetched)
             if running.hangs:

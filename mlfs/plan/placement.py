@@ -1,9 +1,13 @@
 """Which storage class of this node keeps a sample: RAM first, then LMDB for small samples or SSD for the rest.
 
-Pure. In: a sample's size and how much each class has left. Out: the index of the class, or NOWHERE. Called by the
-engine when a sample is about to be fetched from the PFS. What is placed stays: within an epoch no sample is read
-twice, so evicting one for another never saves a PFS read (docs/DESIGN: hits per epoch <= capacity, whatever the
-policy).
+Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
+class, or NOWHERE. Called by the engine when a sample was fetched from the PFS, and before, to plan. What is placed
+stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read (docs/DESIGN: hits
+per epoch <= capacity, whatever the policy).
+
+A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
+(a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as
+there is room that the named ones will not need (`spare`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 NOWHERE = -1
+# Classes as plans number them.
+MEMORY, DISK = 0, 1
 
 
 class ClassRoom(NamedTuple):
@@ -31,21 +40,76 @@ class ClassRoom(NamedTuple):
 
 
 _PREFERENCE = {"ram": 0, "lmdb": 1, "ssd": 2}
+_DISKS_FIRST = {"lmdb": 0, "ssd": 1, "ram": 2}
 
 
-def choose_class(size_bytes: int, rooms: Sequence[ClassRoom]) -> int:
+def keep_most_read(
+    sizes_bytes: npt.NDArray[np.int64], reads: npt.NDArray[np.unsignedinteger], capacities_bytes: Sequence[int]
+) -> npt.NDArray[np.int8]:
+    """Which samples a node shall keep, and in which class: those it reads most, the fastest class first.
+
+    Args:
+        sizes_bytes: what each sample occupies, shape (F,). reads: how often the node reads it, shape (F,).
+        capacities_bytes: of each class, fastest first.
+
+    Returns:
+        Shape (F,): class index, NOWHERE for what is read less than twice or does not fit. Of equal counts the lower
+        index. No class gets more than its capacity.
+
+    Source: NoPFS (SC'21), Section 5.1: samples with the largest r_k to the fastest storage class, and so on.
+    """
+    order = np.argsort(-reads.astype(np.int32), kind="stable")
+    order = order[: np.count_nonzero(reads >= 2)]
+    result = np.full(len(sizes_bytes), NOWHERE, dtype=np.int8)
+    start = 0
+    for index, capacity in enumerate(capacities_bytes):
+        filled = np.cumsum(sizes_bytes[order[start:]])
+        stop = start + int(np.searchsorted(filled, capacity, side="right"))
+        result[order[start:stop]] = index
+        start = stop
+    return result
+
+
+def spare(rooms: Sequence[ClassRoom], wanted: int, reserved_bytes: Sequence[int]) -> list[ClassRoom]:
+    """The rooms as they look to a sample that is planned for class `wanted`: without what others will need.
+
+    Args:
+        wanted: MEMORY, DISK or NOWHERE. reserved_bytes: what the samples planned for each of the two still need.
+    """
+    free = [0, 0]
+    for room in rooms:
+        free[_class_of(room)] += room.free_bytes
+    result = []
+    for room in rooms:
+        index = _class_of(room)
+        if index != wanted and free[index]:
+            # Disks share what is reserved for them as they share what is free.
+            taken = -(-reserved_bytes[index] * room.free_bytes // free[index])
+            result.append(room._replace(free_bytes=room.free_bytes - taken))
+        else:
+            result.append(room)
+    return result
+
+
+def _class_of(room: ClassRoom) -> int:
+    return MEMORY if room.kind == "ram" else DISK
+
+
+def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> int:
     """Return the index in `rooms` of the class that shall keep a sample of `size_bytes`, or NOWHERE.
 
     RAM before disks; LMDB before SSD because its own limit (`largest_bytes`) already restricts it to the samples it is
-    better at; among equals the one with most room, so that several disks fill evenly.
+    better at; among equals the one with most room, so that several disks fill evenly. What is planned for a disk goes
+    to RAM last.
     """
+    preference = _DISKS_FIRST if wanted == DISK else _PREFERENCE
     best, best_rank = NOWHERE, (99, 0)
     for index, room in enumerate(rooms):
         if room.footprint_bytes > room.free_bytes:
             continue
         if room.largest_bytes and size_bytes > room.largest_bytes:
             continue
-        rank = (_PREFERENCE[room.kind], -room.free_bytes)
+        rank = (preference[room.kind], -room.free_bytes)
         if rank < best_rank:
             best, best_rank = index, rank
     return best

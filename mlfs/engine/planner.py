@@ -1,0 +1,83 @@
+"""Counts how often this node reads each sample of its jobs, beside everything else, and has the plan adopted.
+
+In: registered jobs. Out: a plan in `Placing`. A task on the loop; each epoch is counted in the worker pool `plan`,
+which has a thread of its own, so that neither reads nor the orders of the next epochs wait for it: what comes first is
+fetched while the rest is still being planned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from mlfs.engine.fetch import ClassTier
+from mlfs.engine.job import JobRun
+from mlfs.engine.placing import Placing
+from mlfs.engine.runner import Runner
+from mlfs.engine.table import SampleTable
+
+log = logging.getLogger("mlfs.engine")
+
+
+class Planner:
+    """See the module.
+
+    Attributes:
+        waiting: jobs whose reads are not all counted.
+    """
+
+    def __init__(self, placing: Placing, tiers: Sequence[ClassTier], table: SampleTable, runner: Runner) -> None:
+        self.placing = placing
+        self.tiers = tiers
+        self.table = table
+        self.runner = runner
+        self.waiting: dict[str, JobRun] = {}
+        self._wanted = trio.Event()
+
+    @property
+    def capacities_bytes(self) -> tuple[int, int]:
+        """Of memory and of all disks."""
+        memory = sum(tier.capacity_bytes for kind, tier, _ in self.tiers if kind == "ram")
+        return memory, sum(tier.capacity_bytes for _, tier, _ in self.tiers) - memory
+
+    def wants(self, job: JobRun) -> bool:
+        """Whether a plan can keep more of the job's reads than keeping what comes first does."""
+        return bool(self.tiers) and self.placing.needs_counting(job.spec)
+
+    def plan(self, job: JobRun) -> None:
+        """Count the job's reads from now on."""
+        self.waiting[job.spec.name] = job
+        self._wanted.set()
+
+    def forget(self, name: str) -> None:
+        """The job has ended."""
+        self.waiting.pop(name, None)
+        self.placing.forget(name, self.table.held_by, self.capacities_bytes)
+
+    async def run(self) -> None:
+        """For as long as the mount lives."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            while self.waiting:
+                name, job = next(iter(self.waiting.items()))
+                await self._count(name, job)
+                if self.waiting.get(name) is job:
+                    del self.waiting[name]
+
+    async def _count(self, name: str, job: JobRun) -> None:
+        counting = self.placing.begin(job.spec, job.streams)
+        for epoch in range(job.spec.start_epoch, job.spec.epochs):
+            try:
+                await self.runner.run("plan", counting.add, epoch)
+            except Exception as error:  # an order file that is gone: the job goes on without a plan
+                log.warning("job %s: not planned: %s", name, error)
+                return
+            if self.waiting.get(name) is not job:
+                return  # unregistered, or registered anew
+        await self.runner.run("plan", self.placing.adopt, counting, self.table.held_by, self.capacities_bytes)
+        if self.waiting.get(name) is not job:
+            self.placing.forget(name, self.table.held_by, self.capacities_bytes)
+        log.info("job %s: planned %s", name, self.placing.planned)

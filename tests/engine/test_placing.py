@@ -1,0 +1,221 @@
+"""What a node keeps that reads some samples more often than others: the most read, within budgets, nothing wasted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from fakes import GivenStreams, InlineRunner, given_job, running, shuffled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.engine.fetch import ClassTier
+from mlfs.engine.lanes import LaneGovernor
+from mlfs.engine.placing import Counting, Placing
+from mlfs.engine.rates import FEWEST_BATCHES, Measured, Rates
+from mlfs.engine.table import footprint_bytes
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
+
+PAGE = 4096
+
+
+def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run under a clock that jumps over all waits."""
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def hits(stream: list[int], kept: set[int]) -> int:
+    """Reads that find their sample kept: all but the first of each."""
+    counts = Counter(stream)
+    return sum(counts[entry] - 1 for entry in kept if entry in counts)
+
+
+def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
+    async def body() -> None:
+        capacity = 15
+        async with running(tmp_path, 60, ram=capacity * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
+            epochs = [[ranks[0]] for ranks in shuffled(m.files, 12, 4, seed=5)]
+            await m.engine.register(*given_job(epochs, world_size=4))
+            await trio.sleep(1)
+            placing = m.engine.fetcher.placing
+            assert not m.engine.planner.waiting
+            assert placing.planned["samples"] == capacity
+            stream = [entry for epoch in epochs for entry in epoch[0]]
+            for entry in stream:
+                assert await m.read(entry, 100) == m.content(entry)
+                await trio.sleep(0.01)
+            await trio.sleep(1)
+            held = {entry for entry in m.files if m.engine.table.held_by[entry]}
+            assert len(held) == capacity
+            best = sum(sorted((count - 1 for count in Counter(stream).values()), reverse=True)[:capacity])
+            first_come = hits(stream, set(list(dict.fromkeys(stream))[:capacity]))
+            # What was fetched before the plan was there fills the window at most.
+            assert first_come < hits(stream, held) <= best
+            assert hits(stream, held) >= best - 2 * 3
+            assert placing.reserved_bytes == [0, 0] or len(held - set(np.flatnonzero(placing.classes >= 0))) > 0
+            assert m.engine.unregister("train")
+            assert placing.classes is None
+
+    simulate(body)
+
+
+def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=1 << 20) as mount:
+            await mount.engine.register(*given_job(shuffled(mount.files, 3, 2)))
+            await trio.sleep(1)
+            assert mount.engine.fetcher.placing.classes is None
+            assert "plan" not in mount.runner.calls
+
+    simulate(body)
+
+
+def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=1 << 20) as mount:
+            spec, streams = given_job(shuffled(mount.files, 6, 1), world_size=2)
+            told = streams.epoch_ids
+
+            def gone(epoch: int, rank: int) -> Any:
+                if epoch == 5:
+                    raise OSError(2, "no such order")
+                return told(epoch, rank)
+
+            streams.epoch_ids = gone
+            await mount.engine.register(spec, streams)
+            await trio.sleep(1)
+            assert not mount.engine.planner.waiting
+            assert mount.engine.fetcher.placing.classes is None
+            assert await mount.read(mount.files[0]) == mount.content(mount.files[0])
+
+    simulate(body)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 25))
+    sizes = data.draw(st.lists(st.integers(1, 6 * PAGE), min_size=n, max_size=n))
+    reads = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
+    capacities = [data.draw(st.integers(0, 20)) * PAGE, data.draw(st.integers(0, 40)) * PAGE]
+    placing = Placing(memoryview(np.array(sizes, dtype=np.int64)))
+    spec: Any = SimpleNamespace(name="job", ranks=(0,), world_size=2, epochs=9, start_epoch=0)
+    counting = Counting(
+        spec, GivenStreams([[[e for e in range(n) for _ in range(reads[e])]]], 1), np.zeros(n, np.uint16)
+    )  # type: ignore[arg-type]
+    counting.add(0)
+    assert counting.reads.tolist() == reads
+    held = bytearray(n)
+    placing.adopt(counting, held, capacities)
+    free = list(capacities)
+    order = data.draw(st.permutations(range(n)))
+    for entry in order:
+        cost = footprint_bytes(sizes[entry])
+        rooms = [ClassRoom("ram", free[MEMORY], cost), ClassRoom("ssd", free[DISK], cost)]
+        chosen = placing.choose(entry, sizes[entry], rooms)
+        if chosen != NOWHERE:
+            free[chosen] -= cost
+            held[entry] = 1
+            placing.kept(entry)
+        assert min(free) >= 0
+    assert placing.classes is not None
+    for entry in range(n):
+        if placing.classes[entry] != NOWHERE:
+            assert held[entry]
+        elif not held[entry]:  # not planned and not kept: there was no room for it at the end either
+            assert footprint_bytes(sizes[entry]) > max(free) or order.index(entry) < n - 1
+    assert placing.reserved_bytes == [0, 0]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=30), st.integers(0, 60), st.integers(0, 60))
+def test_the_most_read_get_the_fastest_class(samples: list[tuple[int, int]], ram: int, disk: int) -> None:
+    sizes = np.array([size for size, _ in samples], dtype=np.int64)
+    reads = np.array([count for _, count in samples], dtype=np.uint16)
+    classes = keep_most_read(sizes, reads, [ram, disk])
+    for index, capacity in ((MEMORY, ram), (DISK, disk)):
+        assert sizes[classes == index].sum() <= capacity
+    assert (reads[classes != NOWHERE] >= 2).all()
+    if (classes == MEMORY).any() and (classes == DISK).any():
+        assert reads[classes == MEMORY].min() >= reads[classes == DISK].max()
+    if (classes != NOWHERE).any():
+        left_out = (classes == NOWHERE) & (reads >= 2)
+        assert reads[left_out].max(initial=0) <= reads[classes != NOWHERE].min()
+
+
+def test_what_is_reserved_is_out_of_reach_for_others_only() -> None:
+    rooms = [ClassRoom("ram", 100, 60), ClassRoom("ssd", 80, 60), ClassRoom("lmdb", 20, 60)]
+    assert [room.free_bytes for room in spare(rooms, MEMORY, [50, 50])] == [100, 40, 10]
+    assert [room.free_bytes for room in spare(rooms, NOWHERE, [50, 50])] == [50, 40, 10]
+    assert choose_class(60, rooms, DISK) == 1
+    assert choose_class(60, [ClassRoom("ram", 100, 60)], DISK) == 0
+    assert choose_class(60, spare([ClassRoom("ram", 100, 60)], DISK, [50, 0]), DISK) == NOWHERE
+
+
+def test_rates_are_those_of_all_lanes_together() -> None:
+    rates = Rates()
+    for _ in range(FEWEST_BATCHES):
+        rates.batch("pfs", 2, 1000, 0.5)
+        rates.batch("pfs", 1, 0, 0.5)
+    rates.batch("tier0", 1, 10, 1.0)
+    assert rates.measured("pfs") == [Measured(2, pytest.approx(4000))]
+    assert rates.measured("tier0") == []
+    assert rates.routes() == ["pfs", "tier0"]
+    for _ in range(200):
+        rates.batch("pfs", 2, 500, 0.5)
+    assert rates.measured("pfs")[0].bytes_per_s == pytest.approx(2000, rel=1e-3)
+
+
+def test_a_job_reads_from_its_first_read_to_its_last() -> None:
+    rates = Rates()
+    assert rates.reading_s("job") == 0
+    for observed, now in ((0, 5.0), (1, 10.0), (7, 30.0), (7, 99.0)):
+        rates.job_read("job", observed, now)
+    assert rates.reading_s("job") == 20
+    rates.job_read("job", 2, 100.0)
+    assert rates.reading_s("job") == 0
+
+
+def test_lanes_begin_with_what_was_measured() -> None:
+    governor = LaneGovernor(16)
+    before = governor.allowed
+    governor.begin_with(0)
+    assert governor.allowed == before
+    governor.begin_with(8)
+    assert governor.allowed == 8
+    governor.begin_with(99)
+    assert governor.allowed == 16
+
+
+def test_a_tier_that_refuses_is_passed_over(tmp_path: Path) -> None:
+    class Full:
+        name, errors, capacity_bytes, used_bytes = "ssd:/full", 0, 1 << 30, 0
+
+        def footprint_bytes(self, size: int) -> int:
+            return size
+
+        def put(self, *_: Any) -> bool:
+            return False
+
+        def contains(self, _key: bytes) -> bool:
+            return False
+
+    async def body() -> None:
+        disks: Any = [ClassTier("ssd", Full(), 0)]  # type: ignore[arg-type]
+        async with running(tmp_path, 20, ram=1 << 20, disks=disks) as mount:
+            assert isinstance(mount.runner, InlineRunner)
+            await mount.engine.register(*given_job([[r[0]] for r in shuffled(mount.files, 4, 2)], world_size=2))
+            await trio.sleep(1)
+            for entry in mount.files:
+                assert await mount.read(entry) == mount.content(entry)
+            await trio.sleep(1)
+            assert mount.engine.table.held_by.count(1) == 20
+
+    simulate(body)
