@@ -10,14 +10,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    # references/classification/train.py of torchvision, distributed: DistributedSampler(dataset), set_epoch each epoch.
-    "torchvision-reference": {"sampler": "torch-distributed", "layout": "imagefolder", "seed": 0, "num_workers": 16},
+    # references/classification/train.py of torchvision under torchrun: DistributedSampler(dataset), set_epoch.
+    "torchvision-reference": {
+        "sampler": "torch-distributed",
+        "layout": "imagefolder",
+        "seed": 0,
+        "batch_size": 32,
+        "num_workers": 16,
+    },
     # lightning/fabric/utilities/distributed.py: DistributedSampler(seed=PL_GLOBAL_SEED or 0), set_epoch by itself.
     "lightning": {"sampler": "torch-distributed", "seed": 0},
     # accelerate/utils/dataclasses.py, DataLoaderConfiguration: no seedable sampler unless asked for.
     "accelerate": {"sampler": "accelerate"},
     # transformers/training_args.py: seed 42, per_device_train_batch_size 8; trainer_pt_utils.py: seedable sampler.
     "hf-trainer": {"sampler": "hf-trainer", "seed": 42, "batch_size": 8, "use_seedable_sampler": True},
-    # timm/data/loader.py, distributed, without --aug-repeats: DistributedSampler(dataset), set_epoch each epoch.
-    "timm": {"sampler": "torch-distributed", "layout": "timm", "seed": 0, "batch_size": 128, "num_workers": 4},
+    # timm: train.py and timm/data/loader.py, distributed, without --aug-repeats: DistributedSampler, set_epoch
+    # each epoch; the loader for training drops its last batch.
+    "timm": {
+        "sampler": "torch-distributed",
+        "layout": "timm",
+        "seed": 0,
+        "batch_size": 128,
+        "num_workers": 4,
+        "loader_drop_last": True,
+    },
 }

@@ -328,13 +328,6 @@ class JobSpec(BaseModel):
             refuse("part", part, f"less than {len(split)}, the number of parts in split", "parts count from 0")
         return part
 
-    @field_validator("loader_drop_last")
-    @classmethod
-    def _check_loader_drop_last(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("batch_size") == 1:
-            refuse("loader_drop_last", value, "left out: batches of 1 are always full", 'add "batch_size"')
-        return value
-
     @field_validator("start_epoch")
     @classmethod
     def _check_start_epoch(cls, start_epoch: int, info: ValidationInfo) -> int:
@@ -367,6 +360,8 @@ class JobSpec(BaseModel):
             if getattr(self, field) is None:
                 message = f'job field "{field}" is missing: the sampler "{self.sampler}" needs it'
                 raise JobError(message, f"give {describe(field)}", field)
+        if self.loader_drop_last and "batch_size" not in self.model_fields_set:
+            refuse("loader_drop_last", True, 'left out: there is no "batch_size"', 'add "batch_size"')
         for field in ("part", "split_seed"):
             if self.split is None and getattr(self, field) is not None:
                 refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')

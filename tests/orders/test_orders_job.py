@@ -306,3 +306,10 @@ def test_a_preset_fills_in_what_is_not_given(preset: str) -> None:
     assert spec.batch_size == 3
     assert all(getattr(spec, field) == value for field, value in PRESETS[preset].items() if field != "batch_size")
     assert parse_job({"epochs": 1, "preset": preset, "sampler": "sequential"}).sampler == "sequential"
+
+
+def test_a_last_batch_can_be_dropped_only_of_batches_of_known_size() -> None:
+    assert parse_job({"epochs": 1, "loader_drop_last": True, "batch_size": 1}).loader_drop_last
+    assert parse_job({"epochs": 1, "preset": "timm"}).loader_drop_last
+    error = refusal({"epochs": 1, "loader_drop_last": True})
+    assert (error.field, error.hint) == ("loader_drop_last", 'add "batch_size"')
