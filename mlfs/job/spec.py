@@ -247,6 +247,9 @@ class JobSpec(BaseModel):
     )
 
     shuffle_after_epoch: bool | None = Field(None, description=_FLAG, json_schema_extra=_DALI)
+    stick_to_shard: bool | None = Field(
+        None, description=f"{_FLAG}: a reader stays with its shard in all epochs", json_schema_extra=_DALI
+    )
     dali_version: str | None = Field(
         None, description='DALI\'s version, such as "2.2"', pattern=r"^\d+(\.\d+)*", json_schema_extra=_DALI
     )
@@ -257,11 +260,20 @@ class JobSpec(BaseModel):
     reshuffle_each_iteration: bool | None = Field(None, description=_FLAG, json_schema_extra=_TF)
     global_seed: int | None = Field(None, description=f"{_SEED}: tf.random.set_seed's", json_schema_extra=_TF)
     op_seed: int | None = Field(None, description=f"{_SEED}: the shuffle's own", json_schema_extra=_TF)
+    list_seed: int | None = Field(
+        None, description=f"{_SEED}: list_files's; left out, names come as the layout has them", json_schema_extra=_TF
+    )
+    shard_first: bool | None = Field(
+        None, description=f"{_FLAG}: shard() stands before shuffle(), as by default", json_schema_extra=_TF
+    )
     validation_split: float | None = Field(
         None, description="a number between 0 and 1", gt=0, lt=1, json_schema_extra=_TF
     )
     subset: Literal["training", "validation"] | None = Field(
         None, description='"training" or "validation"', json_schema_extra=_TF
+    )
+    shuffle_validation: bool | None = Field(
+        None, description=f'{_FLAG}: false for the validation part of subset="both"', json_schema_extra=_TF
     )
 
     @field_validator("version", mode="before")

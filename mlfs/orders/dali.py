@@ -18,6 +18,7 @@ samples in memory.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,8 @@ class DaliOrder:
         self._spec = spec
         self._n_samples = n_samples
         self._sticks = bool(spec.stick_to_shard or spec.shuffle_after_epoch)
-        version = (spec.dali_version or "").split(".")
-        self._wide_seed = not spec.dali_version or tuple(map(int, version[:2])) >= _WIDE_SEED_SINCE
+        version = tuple(int(part) for part in re.findall(r"\d+", spec.dali_version or "")[:2])
+        self._wide_seed = not version or version >= _WIDE_SEED_SINCE
         first = np.arange(n_samples, dtype=np.int32)
         self._shuffled_once = lru_cache(maxsize=1)(self._shuffle_once)
         self._shuffled = Checkpoints(first, self._shuffle_again, most=0)

@@ -1,0 +1,108 @@
+"""The sampler "tf-data": a tf.data pipeline that lists, shards and shuffles file names before it reads files.
+
+In: a job's list_seed, shuffle, buffer_size, seed (or op_seed and global_seed), reshuffle_each_iteration; world_size and
+rank are shard()'s. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
+Source: tensorflow/core/kernels/data/shuffle_dataset_op.cc, seed_generator..., python/data/ops/dataset_ops.py
+(list_files, shard), python/framework/random_seed.py (TensorFlow 2.21). The pipeline is
+
+    list_files(pattern, seed=list_seed)     or any list of names, when list_seed is left out: as the layout has them
+    .shard(world_size, rank)                or after the shuffle, with shard_first false
+    .shuffle(buffer_size, seed, reshuffle_each_iteration)
+
+and what follows (map, interleave, batch, prefetch) leaves the order alone. An epoch is one pass over it: repeat() after
+the shuffle makes epochs like these; before the shuffle it mixes them, which is not predicted.
+
+- shuffle(seed=s) takes the seeds (tf.random.set_seed's, or 87654321 when that was not called; s).
+- With reshuffle_each_iteration, which is the default, each pass draws two new seeds from a generator of its own.
+- The buffer is filled, then each element is drawn from what is left in it: step i hands out one of the elements
+  i .. i + buffer_size - 1 that are left, which is a Fisher-Yates shuffle with partners that are not far.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.philox import philox_words
+from mlfs.orders.shuffle import Permutation, shuffle_from_targets
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+
+DEFAULT_GLOBAL_SEED = 87654321
+_MAX_INT32 = 2**31 - 1
+
+Seeds = tuple[int, int]
+
+
+def op_seeds(op_seed: int | None, global_seed: int | None) -> Seeds:
+    """The two seeds that an operation gets, as random_seed.get_seed makes them.
+
+    Args:
+        op_seed: the operation's own; None for that of the first random operation after tf.random.set_seed.
+        global_seed: tf.random.set_seed's; None when it was not called.
+    """
+    if op_seed is None:
+        op_seed = random.Random(global_seed).randint(0, _MAX_INT32)
+    first = DEFAULT_GLOBAL_SEED if global_seed is None else global_seed % _MAX_INT32
+    second = op_seed % _MAX_INT32
+    return (0, _MAX_INT32) if (first, second) == (0, 0) else (first, second)
+
+
+def pass_seeds(seeds: Seeds, epoch: int, reshuffle: bool) -> Seeds:
+    """The seeds of one pass over a shuffle with the operation's seeds."""
+    if not reshuffle:
+        return seeds
+    first, second = philox_words(*seeds, start=2 * epoch, count=2).tolist()
+    return first, second
+
+
+def shuffle_pass(n: int, buffer_size: int, seeds: Seeds) -> Permutation:
+    """Where each element comes from in one pass over shuffle(buffer_size), shape (n,)."""
+    left = np.arange(n, 0, -1, dtype=np.uint32)
+    np.minimum(left, np.uint32(min(buffer_size, n)), out=left)
+    targets = philox_words(*seeds, start=0, count=n) % left if n else left
+    return shuffle_from_targets(targets + np.arange(n, dtype=np.uint32))
+
+
+class TfDataOrder:
+    """The names as they come out of the last shuffle or shard."""
+
+    def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
+        self._spec = spec
+        self._n_samples = n_samples
+        own = spec.op_seed if spec.op_seed is not None else None if spec.global_seed is not None else spec.seed
+        self._seeds = op_seeds(own, spec.global_seed)
+        self._reshuffles = spec.reshuffle_each_iteration is not False
+        self._listed = lru_cache(maxsize=EPOCHS_KEPT)(self._list)
+        self._shuffled = lru_cache(maxsize=EPOCHS_KEPT)(self._shuffle)
+
+    def stream_length(self, epoch: int) -> int:
+        """Samples of the rank that reads most."""
+        return -(-self._n_samples // self._spec.world_size)
+
+    def rank_stream(self, epoch: int, rank: int) -> Indices:
+        """The rank's dataset indices in read order, shape (<= stream_length(epoch),)."""
+        world_size = self._spec.world_size
+        listed = self._listed(epoch)
+        if self._spec.shard_first is False:
+            return listed[self._shuffled(epoch, len(listed))][rank::world_size].astype(np.int64)
+        shard = listed[rank::world_size]
+        return shard[self._shuffled(epoch, len(shard))].astype(np.int64)
+
+    def _list(self, epoch: int) -> Permutation:
+        """The names as they are listed; list_files shuffles with a buffer for all, anew in each pass."""
+        if self._spec.list_seed is None:
+            return np.arange(self._n_samples, dtype=np.int32)
+        seeds = pass_seeds(op_seeds(self._spec.list_seed, self._spec.global_seed), epoch, True)
+        return shuffle_pass(self._n_samples, self._n_samples, seeds)
+
+    def _shuffle(self, epoch: int, n: int) -> Permutation:
+        if not self._spec.shuffle:
+            return np.arange(n, dtype=np.int32)
+        buffer_size = self._spec.buffer_size or max(1, self._n_samples)
+        return shuffle_pass(n, buffer_size, pass_seeds(self._seeds, epoch, self._reshuffles))
