@@ -23,7 +23,7 @@ from mlfs.infer.explain import JOB_NAME, Fields, explanations, in_words
 from mlfs.infer.question import FEWEST_SAMPLES, reads_needed
 from mlfs.infer.reads import Reads
 from mlfs.infer.resume import Begin, fits_start, where
-from mlfs.infer.search import Event, Found, Generators, Progress, has_numba
+from mlfs.infer.search import Draw, Event, Found, Generators, Progress, has_numba
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 
@@ -204,9 +204,9 @@ class Inference:
                 async for event in results:
                     if isinstance(event, Found):
                         last = event
-                        await self._adopt(found[event.finding.data_set], event.finding, event.generator_seeds)
+                        await self._adopt(found[event.finding.data_set], event.finding, event.draws)
                     elif isinstance(event, Generators) and last is not None:
-                        await self._learn_more(found[last.finding.data_set], last.finding, event.seeds)
+                        await self._learn_more(found[last.finding.data_set], last.finding, event.draws)
                     elif event is None:
                         break
             finally:
@@ -214,11 +214,11 @@ class Inference:
 
     # -- taking an explanation into use
 
-    async def _adopt(self, candidate: Candidate, finding: Finding, generator_seeds: tuple[int, ...]) -> None:
+    async def _adopt(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         data_set = await self.engine.runner.run(POOL, as_indices, self._reads.heads(self._needed), candidate.ids)
         finding = refine(finding, data_set)
-        ranked = [candidate.fields | fields for fields in explanations(finding, generator_seeds)]
+        ranked = [candidate.fields | fields for fields in explanations(finding, draws)]
         self._alternatives = [fields for fields in ranked if _is_job(fields)]
         for fields in self._alternatives:
             streams = await self.engine.runner.run(POOL, self._streams_of, fields)
@@ -229,11 +229,11 @@ class Inference:
                 await self._lock(fields, streams, begin)
                 return
 
-    async def _learn_more(self, candidate: Candidate, finding: Finding, generator_seeds: tuple[int, ...]) -> None:
-        """The seeds of the generator are known now: what comes after the first epoch may be another order."""
+    async def _learn_more(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
+        """Where the seed was drawn is known now: what comes after the first epoch may be another order."""
         job = self.engine.jobs.get(JOB_NAME)
         batch = {} if job is None else {"batch_size": job.spec.batch_size}
-        ranked = [candidate.fields | fields | batch for fields in explanations(finding, generator_seeds)]
+        ranked = [candidate.fields | fields | batch for fields in explanations(finding, draws)]
         self._alternatives = [fields for fields in ranked if _is_job(fields)]
         if job is None or self.state != InferenceState.LOCKED or job.current_epochs()[1] > 0 or not self._alternatives:
             return  # the first reads of the next epoch choose

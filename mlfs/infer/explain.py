@@ -1,6 +1,6 @@
 """Which registrations a finding may stand for, the likeliest first, and what it is in words.
 
-In: a finding, the seeds of torch's default generator that may have drawn its seed. Out: fields of jobs. Called by
+In: a finding, the draws of torch's default generator that may have given its seed. Out: fields of jobs. Called by
 `mlfs.engine.inference`. Several explanations give the same first epoch; the second epoch's first reads decide.
 """
 
@@ -9,31 +9,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfs.infer.confirm import Finding
-from mlfs.infer.search import COMMON_SEEDS
+from mlfs.infer.search import COMMON_SEEDS, Draw
 
 JOB_NAME = "inferred"
 # Nobody told how many epochs there will be: more than anybody waits for.
 EPOCHS = 1000
 
+# Words that an epoch takes from the default generator beside the sampler's: a validation loader's base_seed, or that
+# and its sampler's seed.
+WORDS_BETWEEN = (0, 2, 4)
+
 Fields = dict[str, object]
 
 
-def explanations(finding: Finding, generator_seeds: Sequence[int]) -> list[Fields]:
-    """Job fields without those of the data set, best first."""
+def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
+    """Job fields without those of the data set, best first. All give the same first epoch."""
     common = _common(finding)
     if finding.seed < 0:
         return [common | {"sampler": "sequential"}]
     per_epoch = common | {"sampler": "torch-distributed", "seed": finding.seed}
+    same_again = per_epoch | {"set_epoch": False}
     if finding.world > 1:
-        return [per_epoch]
+        return [per_epoch, same_again]
+    random = common | {"sampler": "torch-random"}
     if finding.words_before:
-        return [common | {"sampler": "torch-random", "generator": "shared", "seed": finding.seed}]
-    drawn: list[Fields] = [
-        common | {"sampler": "torch-random", "generator": "default", "seed": seed} for seed in generator_seeds
+        shared = random | {"generator": "shared", "seed": finding.seed}
+        return [shared, shared | {"words_between": 2}, shared | {"trailing_permutation": False}]
+    own = random | {"generator": "own", "seed": finding.seed}
+    chosen = [per_epoch, own, same_again, own | {"trailing_permutation": False}]  # by a person: a small number
+    drawn = [
+        random | {"generator": "default", "seed": seed, "words_before": before, "words_between": between}
+        for between in WORDS_BETWEEN
+        for seed, before in draws
     ]
-    own = common | {"sampler": "torch-random", "generator": "own", "seed": finding.seed}
-    chosen = [per_epoch, own]  # by a person: small
-    return chosen + drawn if finding.seed < COMMON_SEEDS else drawn + chosen
+    return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
 
 
 def _common(finding: Finding) -> Fields:
@@ -53,6 +62,10 @@ def in_words(fields: Fields) -> str:
     said = [sampler] if sampler == "sequential" else [sampler, f"seed {fields['seed']}"]
     if "generator" in fields:
         said.append(f"{fields['generator']} generator")
+    said += [
+        f"{name.replace('_', ' ')} {fields[name]}" for name in ("words_before", "words_between") if fields.get(name)
+    ]
+    said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
     said.append(f"world size {fields['world_size']}")
     if "batch_size" in fields:
         said.append(f"batch size {fields['batch_size']}")

@@ -5,8 +5,9 @@ asks for the next event has the next slice computed, and may stop at any.
 
 Stages. 1: seeds 0 .. 2^20 - 1, given to the permutation's generator, or to torch.manual_seed, whose fourth word seeds
 a RandomSampler (2 words are the DataLoader's base_seed). 2: all 2^32 seeds of a permutation, which also catches scripts
-without any seed: whatever torch drew, it is one of them. 3, after a seed was found that nobody would have chosen: all
-2^32 seeds of torch's default generator, for the one whose fourth word it is.
+without any seed: whatever torch drew, it is one of them. 3, after a seed was found that nobody would have chosen: where
+torch's default generator drew it, so that the next epochs' draws are known: the first 2^27 words of well-known seeds (a
+model was initialised before), and the fourth word of all 2^32 seeds.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from mlfs.infer import search_numpy
 from mlfs.infer.confirm import Finding, confirm
 from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
 from mlfs.infer.question import DataSet, Hypothesis, likely, probes, unlikely
+from mlfs.orders.mt19937 import TorchWords
 
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 SAMPLER_SEED_WORD = 3
+# What people pass to manual_seed, the most usual first.
+WELL_KNOWN = (42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 100, 1000, 2023, 2024, 2025, 2026, 2022, 2021, 2020)
+LATEST_WORD = 1 << 27  # 128 million parameters, each drawn once
+_WORDS_AT_ONCE = 1 << 22
 _SLICE_NUMBA = 1 << 22
 _SLICE_NUMPY = 1 << 18
 _MOST_HITS = 1 << 16
@@ -42,18 +48,25 @@ class Progress(NamedTuple):
     of: int
 
 
+class Draw(NamedTuple):
+    """A seed of torch's default generator, and how many of its words went before the DataLoader's base_seed."""
+
+    seed: int
+    words_before: int
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An explanation. `generator_seeds`: of torch's default generator, if it drew the seed; empty while not known."""
+    """An explanation, and where its seed may have been drawn; empty while not known."""
 
     finding: Finding
-    generator_seeds: tuple[int, ...] = ()
+    draws: tuple[Draw, ...] = ()
 
 
 class Generators(NamedTuple):
-    """Stage 3's result: the seeds of torch's default generator whose fourth word is the seed that was found."""
+    """Stage 3's result: where the seed may have been drawn, the likeliest first. One of them or none is right."""
 
-    seeds: tuple[int, ...]
+    draws: tuple[Draw, ...]
 
 
 Event = Progress | Found | Generators
@@ -66,13 +79,17 @@ def has_numba() -> bool:
 
 
 def find(
-    data_sets: list[DataSet], ranges: Ranges = WHOLE, common: int = COMMON_SEEDS, quick: bool | None = None
+    data_sets: list[DataSet],
+    ranges: Ranges = WHOLE,
+    common: int = COMMON_SEEDS,
+    quick: bool | None = None,
+    latest: int = LATEST_WORD,
 ) -> Iterator[Event]:
     """All stages, up to what explains the reads. The last event is Found or Generators, or a Progress that is done.
 
     Args:
         ranges: the seeds of stages 2 and 3. common: how many seeds stage 1 tries.
-        quick: whether to use numba; None: if it is there.
+        quick: whether to use numba; None: if it is there. latest: words of well-known seeds looked at in stage 3.
     """
     sure, rest = likely(data_sets), unlikely(data_sets)
     for hypotheses in (sure, rest):
@@ -89,7 +106,7 @@ def find(
             if isinstance(event, Found):
                 finding = event.finding
                 if finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS:
-                    yield from _generators(finding.seed, ranges, search)
+                    yield from _draws(finding.seed, ranges, search, latest)
                 return
 
 
@@ -110,7 +127,7 @@ def _common(data_sets: list[DataSet], hypotheses: list[Hypothesis], common: int)
         hypothesis = drawn_by_default[tag]
         finding = confirm(int(drawn[at]), hypothesis, data_sets[hypothesis.data_set])
         if finding is not None:
-            return Found(finding, (at,))
+            return Found(finding, (Draw(at, 0),))
     return None
 
 
@@ -129,14 +146,27 @@ def _all(
         yield progress
 
 
-def _generators(drawn: int, ranges: Ranges, search: SearchRange) -> Iterator[Event]:
+def _draws(drawn: int, ranges: Ranges, search: SearchRange, latest: int) -> Iterator[Event]:
     """Stage 3."""
+    draws: list[Draw] = []
+    for index, seed in enumerate(WELL_KNOWN):
+        draws += [Draw(seed, word - SAMPLER_SEED_WORD) for word in _words_equal(seed, drawn, latest)]
+        yield Progress("well-known generators", index + 1, len(WELL_KNOWN))
+    if draws:
+        yield Generators(tuple(draws))
     plan = compile_plan([Probe(0, (Condition(SAMPLER_SEED_WORD, ALL_SEEDS, drawn),))])
-    seeds: list[int] = []
     for progress, hits in _slices("all generators", plan, ranges, search):
-        seeds += [seed for seed, _ in hits]
+        draws += [Draw(seed, 0) for seed, _ in hits if seed not in WELL_KNOWN]
         yield progress
-    yield Generators(tuple(seeds))
+    yield Generators(tuple(draws))
+
+
+def _words_equal(seed: int, value: int, latest: int) -> Iterator[int]:
+    """Which words of a generator, from the fourth on, are `value`."""
+    words = TorchWords(seed)
+    for start in range(0, latest, _WORDS_AT_ONCE):
+        block = words.take(min(_WORDS_AT_ONCE, latest - start))
+        yield from (at for at in (np.flatnonzero(block == value) + start).tolist() if at >= SAMPLER_SEED_WORD)
 
 
 def _slices(

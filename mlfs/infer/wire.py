@@ -11,7 +11,7 @@ from typing import Any
 
 from mlfs.infer.confirm import Finding
 from mlfs.infer.question import DataSet
-from mlfs.infer.search import Event, Found, Generators, Progress, Ranges
+from mlfs.infer.search import Draw, Event, Found, Generators, Progress, Ranges
 
 
 def question(data_sets: Sequence[DataSet], ranges: Ranges) -> str:
@@ -31,8 +31,8 @@ def answer(event: Event) -> str:
     if isinstance(event, Progress):
         return json.dumps({"progress": list(event)})
     if isinstance(event, Found):
-        return json.dumps({"found": list(event.finding), "generators": event.generator_seeds})
-    return json.dumps({"generators": event.seeds})
+        return json.dumps({"found": list(event.finding), "draws": event.draws})
+    return json.dumps({"draws": event.draws})
 
 
 def parse_answer(line: str) -> Event:
@@ -42,5 +42,9 @@ def parse_answer(line: str) -> Event:
         return Progress(*said["progress"])
     if "found" in said:
         fields = dict(zip(Finding._fields, said["found"], strict=True))
-        return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), tuple(said["generators"]))
-    return Generators(tuple(said["generators"]))
+        return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
+    return Generators(_draws(said))
+
+
+def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:
+    return tuple(Draw(*draw) for draw in said["draws"])

@@ -86,7 +86,7 @@ def test_a_loader_is_explained_by_its_own_arguments(
     seen = observe()
     found = [event for event in find([seen], NO_RANGE, 1 << 16) if isinstance(event, Found)]
     assert len(found) == 1
-    ranked = explanations(refine(found[0].finding, seen), found[0].generator_seeds)
+    ranked = explanations(refine(found[0].finding, seen), found[0].draws)
     assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
     if expected.get("generator") != "own":  # which nothing but the second epoch tells from set_epoch
         assert ranked[0].items() >= expected.items()

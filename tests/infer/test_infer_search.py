@@ -11,7 +11,7 @@ from mlfs.infer import search_numba, search_numpy
 from mlfs.infer.confirm import Finding, order_head
 from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
 from mlfs.infer.question import DataSet, likely, probes, reads_needed, step, unlikely
-from mlfs.infer.search import Event, Found, Generators, Progress, find
+from mlfs.infer.search import Draw, Event, Found, Generators, Progress, find
 from mlfs.infer.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
@@ -110,9 +110,9 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     drawn = int(TorchWords(generator).take(4)[3])
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = ((drawn, drawn + 64), (generator - 100, generator + 28))
-    events = list(find([DataSet(n, reads)], ranges, 256))
+    events = list(find([DataSet(n, reads)], ranges, 256, latest=1 << 16))
     assert [e.finding.seed for e in events if isinstance(e, Found)] == [drawn]
-    assert last_of(events) == Generators((generator,))
+    assert last_of(events) == Generators((Draw(generator, 0),))
     assert [parse_answer(answer(event)) for event in events] == events
     assert parse_question(question([DataSet(n, reads)], ranges)) == ([DataSet(n, reads)], ranges)
 
@@ -123,6 +123,16 @@ def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None
     order = np.random.default_rng(chance).permutation(n)  # PCG64: of no seed of MT19937
     heads = tuple(tuple(order[start : start + 30].tolist()) for start in (0, n // 4, n // 2))
     assert [e for e in find([DataSet(n, heads)], ((7, 1031),), 2048, False) if not isinstance(e, Progress)] == []
+
+
+def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known_seeds() -> None:
+    n, before = 3000, 51_234
+    drawn = int(TorchWords(1337).take(before + 4)[-1])
+    reads = (tuple(order_head(n, drawn, 0, 16)),)
+    events = list(find([DataSet(n, reads)], ((drawn, drawn + 64),), 256, latest=1 << 16))
+    found = last_of(events)
+    assert isinstance(found, Generators)
+    assert Draw(1337, before) in found.draws
 
 
 def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
