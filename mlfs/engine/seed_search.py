@@ -1,8 +1,9 @@
-"""The process that searches for a seed, at the lowest priority and on one core, and the daemon's end of it.
+"""The process that searches for a seed, on one core, and the daemon's end of it.
 
 In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
 is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
-keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else.
+keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else: all but the
+first stage, which takes about a second, runs at the lowest priority.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from mlfs.infer.question import DataSet
-from mlfs.infer.search import WHOLE, Event, Progress, Ranges, find
+from mlfs.infer.search import COMMON_STAGE, LATEST_WORD, WHOLE, Event, Progress, Ranges, find
 from mlfs.infer.wire import answer, parse_answer, parse_question, question
 
 LOWEST_PRIORITY = 19
 PROGRESS_EVERY_S = 0.5
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
+FEW_WORDS = 1 << 12  # where the range is narrowed, which only tests do
 _ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -71,11 +73,13 @@ class SeedSearch:
 
 def main() -> int:
     """The process."""
-    os.nice(LOWEST_PRIORITY)
     data_sets, ranges = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told = 0.0
-    for event in find(data_sets, ranges):
+    told, lowered = 0.0, False
+    for event in find(data_sets, ranges, latest=LATEST_WORD if ranges == WHOLE else FEW_WORDS):
+        if isinstance(event, Progress) and event.stage != COMMON_STAGE and not lowered:
+            lowered = True
+            os.nice(LOWEST_PRIORITY)
         now = time.monotonic()
         if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue

@@ -25,6 +25,7 @@ from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
 from mlfs.infer.question import DataSet, Hypothesis, likely, probes, unlikely
 from mlfs.orders.mt19937 import TorchWords
 
+COMMON_STAGE = "common seeds"
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 SAMPLER_SEED_WORD = 3
@@ -94,11 +95,12 @@ def find(
     sure, rest = likely(data_sets), unlikely(data_sets)
     for hypotheses in (sure, rest):
         found = _common(data_sets, hypotheses, common)
-        yield Progress("common seeds", common, common)
+        yield Progress(COMMON_STAGE, common, common)
         if found is not None:
             yield found
             return
-    search = _searcher(has_numba() if quick is None else quick)
+    many = sum(high - low for low, high in ranges) > common  # fewer are not worth compiling for
+    search = _searcher(many and has_numba() if quick is None else quick)
     for stage, hypotheses in (("all seeds", sure), ("all seeds, other nodes' ranks", rest)):
         plan = compile_plan(probes(data_sets, hypotheses))
         for event in _all(stage, plan, data_sets, hypotheses, ranges, search):
@@ -149,6 +151,7 @@ def _all(
 def _draws(drawn: int, ranges: Ranges, search: SearchRange, latest: int) -> Iterator[Event]:
     """Stage 3."""
     draws: list[Draw] = []
+    yield Progress("well-known generators", 0, len(WELL_KNOWN))
     for index, seed in enumerate(WELL_KNOWN):
         draws += [Draw(seed, word - SAMPLER_SEED_WORD) for word in _words_equal(seed, drawn, latest)]
         yield Progress("well-known generators", index + 1, len(WELL_KNOWN))
@@ -173,6 +176,7 @@ def _slices(
     stage: str, plan: Plan, ranges: Ranges, search: SearchRange
 ) -> Iterator[tuple[Progress, list[tuple[int, int]]]]:
     done, of = 0, sum(high - low for low, high in ranges)
+    yield Progress(stage, 0, of), []  # before the work: whoever asks may want to be prepared
     size = _SLICE_NUMBA if search is _search_numba else _SLICE_NUMPY
     for low, high in ranges:
         for start in range(low, high, size):
