@@ -1,7 +1,7 @@
 """Compares variants of the policy `mlfs` in the simulator: the table of docs/decisions/default-policy.md.
 
-In: nothing, or names of scenarios. Out: a table in Markdown on stdout. Run by hand: scripts/policy_variants.py [SCENARIO ...]
-Each variant changes one thing of the policy and leaves the rest.
+In: nothing, or names of scenarios. Out: a table in Markdown on stdout. Run by hand: scripts/policy_variants.py
+[SCENARIO ...] Each variant changes one thing of the policy and leaves the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from mlfs.plan.owners import Copies, Placement
+from mlfs.plan.placement import in_classes
 from mlfs.plan.policies import clairvoyant
 from mlfs.plan.policies.clairvoyant import Clairvoyant
-from mlfs.plan.policies.contract import PFS, Policy, Unfit, View, capacities, in_classes
+from mlfs.plan.policies.contract import PFS, Policy, Unfit, View, capacities
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation

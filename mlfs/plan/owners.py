@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats
-from mlfs.plan.policies.contract import PFS, Ids, Nodes, Readers, Storages, in_classes
+from mlfs.plan.placement import keep_most_read
+from mlfs.plan.policies.contract import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.policies.holdings import counts_by_node
 
 Samples = npt.NDArray[np.int64]
@@ -62,8 +63,8 @@ def place(sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: F
     storage = np.full(len(sizes_bytes), PFS, dtype=np.int8)
     left = np.tile(capacities_bytes, (nodes, 1)).astype(np.float64)
     for node, owned in enumerate(_groups(owner, nodes)):
-        mine = owned[np.argsort(-count[owned].astype(np.int16), kind="stable")]
-        storage[mine] = _pack(sizes_bytes[mine], left[node])
+        storage[owned] = keep_most_read(sizes_bytes[owned], count[owned], left[node], at_least=0)
+        _take(left[node], sizes_bytes[owned], storage[owned])
     owner[storage == PFS] = PFS
     _fill_gaps(sizes_bytes, owner, storage, left)
     return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, nodes))
@@ -133,12 +134,10 @@ def _deal(sizes: Floats, owner: Nodes, rest: Samples, free: Floats) -> None:
         start = stop
 
 
-def _pack(sizes: Floats, left: Floats) -> Storages:
-    """Class of each in the given order, first class first; `left` (J,) is what remains. PFS for what fits nowhere."""
-    result = in_classes(sizes, left)
-    kept = result != PFS
-    left -= np.bincount(result[kept], sizes[kept], minlength=len(left))
-    return result
+def _take(left: Floats, sizes: Floats, storage: Storages) -> None:
+    """Take what was placed from what is left of a node's classes, (J,)."""
+    kept = storage != PFS
+    left -= np.bincount(storage[kept], sizes[kept], minlength=len(left))
 
 
 def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> None:
@@ -163,10 +162,7 @@ def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, nodes: 
         return [none] * nodes
     result = []
     for node, read, counts in counts_by_node(readers, nodes):
-        often = (counts >= 2) & (owner[read] != node)
-        ids = read[often]
-        order = np.argsort(-counts[often], kind="stable")
-        storage = np.full(len(ids), PFS, dtype=np.int8)
-        storage[order] = _pack(sizes[ids[order]], left[node])
+        ids = read[owner[read] != node]
+        storage = keep_most_read(sizes[ids], counts[owner[read] != node], left[node])
         result.append(Copies(ids[storage != PFS], storage[storage != PFS]))
     return result

@@ -13,7 +13,7 @@ there is room that the named ones will not need (`spare`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,28 +44,48 @@ _DISKS_FIRST = {"lmdb": 0, "ssd": 1, "ram": 2}
 
 
 def keep_most_read(
-    sizes_bytes: npt.NDArray[np.int64], reads: npt.NDArray[np.unsignedinteger], capacities_bytes: Sequence[int]
+    sizes_bytes: npt.NDArray[Any],
+    reads: npt.NDArray[np.integer[Any]],
+    capacities_bytes: Sequence[float] | npt.NDArray[Any],
+    at_least: int = 2,
 ) -> npt.NDArray[np.int8]:
     """Which samples a node shall keep, and in which class: those it reads most, the fastest class first.
 
     Args:
         sizes_bytes: what each sample occupies, shape (F,). reads: how often the node reads it, shape (F,).
-        capacities_bytes: of each class, fastest first.
+        capacities_bytes: of each class, fastest first. at_least: what is read less often is not kept: a copy that is
+            read once saves nothing.
 
     Returns:
-        Shape (F,): class index, NOWHERE for what is read less than twice or does not fit. Of equal counts the lower
+        Shape (F,): class index, NOWHERE for what is read too seldom or does not fit. Of equal counts the lower
         index. No class gets more than its capacity.
 
     Source: NoPFS (SC'21), Section 5.1: samples with the largest r_k to the fastest storage class, and so on.
     """
     order = np.argsort(-reads.astype(np.int32), kind="stable")
-    order = order[: np.count_nonzero(reads >= 2)]
+    order = order[: np.count_nonzero(reads >= at_least)]
+    result = np.full(len(sizes_bytes), NOWHERE, dtype=np.int8)
+    result[order] = in_classes(sizes_bytes[order], capacities_bytes)
+    return result
+
+
+def in_classes(
+    sizes_bytes: npt.NDArray[Any], capacities_bytes: Sequence[float] | npt.NDArray[Any]
+) -> npt.NDArray[np.int8]:
+    """Fill classes in the given order: the first as far as it reaches, then the next; NOWHERE for what fits in none.
+
+    Args:
+        sizes_bytes: shape (n,), in order of preference. capacities_bytes: shape (J,).
+
+    Returns:
+        Shape (n,): class index or NOWHERE. No class holds more than its capacity.
+    """
     result = np.full(len(sizes_bytes), NOWHERE, dtype=np.int8)
     start = 0
     for index, capacity in enumerate(capacities_bytes):
-        filled = np.cumsum(sizes_bytes[order[start:]])
+        filled = np.cumsum(sizes_bytes[start:])
         stop = start + int(np.searchsorted(filled, capacity, side="right"))
-        result[order[start:stop]] = index
+        result[start:stop] = index
         start = stop
     return result
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.placement import in_classes
 
 Ids = npt.NDArray[np.int32]
 Nodes = npt.NDArray[np.int16]
@@ -156,25 +157,6 @@ class Kept:
     def reads(self, ids: Ids) -> Reads:
         """Each sample from where it is kept, else from the PFS by the reader itself."""
         return Reads(ids, self.node[ids], self.storage[ids], np.zeros(ids.shape[1]))
-
-
-def in_classes(sizes_bytes: Floats, capacities_bytes: Floats) -> Storages:
-    """Fill classes in the given order: the first as far as it reaches, then the next; PFS for what fits in none.
-
-    Args:
-        sizes_bytes: shape (n,), in order of preference. capacities_bytes: shape (J,).
-
-    Returns:
-        Shape (n,): class index or PFS. No class holds more than its capacity.
-    """
-    result = np.full(len(sizes_bytes), PFS, dtype=np.int8)
-    start = 0
-    for index, capacity in enumerate(capacities_bytes):
-        filled = np.cumsum(sizes_bytes[start:])
-        stop = start + int(np.searchsorted(filled, capacity, side="right"))
-        result[start:stop] = index
-        start = stop
-    return result
 
 
 def partition(view: View, capacities_bytes: Floats) -> Kept:

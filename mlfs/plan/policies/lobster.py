@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.placement import in_classes
 from mlfs.plan.policies.contract import (
     PFS,
     Ids,
@@ -24,7 +25,6 @@ from mlfs.plan.policies.contract import (
     Traits,
     View,
     capacities,
-    in_classes,
 )
 from mlfs.plan.policies.holdings import Finder, by_node
 

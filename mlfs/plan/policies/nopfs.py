@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats
+from mlfs.plan.placement import keep_most_read
 from mlfs.plan.policies.contract import (
     PFS,
     Ids,
@@ -25,7 +26,6 @@ from mlfs.plan.policies.contract import (
     Traits,
     View,
     capacities,
-    in_classes,
 )
 from mlfs.plan.policies.holdings import Finder, counts_by_node
 
@@ -57,9 +57,7 @@ class NoPFS:
         self.filling = True
 
     def _choose(self, ids: Ids, counts: npt.NDArray[np.int64]) -> Share:
-        order = np.argsort(-counts.astype(np.int16), kind="stable")
-        storage = np.empty(len(ids), dtype=np.int8)
-        storage[order] = in_classes(self.view.sizes_bytes[ids[order]], capacities(self.view))
+        storage = keep_most_read(self.view.sizes_bytes[ids], counts, capacities(self.view), at_least=1)
         kept = storage != PFS
         return Share(ids[kept], storage[kept], np.full(int(kept.sum()), NOT_YET, dtype=np.float32))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.plan.policies.contract import PFS, Ids, Overlap, Policy, Preload, Reads, Traits, View, capacities, in_classes
+from mlfs.plan.placement import in_classes
+from mlfs.plan.policies.contract import PFS, Ids, Overlap, Policy, Preload, Reads, Traits, View, capacities
 
 
 class ParallelStaging:
