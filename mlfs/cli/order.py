@@ -52,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what.add_argument("--rank", metavar="N", type=_count, help="whose reads (default: 0, or the first of --ranks)")
     what.add_argument("--head", metavar="N", type=_count, help="the first N reads only (default: all)")
     text = "end each path with a NUL byte, not with a newline (default: no)"
-    what.add_argument("-0", "--null", action="store_true", help=text)
+    what.add_argument("-z", "--null", action="store_true", help=text)
     add_job_flags(parser)
     add_origin_flags(parser)
     parser.set_defaults(run=run)

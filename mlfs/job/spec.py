@@ -228,7 +228,7 @@ class JobSpec(BaseModel):
         None, description=f"{_FLAG}: the last batches are filled from the epoch's first", json_schema_extra=_HF
     )
 
-    repeats: int | float | None = Field(
+    repeats: float | None = Field(
         None,
         description="a number, 1 or more: times each sample is read",
         ge=1,

@@ -42,7 +42,7 @@ class RASamplerOrder:
             raise JobError(message, 'narrow "root", or set "shuffle": false', "shuffle")
         self._spec = spec
         self._n_samples = n_samples
-        self._repeats: float = REPEATS if spec.repeats is None else spec.repeats
+        self._repeats = float(REPEATS) if spec.repeats is None else spec.repeats
         self._permutation = lru_cache(maxsize=EPOCHS_KEPT)(self._permute)
         self._check()
 
@@ -57,7 +57,7 @@ class RASamplerOrder:
         world = self._spec.world_size
         places = np.arange(rank, rank + world * self.stream_length(epoch), world, dtype=np.int64)
         places %= math.ceil(self._n_samples * self._repeats)
-        if float(self._repeats).is_integer():
+        if self._repeats.is_integer():
             places //= int(self._repeats)
         else:
             places = np.floor_divide(places, self._repeats).astype(np.int64)
@@ -66,8 +66,8 @@ class RASamplerOrder:
         return self._permutation(epoch if self._spec.set_epoch else 0)[places].astype(np.int64)
 
     def _check(self) -> None:
-        if not float(self._repeats).is_integer():
-            message = f'job field "repeats" is {self._repeats}, must be a whole number for "{self._spec.sampler}"'
+        if not self._repeats.is_integer():
+            message = f'job field "repeats" is {self._repeats:g}, must be a whole number for "{self._spec.sampler}"'
             raise JobError(message, "timm-repeat-aug takes any number", "repeats")
 
     def _permute(self, epoch: int) -> Permutation:

@@ -63,6 +63,11 @@ def test_a_part_of_the_data_set_is_random_splits(source: Path, capfdbinary: pyte
     assert order(capfdbinary, source, *flags) == expected
 
 
+def test_a_seed_may_be_negative(source: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    expected = [FILES[index].encode() for index in DistributedSampler(FILES, 1, 0, seed=-3)]  # type: ignore[arg-type]
+    assert order(capfdbinary, source, "--seed", "-3") == expected
+
+
 def test_any_name_is_printed_as_it_is_but_a_newline_wants_null(
     source: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -73,7 +78,7 @@ def test_any_name_is_printed_as_it_is_but_a_newline_wants_null(
     said = capfdbinary.readouterr()
     assert said.err == b"mlfs: the path 'b/x\\ny.jpg' holds a newline and cannot be printed on one line (give --null)\n"
     assert b"x\ny" not in said.out
-    assert cli.main(["order", str(source), "-0"]) == 0
+    assert cli.main(["order", str(source), "-z"]) == 0
     paths = capfdbinary.readouterr().out.split(b"\0")
     assert b"b/x\ny.jpg" in paths
     assert len(paths) == len(FILES) + 3
