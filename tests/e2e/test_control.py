@@ -154,6 +154,15 @@ def test_an_answer_is_that_of_the_descriptor_that_asked(mount: MlfsMount) -> Non
         assert ask(mount, json.dumps({"op": "unregister", "name": job["name"]}))[0] == 0
 
 
+def test_an_order_of_the_mount_is_what_the_mount_predicts(mount: MlfsMount) -> None:
+    flags = ["--seed", "3", "--world-size", "2", "--sampler", "torch-distributed"]
+    mount.run("register", str(mount.path), *flags, "--epochs", "2", "--name", "seen")
+    for place in (mount.path, mount.path / "class1" / ".."):  # over itself: the source cannot be seen, the mount is
+        printed = mount.run("order", str(place), *flags, "--epoch", "1", "--rank", "1").stdout
+        assert printed == (mount.path / ".mlfs/order/seen/1/1").read_text()
+    mount.run("unregister", str(mount.path), "seen")
+
+
 def test_a_shell_reads_the_answer_through_its_descriptor(mount: MlfsMount) -> None:
     control = Path(mount.path) / ".mlfs/control"
     script = f"""exec 3<>{control}; echo '{{"epochs": 2, "name": "sh"}}' >&3; read answer <&3; echo "$answer" """

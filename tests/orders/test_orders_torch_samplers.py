@@ -22,8 +22,6 @@ from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.registry import build_order
 from mlfs.orders.torch_generator import Tape
 
-SEEDS = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(-3, 3), st.sampled_from([2**31, 2**32 - 1, 2**32]))
-GENERATORS = st.sampled_from(["default", "own", "shared"])
 Library = Callable[[int, int], list[int]]
 
 
@@ -49,35 +47,19 @@ def library(
     return epoch
 
 
-@given(
-    n=st.integers(1, 120), seed=SEEDS, generator=GENERATORS, words_before=st.integers(0, 700),
-    replacement=st.booleans(), num_samples=st.none() | st.integers(1, 300),
-)  # fmt: skip
-@settings(max_examples=60, deadline=None)
-@example(n=624, seed=0, generator="own", words_before=1, replacement=False, num_samples=None)
-@example(n=5, seed=-1, generator="shared", words_before=0, replacement=False, num_samples=10)  # nothing but whole ones
-def test_random_is_torchs(n: int, **fields: Any) -> None:
+def check_random(n: int, **fields: Any) -> None:
     def make(own: torch.Generator | None) -> RandomSampler:
         return RandomSampler(range(n), fields["replacement"], fields["num_samples"], own)
 
     assert_same_order(n, library(n, make, fields), sampler="torch-random", epochs=4, **fields)
 
 
-@given(n=st.integers(1, 120), seed=SEEDS, generator=GENERATORS, words_before=st.integers(0, 700))
-@settings(max_examples=30, deadline=None)
-def test_subset_is_torchs(n: int, **fields: Any) -> None:
+def check_subset(n: int, **fields: Any) -> None:
     made = library(n, lambda own: SubsetRandomSampler(range(n), own), fields)
     assert_same_order(n, made, sampler="torch-subset", epochs=4, **fields)
 
 
-@given(
-    weights=st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=80).filter(lambda w: sum(w) > 0),
-    seed=SEEDS, generator=GENERATORS, num_samples=st.none() | st.integers(2, 200), binary=st.booleans(),
-)  # fmt: skip
-@settings(max_examples=50, deadline=None)
-def test_weighted_is_torchs(
-    weights: list[float], binary: bool, tmp_path_factory: pytest.TempPathFactory, **fields: Any
-) -> None:
+def check_weighted(weights: list[float], binary: bool, tmp_path_factory: pytest.TempPathFactory, **fields: Any) -> None:
     path = tmp_path_factory.mktemp("weights") / "weights"
     if binary:
         with path.open("wb") as file:
@@ -104,18 +86,41 @@ def test_a_million_weights_are_summed_as_torch_does(tmp_path: Path) -> None:
     assert_same_order(10**6, made, sampler="torch-weighted", epochs=1, weights_file=path, **fields)
 
 
-@given(
-    n=st.integers(1, 120), seed=SEEDS, generator=GENERATORS, words_before=st.integers(0, 700),
-    replacement=st.booleans(), num_samples=st.none() | st.integers(1, 300),
-)  # fmt: skip
-@settings(max_examples=60, deadline=None)
-@pytest.mark.filterwarnings("ignore:'set_vital'")
-def test_stateful_is_torchdatas(n: int, **fields: Any) -> None:
+def check_stateful(n: int, **fields: Any) -> None:
     def make(own: torch.Generator | None) -> Any:
         return torchdata_sampler.RandomSampler(range(n), fields["replacement"], fields["num_samples"], own)
 
     made = library(n, make, fields, StatefulDataLoader)
     assert_same_order(n, made, sampler="torch-stateful", epochs=4, num_workers=0, **fields)
+
+
+GENERATED: dict[str, Any] = {
+    "seed": st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(-3, 3), st.sampled_from([2**31, 2**32 - 1, 2**32])),
+    "generator": st.sampled_from(["default", "own", "shared"]),
+}
+SHUFFLED = {"n": st.integers(1, 120), "words_before": st.integers(0, 700), **GENERATED}
+DRAWN = {"replacement": st.booleans(), "num_samples": st.none() | st.integers(1, 300), **SHUFFLED}
+WEIGHTED = {
+    "weights": st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=80).filter(lambda w: sum(w) > 0),
+    "num_samples": st.none() | st.integers(2, 200),
+    "binary": st.booleans(),
+    **GENERATED,
+}
+# The same twice: some cases in every run, thousands when asked for (python -m pytest -m oracle).
+SOME, MANY = settings(max_examples=60, deadline=None), settings(max_examples=2000, deadline=None)
+LONG = example(n=624, seed=0, generator="own", words_before=1, replacement=False, num_samples=None)
+WHOLE_ONES = example(n=5, seed=-1, generator="shared", words_before=0, replacement=False, num_samples=10)
+QUIET = pytest.mark.filterwarnings("ignore:'set_vital'")
+
+test_random_is_torchs = LONG(WHOLE_ONES(SOME(given(**DRAWN)(check_random))))
+test_subset_is_torchs = SOME(given(**SHUFFLED)(check_subset))
+test_weighted_is_torchs = SOME(given(**WEIGHTED)(check_weighted))
+test_stateful_is_torchdatas = QUIET(LONG(WHOLE_ONES(SOME(given(**DRAWN)(check_stateful)))))
+
+test_random_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**DRAWN)(check_random)))
+test_subset_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**SHUFFLED)(check_subset)))
+test_weighted_is_torchs_in_many_cases = pytest.mark.oracle(MANY(given(**WEIGHTED)(check_weighted)))
+test_stateful_is_torchdatas_in_many_cases = QUIET(pytest.mark.oracle(MANY(given(**DRAWN)(check_stateful))))
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -172,9 +177,9 @@ def test_every_rank_reads_the_same() -> None:
 
 @pytest.mark.parametrize("stride", [1, 613])
 def test_a_tape_hands_out_the_same_words_from_any_place(stride: int) -> None:
-    words = TorchWords(5).take(700 * stride + 3)
+    words = TorchWords(5).take(300 * stride + 3)
     tape = Tape(5)
-    places = [*range(0, 700 * stride, stride)]  # more places than it keeps
+    places = [*range(0, 300 * stride, stride)]  # more places than it keeps
     for place in [*places, *places[::-3], 5, 0, 623, 624]:
         assert tape.at(place).take(3).tolist() == words[place : place + 3].tolist()
 
