@@ -106,11 +106,11 @@ class Loading:
         ]
         if self.sharing is Sharing.CONSERVING:
             drawn = float(class_bytes.sum()) * readers
-            return float(max(drawn / float(model.pfs.at(readers)), *written))
+            return float(max([drawn / float(model.pfs.at(readers)), *written]))
         fetched = [
             total * per_byte / storage.threads for total, storage in zip(class_bytes, model.classes, strict=True)
         ]
-        return float(max(*fetched, *written))
+        return float(max([0.0, *fetched, *written]))
 
 
 def readers_of(tally: Tally) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mlfs.errors import ConfigError
 from mlfs.plan.model import Floats, StorageClass
 from mlfs.plan.policies.contract import Policy, Reads, View
 from mlfs.sim.clock import Clock, Loading, Sharing
@@ -28,6 +29,11 @@ class Simulation:
         self.scenario = scenario
         self.model = scenario.model
         self.sizes: Floats = scenario.sizes_bytes()
+        if self.model.steps(len(self.sizes)) == 0:
+            step = self.model.global_batch
+            raise ConfigError(
+                f"{len(self.sizes)} samples make no step of {step}", "a smaller job.batch, or drop_last = false"
+            )
         self.order = Order(len(self.sizes), self.model, scenario.seed)
         self.readers = self.order.readers()
 
@@ -66,8 +72,8 @@ class _Tracks:
         self.loading = Loading(self.model, policy.traits, sharing)
         self.padded = np.append(simulation.sizes, 0.0)
         step_bytes = simulation.sizes.mean() * self.model.global_batch / self.model.nodes
-        window = int(self.model.staging.capacity_bytes / step_bytes)
-        self.clock = Clock(policy.traits.overlap, min(window, simulation.order.steps))
+        window = int(min(self.model.staging.capacity_bytes / max(step_bytes, 1e-9), simulation.order.steps))
+        self.clock = Clock(policy.traits.overlap, window)
         self.preload_s, self.preload_bytes = 0.0, 0.0
         routes = 1 + 2 * len(self.model.classes)
         self.bytes, self.seconds, self.counts = np.zeros(routes), np.zeros(routes), np.zeros(routes)

@@ -47,8 +47,9 @@ def test_reads_are_of_the_epoch_and_keep_within_the_cluster(name: str, rooms: tu
     try:
         run = policy.begin(seen)
     except Unfit:
-        assert name.startswith("lbann")
+        assert name.startswith("lbann") or name == "deepio_hybrid"
         assert seen.sizes_bytes.sum() > NODES * rooms[0]
+        assert name != "deepio_hybrid" or rooms[0] == 0
         return
     for epoch in range(EPOCHS):
         ids = order.epoch(epoch)

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from mlfs.errors import ConfigError, SourceError
+from mlfs.plan.policies.contract import Unfit
+from mlfs.plan.policies.registry import POLICIES
+from mlfs.sim.clock import Sharing
 from mlfs.sim.order import Order
+from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import load, parse, shipped_names
 
 TEXT = """
@@ -123,3 +127,35 @@ def test_every_epoch_deals_each_sample_once_and_evenly() -> None:
         for node in range(3):
             mine = order.epoch(1)[:, node]
             assert set(np.flatnonzero(readers[1] == node)) == set(mine[mine >= 0].tolist())
+
+
+ODD = {
+    "one node": ("nodes = 2", "nodes = 1"),
+    "more nodes than samples": ("nodes = 2", "nodes = 300"),
+    "no staging buffer": ('capacity = "1MB"', "capacity = 0"),
+    "nothing is kept": ('capacity = "10MB"', "capacity = 0"),
+    "less than a step": ("samples = 100", "samples = 3"),
+    "one epoch": ("epochs = 2", "epochs = 1"),
+    "empty samples": ('deviation = "20kB"', 'deviation = "2000kB"'),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_scenarios_run_under_every_policy(odd: str) -> None:
+    simulation = Simulation(parse(TEXT.replace(*ODD[odd]), "x"))
+    for sharing in Sharing:
+        bound = simulation.run(POLICIES["perfect"], sharing).seconds
+        for policy in POLICIES.values():
+            try:
+                result = simulation.run(policy, sharing)
+            except Unfit:
+                continue
+            assert result.seconds >= bound * 0.8, policy.name  # another deal of samples can be more even
+            if policy.traits.true_order:
+                assert bound <= result.seconds < 100, policy.name
+
+
+def test_a_data_set_smaller_than_a_step_that_is_dropped_is_refused() -> None:
+    text = TEXT.replace("samples = 100", "samples = 3") + "drop_last = true\n"
+    with pytest.raises(ConfigError, match="3 samples make no step of 16"):
+        Simulation(parse(text, "x"))

@@ -23,6 +23,7 @@ from mlfs.plan.policies.contract import (
     Preload,
     Reads,
     Traits,
+    Unfit,
     View,
     capacities,
     partition,
@@ -59,6 +60,11 @@ class Opportunistic(Ordered):
 
 class Hybrid(Ordered):
     """Two buffers: what is not in memory comes in rounds, in the background; reads see memory only."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        if not len(self.resident):
+            raise Unfit("there is no memory to shuffle in")
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
         """All from memory; the nodes draw the other samples from the PFS meanwhile, in equal parts."""
