@@ -183,7 +183,11 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     said, first_paths = answer.get("job"), answer.get("first_paths")
     job: dict[str, Any] = said if isinstance(said, dict) else {}
     lines = [f"registered job {job.get('name', '-')} at {mountpoint}; understood as:"]
-    lines += [f"  {name:<12} {_shown(value)}" for name, value in job.items() if value is not None and name != "name"]
+    shown = {
+        name: _shown(value) for name, value in job.items() if value is not None and name not in ("name", "version")
+    }
+    width = max([12, *map(len, shown)])
+    lines += [f"  {name:<{width}} {value}" for name, value in shown.items()]
     for rank, paths in (first_paths if isinstance(first_paths, dict) else {}).items():
         lines.append(f"rank {rank} is predicted to read first:")
         lines += [f"  {path}" for path in paths]

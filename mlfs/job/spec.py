@@ -28,6 +28,8 @@ VERSION: Final = 1
 # Each rank costs an entry in a few lists: a mistyped world size should not fill the memory.
 MAX_WORLD_SIZE: Final = 1_000_000
 MAX_EPOCHS: Final = 1_000_000
+# They are passed over one by one, some seconds a billion.
+MAX_WORDS: Final = 10**11
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
 
@@ -48,6 +50,7 @@ _DALI = _group("DALI")
 _TF = _group("tf.data and Keras")
 _FLAG = "true or false"
 _COUNT = "a whole number, 0 or more"
+_WORDS = f"a whole number, 0 to {MAX_WORDS}"
 _SEED = "a whole number of any size and sign"
 
 
@@ -201,14 +204,16 @@ class JobSpec(BaseModel):
     )
     words_before: int | None = Field(
         None,
-        description=f"{_COUNT}: words drawn from the generator before the first epoch, by the model for one",
+        description=f"{_WORDS}: words drawn from the generator before the first epoch, by the model for one",
         ge=0,
+        le=MAX_WORDS,
         json_schema_extra=_TORCH,
     )
     words_between: int | None = Field(
         None,
-        description=f"{_COUNT}: words that others draw from the generator in each epoch, such as 2 for another loader",
+        description=f"{_WORDS}: words that others draw from the generator in each epoch, such as 2 for another loader",
         ge=0,
+        le=MAX_WORDS,
         json_schema_extra=_TORCH,
     )
     trailing_permutation: bool | None = Field(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from mlfs.errors import JobError
 from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import words_of_randperm
@@ -35,7 +36,11 @@ _CHUNK: Final = 32  # randint is called for so many at a time
 
 
 class StatefulOrder:
-    """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch."""
+    """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch.
+
+    Raises:
+        JobError: too many samples for torch's 32-bit rule; words_between where it changes nothing.
+    """
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         check_length(n_samples)
@@ -48,6 +53,9 @@ class StatefulOrder:
         self._before = spec.words_before or 0
         self._base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
         seed = spec.seed
+        if spec.generator == "default" and self._between:
+            message = f'job field "words_between" is {self._between}, must be left out: it changes nothing for this job'
+            raise JobError(message, "the default generator only seeds, when the loader is made", "words_between")
         if spec.generator == "default":
             words = TorchWords(seed)
             words.skip(self._before)

@@ -196,6 +196,7 @@ def test_a_late_epoch_is_not_made_from_all_before_it() -> None:
     ("fields", "field"),
     [
         ({"sampler": "torch-random", "trailing_permutation": True}, "trailing_permutation"),
+        ({"sampler": "torch-stateful", "num_workers": 0, "words_between": 2}, "words_between"),
         ({"sampler": "torch-weighted", "weights_file": "/nowhere"}, "weights_file"),
         ({"sampler": "torch-weighted", "weights_file": "/nowhere", "replacement": False}, "replacement"),
         ({"sampler": "torch-weighted", "weights_file": "/nowhere", "num_samples": 1}, "num_samples"),
