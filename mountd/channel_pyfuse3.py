@@ -3,7 +3,7 @@
 In: requests from libfuse. Out: replies. Only this module imports the binding. A binding keeps one session per process.
 
 What costs here is not the handlers but the way to them, so `_tune_loop` replaces two things pyfuse3 takes from trio:
-its wait for the descriptor, which lingers a moment instead of entering the scheduler for each request, and its lock,
+its wait for the descriptor, which stays awake a moment (mountd.awake), and its lock,
 which lets the task that just served a request go on instead of handing over (measured: docs/benchmarks.md).
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import select
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace, TracebackType
@@ -23,6 +22,7 @@ import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext
 
 from mlfs.engine.pagecache import Buffer
+from mountd.awake import Awake
 from mountd.dirents import Direntries
 from mountd.handlers import Attributes, Handlers, Kind, Listed, kind_of
 from mountd.inodes import FIRST_VIRTUAL, entry_of
@@ -31,8 +31,6 @@ from mountd.readdir_token import put_records
 log = logging.getLogger("mlfs.channel")
 
 FROZEN_S = 365 * 86400.0
-REQUESTS_A_TURN = 64
-LINGER_S = 0.0003
 STATFS_S = 1.0
 WITH_ATTRIBUTES = 1 << 62  # in the handle of a directory: its listing makes the kernel know the files
 IDLE_TASKS = 16  # tasks that wait for requests are kept: making and ending one for each demand read is dear
@@ -65,33 +63,7 @@ class _TurnLock:
             trio.lowlevel.reschedule(self._waiting.popleft())
 
 
-class _Lingering:
-    """Waits for the FUSE descriptor; enters trio only when nothing comes for LINGER_S, or after REQUESTS_A_TURN.
-
-    A pass through trio's scheduler costs more than a request. Lingering blocks in the kernel, so it costs nothing, and
-    `interrupt`, called by workers that have finished something for the loop, ends it.
-    """
-
-    def __init__(self) -> None:
-        self._served = 0
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    async def __call__(self, fd: int) -> None:
-        self._served += 1
-        if self._served % REQUESTS_A_TURN:
-            ready = select.select((fd, self._wake), (), (), LINGER_S)[0]
-            if self._wake in ready:
-                os.eventfd_read(self._wake)
-            elif ready:
-                return
-        await trio.lowlevel.wait_readable(fd)
-
-    def interrupt(self) -> None:
-        """From any thread: something waits for the loop."""
-        os.eventfd_write(self._wake, 1)
-
-
-def _tune_loop(wait_readable: _Lingering) -> None:
+def _tune_loop(wait_readable: Awake) -> None:
     lowlevel = SimpleNamespace(**vars(trio.lowlevel))
     lowlevel.wait_readable = wait_readable
     tuned = SimpleNamespace(**vars(trio))
@@ -305,12 +277,12 @@ class Pyfuse3Channel:
 
     def __init__(self) -> None:
         self.operations: Operations | None = None
-        self._lingering = _Lingering()
-        self.interrupt = self._lingering.interrupt
+        self._awake = Awake()
+        self.interrupt = self._awake.interrupt
 
     def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
-        _tune_loop(self._lingering)
+        _tune_loop(self._awake)
         self.operations = Operations(handlers)
         pyfuse3.init(self.operations, mountpoint, {"default_permissions", *options})
 
