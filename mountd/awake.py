@@ -4,9 +4,12 @@ In: the FUSE descriptor, from pyfuse3's session tasks, and interrupts from worke
 loop. Out: the moment there is something to do. Replaces trio's wait_readable inside pyfuse3 (channel_pyfuse3).
 
 Three stages, each dearer to leave than the one before:
-1. After a request that was answered at once, and while requests come fast, the descriptor is polled without sleeping,
-   for at most AWAKE_S: to be woken from sleep costs 50 us and more, several times what a staged open takes.
+1. After a request that was answered at once, while requests come fast and where it pays (`Worth`), the descriptor is
+   polled without sleeping, for at most AWAKE_S: to be woken from sleep costs 50 us and more, several times what a
+   staged open takes.
 2. Then a moment in the kernel, LINGER_S, without entering trio's scheduler, which costs more than a request does.
+   While workers are busy and trio has nothing to run, up to BUSY_LINGER_S: a worker that is done interrupts, and the
+   loop goes on with the task that waited for it after one pass of the scheduler, where trio's own way takes three.
 3. Then trio's own wait, where everything else gets its turn; after REQUESTS_A_TURN requests in any case.
 
 A request that waits for a worker is followed by another task's wait: that never polls, so the worker has the
@@ -18,17 +21,60 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Callable
 
 import trio
 
 REQUESTS_A_TURN = 64
 LINGER_S = 0.0003
+BUSY_LINGER_S = 0.01
 AWAKE_S = 0.0002
+LONGEST_GAP_S = 0.02
+TRIAL_REQUESTS = 256
+KEPT_REQUESTS = 16 * TRIAL_REQUESTS
+GAIN = 1.15
 FAST_REQUESTS = 4  # so many in a row, none of which had to be waited for longer than AWAKE_S, before polling begins
 
 
+class Worth:
+    """Whether staying awake pays: tried without and with it in turn, and the better is kept for a while.
+
+    It does where waking up is dear and cores are free; where readers want the core that we keep busy it harms them.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._trial = 0  # 0: without, 1: with, 2: the better of them
+        self._means = [0.0, 0.0]
+        self._sum_s = self._last_s = 0.0
+        self._count = 0
+
+    def request(self, now_s: float) -> None:
+        """A request came."""
+        gap_s = now_s - self._last_s
+        self._last_s = now_s
+        if gap_s > LONGEST_GAP_S:
+            return  # nobody was asking
+        self._sum_s += gap_s
+        self._count += 1
+        if self._count == (TRIAL_REQUESTS if self._trial < 2 else KEPT_REQUESTS):
+            self._next()
+
+    def _next(self) -> None:
+        if self._trial < 2:
+            self._means[self._trial] = self._sum_s / self._count
+        self._trial = (self._trial + 1) % 3
+        self.on = (False, True, self._means[1] * GAIN < self._means[0])[self._trial]
+        self._sum_s, self._count = 0.0, 0
+
+
 class Awake:
-    """See the module. Called with the descriptor; returns when it is readable, or sometimes before.
+    """See the module. Called with the descriptor; returns when it is readable.
+
+    Attributes:
+        lingers: whether `interrupt` will be noticed without trio's help; workers look at it.
+        busy: whether workers are at something the loop waits for. collect: has those go on whose work is done; whether
+            there were any. Both are the runner's, set by the daemon.
 
     Args:
         awake_s: 0 never polls.
@@ -36,7 +82,11 @@ class Awake:
 
     def __init__(self, awake_s: float = AWAKE_S) -> None:
         self.awake_s = awake_s
+        self.lingers = False
+        self.busy: Callable[[], bool] = lambda: False
+        self.collect: Callable[[], bool] = lambda: False
         self._served = 0
+        self._worth = Worth()
         self._fast = 0
         self._task: trio.lowlevel.Task | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -48,37 +98,52 @@ class Awake:
         self._served += 1
         task = trio.lowlevel.current_task()
         at_once, self._task = task is self._task, task
-        if self._served % REQUESTS_A_TURN:
-            if fd != self._fd:
-                self._fd = fd
-                self._poll.register(fd, select.POLLIN)
-            began = time.perf_counter()
-            if (at_once and self._fast >= FAST_REQUESTS and self._polled(began)) or self._lingered():
-                self._fast = self._fast + 1 if time.perf_counter() - began < self.awake_s else 0
+        if fd != self._fd:
+            self._fd = fd
+            self._poll.register(fd, select.POLLIN)
+        while self._served % REQUESTS_A_TURN:
+            self.lingers = True
+            came = self._came(at_once)
+            self.lingers = False
+            if came:
                 return
-            self._fast = 0
+            at_once = False
+            if not self.collect():
+                break
+            await trio.lowlevel.checkpoint()  # those whose work is done go on now
         await trio.lowlevel.wait_readable(fd)
 
-    def _polled(self, began: float) -> bool:
-        """Whether a request came while we stayed awake."""
-        poll, clock, end = self._poll.poll, time.perf_counter, began + self.awake_s
+    def _came(self, at_once: bool) -> bool:
+        """Whether a request came while we stayed awake, or a moment later; not when a worker interrupted."""
+        began = time.perf_counter()
+        self._worth.request(began)
+        fast = at_once and self._worth.on and self._fast >= FAST_REQUESTS
+        ready = self._polled(began + self.awake_s) if fast else self._poll.poll(0)
+        if not ready:
+            limit_s = self._limit_s()
+            # Not poll(2), which counts whole milliseconds.
+            ready = [(fd, 0) for fd in select.select((self._fd, self._wake), (), (), limit_s)[0]] if limit_s > 0 else []
+        self._fast = self._fast + 1 if ready and time.perf_counter() - began < self.awake_s else 0
+        if not ready:
+            return False
+        if len(ready) == 1 and ready[0][0] != self._wake:
+            return True
+        os.eventfd_read(self._wake)
+        return False
+
+    def _polled(self, end: float) -> list[tuple[int, int]]:
+        poll, clock = self._poll.poll, time.perf_counter
         while True:
             ready = poll(0)
-            if ready:
-                return self._is_request(ready)
-            if clock() > end:
-                return False
+            if ready or clock() > end:
+                return ready
 
-    def _lingered(self) -> bool:
-        """Whether a request came within a moment."""
-        ready = select.select((self._fd, self._wake), (), (), LINGER_S)[0]  # poll(2) counts whole milliseconds
-        return bool(ready) and self._is_request([(fd, 0) for fd in ready])
-
-    def _is_request(self, ready: list[tuple[int, int]]) -> bool:
-        if ready[0][0] != self._wake and len(ready) == 1:
-            return True
-        os.eventfd_read(self._wake)  # something waits for the loop: let trio run
-        return False
+    def _limit_s(self) -> float:
+        """How long the loop may sleep here. While workers are busy longer: one of them will interrupt."""
+        if not self.busy():
+            return LINGER_S
+        now = trio.lowlevel.current_statistics()
+        return 0.0 if now.tasks_runnable else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
 
     def interrupt(self) -> None:
         """From any thread: something waits for the loop."""

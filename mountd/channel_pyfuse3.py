@@ -277,12 +277,11 @@ class Pyfuse3Channel:
 
     def __init__(self) -> None:
         self.operations: Operations | None = None
-        self._awake = Awake()
-        self.interrupt = self._awake.interrupt
+        self.awake = Awake()
 
     def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
-        _tune_loop(self._awake)
+        _tune_loop(self.awake)
         self.operations = Operations(handlers)
         pyfuse3.init(self.operations, mountpoint, {"default_permissions", *options})
 

@@ -173,7 +173,7 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             **calibrated_limits(config, self.tiers),
         )  # fmt: skip
-        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, notify=self.channel.interrupt)
+        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, wait=self.channel.awake)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
         mountpoint = os.fsencode(config.mountpoint)

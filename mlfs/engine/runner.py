@@ -8,6 +8,7 @@ that (a limiter, a context, a thread name each time). docs/decisions/threads.md 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -31,6 +32,17 @@ class Runner(Protocol):
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """From a worker: run `call` on the loop soon, without waiting."""
+
+
+class LoopWait(Protocol):
+    """A wait of the loop outside of trio (mountd.awake)."""
+
+    lingers: bool
+    busy: Callable[[], bool]
+    collect: Callable[[], bool]
+
+    def interrupt(self) -> None:
+        """From a worker: end the wait."""
 
 
 class _Job:
@@ -86,23 +98,25 @@ class ThreadRunner:
 
     Args:
         pools: threads by pool name; a pool that is not named has `default_threads`.
-        notify: called in the worker when a call is done, for a loop that lingers outside of trio's own wait.
+        wait: how the loop waits outside of trio, if it does.
     """
 
-    def __init__(
-        self, pools: Mapping[str, int], default_threads: int = 2, notify: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, pools: Mapping[str, int], default_threads: int = 2, wait: LoopWait | None = None) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._threads = dict(pools)
         self._pools: dict[str, _Pool] = {}
         self._default_threads = default_threads
-        self._notify = notify
+        self._wait = wait
+        self._unfinished = 0
+        if wait is not None:
+            wait.busy, wait.collect = lambda: self._unfinished > 0, self.collect
         self._finished: deque[tuple[_Pool, _Job]] = deque()
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         await trio.lowlevel.checkpoint_if_cancelled()
         job = _Job(call, args, trio.lowlevel.current_task())
+        self._unfinished += 1
         (self._pools.get(pool) or self._make(pool)).submit(job)
 
         def abandon(_: object) -> trio.lowlevel.Abort:
@@ -116,29 +130,37 @@ class ThreadRunner:
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
-        self._notify()
+        if self._wait is not None:
+            self._wait.interrupt()
         return trio.from_thread.run_sync(call, *args, trio_token=self._token)
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """See Runner."""
         self._token.run_sync_soon(call, *args)
-        self._notify()
+        if self._wait is not None:
+            self._wait.interrupt()
 
     def _make(self, name: str) -> _Pool:
         def finished(job: _Job) -> None:
             self._finished.append((pool, job))
-            try:
-                self._token.run_sync_soon(self._wake_waiters, idempotent=True)
-            except trio.RunFinishedError:
-                return  # the mount is gone
-            self._notify()
+            # In this order: a loop that stops lingering looks into `_finished` after it has said so.
+            if self._wait is not None and self._wait.lingers:
+                self._wait.interrupt()
+                return
+            with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
+                self._token.run_sync_soon(self.collect, idempotent=True)
 
         pool = self._pools[name] = _Pool(name, self._threads.get(name, self._default_threads), finished)
         return pool
 
-    def _wake_waiters(self) -> None:
+    def collect(self) -> bool:
+        """On the loop: those whose calls are done go on at its next pass. Whether there were any."""
+        found = False
         while self._finished:
             pool, job = self._finished.popleft()
             pool.settle()
+            self._unfinished -= 1
             if job.task is not None:
+                found = True
                 trio.lowlevel.reschedule(job.task)
+        return found

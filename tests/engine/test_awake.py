@@ -1,0 +1,71 @@
+"""The loop's wait for requests: whether staying awake pays, and that nobody who is done is left waiting."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+
+from mlfs.engine.runner import ThreadRunner
+from mountd import awake
+from mountd.awake import Awake, Worth
+
+
+@pytest.mark.parametrize(("without_s", "with_s", "pays"), [(100e-6, 50e-6, True), (50e-6, 100e-6, False)])
+def test_staying_awake_is_kept_where_it_pays(without_s: float, with_s: float, pays: bool) -> None:
+    worth, now, seen = Worth(), 5.0, []
+    for _ in range(2 * (2 * awake.TRIAL_REQUESTS + awake.KEPT_REQUESTS)):
+        seen.append(worth.on)
+        now += with_s if worth.on else without_s
+        worth.request(now)
+    kept = seen.count(True) > seen.count(False)
+    assert kept == pays
+    assert set(seen) == {True, False}  # both are tried, again and again
+
+
+def test_pauses_say_nothing() -> None:
+    worth, now = Worth(), 5.0
+    for _ in range(10 * awake.TRIAL_REQUESTS):
+        now += 1.0
+        worth.request(now)
+    assert not worth.on
+
+
+def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
+    """A reader of a pipe in place of the FUSE descriptor, beside callers of workers that post, call and return."""
+    requests, calls = 300, 200
+    reading, writing = os.pipe()
+    posted: list[int] = []
+
+    async def serve(wait: Awake) -> None:
+        for _ in range(requests):
+            await wait(reading)
+            assert os.read(reading, 1) == b"x"
+
+    async def main() -> None:
+        wait = Awake()
+        runner = ThreadRunner({}, wait=wait)
+
+        def work(number: int) -> int:
+            runner.post(posted.append, number)
+            return runner.on_loop(lambda: number + 1)
+
+        async def call(first: int) -> None:
+            for number in range(first, first + calls):
+                assert await runner.run("pool", work, number) == number + 1
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, wait)
+                for first in range(4):
+                    nursery.start_soon(call, first * calls)
+                await trio.to_thread.run_sync(lambda: [os.write(writing, b"x") for _ in range(requests - 1)])
+                while len(posted) < 4 * calls:
+                    await trio.sleep(0.01)
+                os.write(writing, b"x")  # the last one: until then the loop waits there
+
+    trio.run(main)
+    os.close(reading)
+    os.close(writing)
+    assert sorted(posted) == list(range(4 * calls))
