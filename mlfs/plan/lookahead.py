@@ -1,11 +1,11 @@
 """All reads to come: who reads which sample in which epoch, when next, and how far apart.
 
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: arrays by sample: readers
-by epoch, frequencies, the node that reads it most, first use, next uses, reuse distances. Called by placement, the
-policies, `mlfs plan` and the benchmark.
+by epoch, frequencies, first use, next uses, reuse distances. Called by whoever plans (mlfs.plan.owners takes the
+readers) and by the benchmark.
 
 Sizes: `Readers` holds one or two bytes a read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
-million samples and 1,024 nodes. What is made of it is made for `_CHUNK` samples at a time.
+million samples and 1,024 nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ids = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.unsignedinteger[Any]]
 
 NEVER = -1
-_CHUNK = 1 << 17
+_FEW = 64
 
 
 class Streams(Protocol):
@@ -63,14 +63,19 @@ class Readers:
         """Take the next epoch: (node, ids) for each rank, ids negative for what is not ours."""
         epoch, row = self.filled, self.by_epoch[self.filled]
         row.fill(self.nobody)
-        parts, read = [], 0
+        parts, again, read = [], [], 0
         for node, ids in streams:
             inside = ids[ids >= 0] if len(ids) and ids.min() < 0 else ids
-            row[inside] = node
+            repeated = np.flatnonzero(row[inside] != self.nobody)
+            again += [(epoch, int(sample), node) for sample in inside[repeated[:_FEW]]]
+            fresh = np.delete(inside, repeated) if len(repeated) else inside
+            row[fresh] = node
             read += len(inside)
             parts.append((node, inside))
-        if read > np.count_nonzero(row != self.nobody):  # some sample is read twice
+        if read - np.count_nonzero(row != self.nobody) > len(again):  # many, or within one rank's stream
             self.more = np.concatenate([self.more, self._repeated(epoch, parts)])
+        elif again:  # padding
+            self.more = np.concatenate([self.more, np.array(again, dtype=np.int64)])
         self.filled += 1
 
     def _repeated(self, epoch: int, parts: list[tuple[int, Ids]]) -> npt.NDArray[np.int64]:
@@ -90,56 +95,6 @@ class Readers:
             counts += row == node
         np.add.at(counts, self.more[self.more[:, 2] == node, 1], 1)
         return counts
-
-    def favourites(self) -> tuple[Nodes, npt.NDArray[np.uint16]]:
-        """The node that reads each sample most often, of equals the one that reads it first, and how often.
-
-        Shapes (n_samples,) each; `nobody` and 0 for a sample that is never read.
-        """
-        node = np.full(self.n_samples, self.nobody, dtype=self.by_epoch.dtype)
-        count = np.zeros(self.n_samples, dtype=np.uint16)
-        for start in range(0, self.n_samples, _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            node[chunk], count[chunk] = _most_frequent(self.by_epoch[: self.filled, chunk], self.nobody)
-        for sample in np.unique(self.more[:, 1]):
-            node[sample], count[sample] = self._favourite_of(int(sample))
-        return node, count
-
-    def _favourite_of(self, sample: int) -> tuple[int, int]:
-        reads = [(epoch, int(node)) for epoch, node in enumerate(self.by_epoch[: self.filled, sample])]
-        reads += [(int(epoch), int(node)) for epoch, _, node in self.more[self.more[:, 1] == sample]]
-        counts: dict[int, int] = {}
-        for _, node in sorted(reads, key=lambda read: read[0]):
-            if node != self.nobody:
-                counts[node] = counts.get(node, 0) + 1
-        return max(counts.items(), key=lambda item: item[1]) if counts else (self.nobody, 0)
-
-
-def _most_frequent(readers: Nodes, nobody: int) -> tuple[Nodes, npt.NDArray[np.uint16]]:
-    """For each column of (epochs, samples) its most frequent entry other than `nobody`, of equals the first, and count.
-
-    Sorts each sample's readers; a run's length is how often that node reads it.
-    """
-    epochs, samples = readers.shape
-    rows = np.ascontiguousarray(readers.T)
-    ordered = np.sort(rows, axis=1)
-    run = np.ones(samples, dtype=np.uint16)
-    best = (ordered[:, 0] != nobody).astype(np.uint16)
-    for epoch in range(1, epochs):
-        same = ordered[:, epoch] == ordered[:, epoch - 1]
-        run = np.where(same, run + 1, 1).astype(np.uint16)
-        best = np.maximum(best, np.where(ordered[:, epoch] != nobody, run, 0)).astype(np.uint16)
-    node = np.full(samples, nobody, dtype=readers.dtype)
-    open_rows = np.flatnonzero(best)
-    for epoch in range(epochs):  # the first reader, in time, whose count is the best
-        if not len(open_rows):
-            break
-        candidate = rows[open_rows, epoch]
-        is_best = (rows[open_rows] == candidate[:, None]).sum(axis=1) == best[open_rows]
-        is_best &= candidate != nobody
-        node[open_rows[is_best]] = candidate[is_best]
-        open_rows = open_rows[~is_best]
-    return node, best
 
 
 def read_epochs(

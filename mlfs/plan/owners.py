@@ -27,6 +27,7 @@ Flags = npt.NDArray[np.bool_]
 
 ROUNDS = 4
 GAP_TRIES = 8
+CHUNK = 1 << 17
 
 
 class Copies(NamedTuple):
@@ -44,12 +45,15 @@ class Placement(NamedTuple):
     copies: list[Copies]
 
 
-def place(sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: Floats) -> Placement:
+def place(
+    sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: Floats, copies_of: int | None = None
+) -> Placement:
     """Choose owners, classes and copies.
 
     Args:
         sizes_bytes: (F,). readers: (E, F), the dtype's largest value for nobody. nodes: N.
         capacities_bytes: (J,) of a node, fastest class first.
+        copies_of: the only node whose copies are wanted: a node needs to know no others. None for all of them.
 
     Returns:
         No class holds more than its capacity. What has no owner would not fit into what is left of any class. Where all
@@ -67,7 +71,7 @@ def place(sizes_bytes: Floats, readers: Readers, nodes: int, capacities_bytes: F
         _take(left[node], sizes_bytes[owned], storage[owned])
     owner[storage == PFS] = PFS
     _fill_gaps(sizes_bytes, owner, storage, left)
-    return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, nodes))
+    return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, copies_of))
 
 
 def _groups(owner: Nodes, nodes: int) -> list[Samples]:
@@ -112,8 +116,18 @@ def _favourite(
 
     PFS where none of its readers may.
     """
-    rows, start = later[:, rest], first[rest]
-    best, score = np.full(len(rest), PFS, dtype=np.int16), np.zeros(len(rest), dtype=np.uint16)
+    parts = [
+        _favourite_of_few(later[:, few], first[few], nodes, may)
+        for few in (rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK))
+    ]
+    return np.concatenate([best for best, _ in parts]), np.concatenate([most for _, most in parts])
+
+
+def _favourite_of_few(
+    rows: Readers, start: npt.NDArray[np.unsignedinteger[Any]], nodes: int, may: Flags
+) -> tuple[Nodes, Counts]:
+    """See above: of so few samples that all their readers may be copied."""
+    best, score = np.full(len(start), PFS, dtype=np.int16), np.zeros(len(start), dtype=np.uint16)
     # By candidate nodes where they are few, else by the epochs' own readers.
     candidates: Iterable[Any] = np.flatnonzero(may) if nodes <= len(rows) else rows
     for candidate in candidates:
@@ -155,14 +169,24 @@ def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> 
             orphans = np.delete(orphans, at)
 
 
-def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, nodes: int) -> list[Copies]:
+def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, copies_of: int | None) -> list[Copies]:
     """What each node copies into the room that owning leaves: what it reads most, twice at least."""
     none = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))
+    result = [none] * len(left)
     if (owner == PFS).any() or left.sum(axis=1).max(initial=0.0) < sizes.min(initial=np.inf):
-        return [none] * nodes
-    result = []
-    for node, read, counts in counts_by_node(readers, nodes):
+        return result
+    counted = counts_by_node(readers, len(left)) if copies_of is None else iter([_counts_of(readers, copies_of)])
+    for node, read, counts in counted:
         ids = read[owner[read] != node]
         storage = keep_most_read(sizes[ids], counts[owner[read] != node], left[node])
-        result.append(Copies(ids[storage != PFS], storage[storage != PFS]))
+        result[node] = Copies(ids[storage != PFS], storage[storage != PFS])
     return result
+
+
+def _counts_of(readers: Readers, node: int) -> tuple[int, Ids, npt.NDArray[np.int64]]:
+    """As `counts_by_node`, for one node."""
+    counts = np.zeros(readers.shape[1], dtype=np.uint16)
+    for row in readers:
+        counts += row == node
+    read = np.flatnonzero(counts)
+    return node, read.astype(np.int32), counts[read].astype(np.int64)

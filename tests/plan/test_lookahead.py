@@ -59,29 +59,17 @@ def test_next_and_first_uses_are_those_of_the_concatenated_stream(epochs: list[l
 
 @settings(deadline=None, max_examples=150)
 @given(cluster, st.sampled_from([[0, 1, 2], [0, 0, 1], [0, 0, 0]]))
-def test_frequencies_and_favourites_count_every_read(reads: list[list[list[int]]], node_of_rank: list[int]) -> None:
+def test_frequencies_count_every_read(reads: list[list[list[int]]], node_of_rank: list[int]) -> None:
     readers = readers_of(reads, node_of_rank)
     count: Counter[tuple[int, int]] = Counter()
-    first: dict[tuple[int, int], int] = {}
-    for epoch, ranks in enumerate(reads):
+    for ranks in reads:
         for rank, ids in enumerate(ranks):
             for sample in ids:
                 if sample >= 0:
                     count[sample, node_of_rank[rank]] += 1
-                    first.setdefault((sample, node_of_rank[rank]), epoch)
     nodes = range(max(node_of_rank) + 1)
     for node in nodes:
         assert readers.frequency_at(node).tolist() == [count[s, node] for s in range(N_SAMPLES)]
-    owner, times = readers.favourites()
-    for sample in range(N_SAMPLES):
-        best = max(count[sample, node] for node in nodes)
-        assert times[sample] == best
-        if not best:
-            assert owner[sample] == readers.nobody
-            continue
-        equals = [node for node in nodes if count[sample, node] == best]
-        assert owner[sample] in equals
-        assert first[sample, int(owner[sample])] == min(first[sample, node] for node in equals)
 
 
 def test_the_first_epoch_is_there_before_the_second_is_asked_for() -> None:
@@ -95,7 +83,8 @@ def test_the_first_epoch_is_there_before_the_second_is_asked_for() -> None:
     steps = read_epochs(Watched([[[0, 1], [2]], [[2, 0], [1]]]), [0, 1], 3)
     readers = next(steps)
     assert set(asked) == {0}
-    assert readers.favourites()[0].tolist() == [0, 0, 1]
+    assert readers.by_epoch[0].tolist() == [0, 0, 1]
+    assert readers.frequency_at(0).tolist() == [1, 1, 0]
     next(steps)
     assert readers.frequency_at(0).tolist() == [2, 1, 1]
 
@@ -104,6 +93,6 @@ def test_many_nodes_need_two_bytes_and_too_many_are_refused() -> None:
     readers = Readers(4, 300, 1)
     readers.add([(299, np.array([1, 2])), (0, np.array([3]))])
     assert readers.by_epoch.dtype == np.uint16
-    assert readers.favourites()[0].tolist() == [readers.nobody, 299, 299, 0]
+    assert readers.by_epoch[0].tolist() == [readers.nobody, 299, 299, 0]
     with pytest.raises(ValueError, match="65535"):
         Readers(4, 2**16, 1)

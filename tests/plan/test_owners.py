@@ -67,3 +67,18 @@ def test_many_nodes_that_each_read_little() -> None:
     assert (placed.owner >= 0).all()
     assert (np.bincount(placed.owner) == 10).all()
     assert ((readers == placed.owner).any(axis=0)).mean() > 0.9
+
+
+def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(1, 9, 300).astype(np.float64)
+    readers = np.stack([rng.permutation(300) % 5 for _ in range(12)]).astype(np.uint8)
+    room = np.array([200.0, 400.0])
+    whole = place(sizes, readers, 5, room)
+    for node in range(5):
+        alone = place(sizes, readers, 5, room, copies_of=node)
+        assert np.array_equal(alone.owner, whole.owner)
+        assert np.array_equal(alone.storage, whole.storage)
+        assert len(alone.copies[node].ids) > 0
+        assert np.array_equal(alone.copies[node].ids, whole.copies[node].ids)
+        assert np.array_equal(alone.copies[node].storage, whole.copies[node].storage)
