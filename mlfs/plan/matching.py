@@ -1,138 +1,69 @@
 """Which position of the predicted streams an observed open belongs to, and how far each rank is.
 
-Pure: no I/O, no clock. In: the local ranks' predicted streams (entry ids per epoch), then observed opens (entry, pid).
-Out: matched positions, expired positions, the agreement. Called by the engine's job on the loop.
+Pure: no I/O, no clock. In: the local ranks' predicted streams (entry ids per epoch), then observed opens (entry,
+process, its parent). Out: matched positions, positions given up, the agreement. Called by the engine's job on the loop.
 
 Linear position: an epoch's base (sum of the lengths of the epochs before) plus the index within the epoch.
-The bounds used (shared reference: "Who opens what when"): worker w of W reads batches w, w+W, ... in order, so within a
-process the next open is the next position, or the start of a batch at most `MOST_WORKERS` batches further.
+
+An open agrees when it is what its process is to open next: `mlfs.plan.lanes` says what that is, once the shape of the
+loader (batch, workers, slack) is known. The shape is learned from the opens themselves (`mlfs.plan.learning`); those
+opens are then counted anew. What process, rank and worker go together follows from where a process begins.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from enum import IntEnum
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from mlfs.plan.inverse import EpochIndex, Ids, Match
+from mlfs.plan.lanes import Cell, Lane, Place, Shape, lane_of
+from mlfs.plan.learning import Seen, learn
+from mlfs.plan.progress import Given, RankProgress
 
-Ids = npt.NDArray[np.int64]
+__all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
 
-MOST_WORKERS = 64
 RECENT_OPENS = 256
 FEWEST_OPENS = 48
 REMEMBERED_READERS = 4096
+REMEMBERED_OPENS = 2048
+REMEMBERED_EPOCHS = 512
+LANES_OF_A_PROCESS = 6
+FAR_STREAK = 6
+MOST_SKIPPED = 8
+LEAST_UNFIT = 2
+MOST_UNFIT = 512
+LEAST_LAG = 256
+BATCHES_OF_LAG = 16
+GUESSED_WORKERS = 64
 
 
-class Match(NamedTuple):
-    """A position of a stream: local rank index, linear position."""
+class Open(NamedTuple):
+    """An observed open, how it was counted, and the position it was matched to (-1: none).
 
+    `again`: its process had opened the entry before it once more, which was not counted.
+    """
+
+    entry: int
+    process: int
+    parent: int
+    cell: Cell
+    agrees: bool
     rank_index: int
     position: int
+    again: bool = False
 
 
-class Evidence(IntEnum):
-    """How well an open fits a position, best first. All but NONE count as agreement."""
+class _Reader:
+    """A process: the lanes it may be in, the likeliest first, and the last entry it opened."""
 
-    NEXT = 0  # the position after this reader's last
-    NEXT_BATCH = 1  # the start of a later batch of this reader's rank
-    FIRST_BATCH = 2  # a new reader at the start of a batch
-    NEAR = 3  # close to how far the rank has read: readers that are threads, sharing batches
-    NONE = 4  # within the lag, by chance for all we know
+    __slots__ = ("again", "lanes", "last_entry")
 
-
-class EpochIndex:
-    """Inverse of one epoch's streams: entry id -> (rank index, index in the stream).
-
-    Attributes:
-        base: linear position of the epoch's first sample.
-        length: samples per rank.
-        code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
-        more: further codes of entries read more than once in the epoch (padding, linked files).
-        ids: each local rank's stream, entry ids (-1: outside of the mount).
-        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not
-        over.
-    """
-
-    def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int) -> None:
-        self.epoch = epoch
-        self.base = base
-        self.length = len(streams[0]) if streams else 0
-        self.ids = [stream.astype(np.int32) for stream in streams]
-        self.looked = [bytearray(self.length) for _ in streams]
-        dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
-        self.code = np.full(n_entries, -1, dtype=dtype)
-        self.more: dict[int, list[int]] = {}
-        if not self.length:
-            return
-        flat = np.concatenate(streams)
-        codes = np.arange(len(flat), dtype=dtype)
-        inside = flat >= 0
-        flat, codes = flat[inside], codes[inside]
-        self.code[flat[::-1]] = codes[::-1]  # the first position wins: written last
-        repeated = self.code[flat] != codes
-        for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
-            self.more.setdefault(entry, []).append(code)
-
-    def contains(self, position: int) -> bool:
-        """Whether a linear position lies in this epoch."""
-        return self.base <= position < self.base + self.length
-
-    def outstanding(self) -> Ids:
-        """Entries whose use is counted ahead and not over, once for each use."""
-        parts = [
-            ids[np.frombuffer(looked, dtype=np.uint8) != 0] for ids, looked in zip(self.ids, self.looked, strict=True)
-        ]
-        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
-
-    def codes(self, entry: int) -> list[int]:
-        """All positions of an entry in this epoch, as rank_index * length + index."""
-        code = int(self.code.item(entry))
-        if code < 0:
-            return []
-        return [code, *self.more.get(entry, ())] if self.more else [code]
-
-
-class RankProgress:
-    """How far one rank's stream has been read.
-
-    Invariant: floor <= frontier; each position below floor is done; `done` holds the done positions at or above it.
-    """
-
-    __slots__ = ("agreed", "done", "floor", "frontier", "observed")
-
-    def __init__(self, start: int) -> None:
-        self.floor = start
-        self.frontier = start
-        self.done: set[int] = set()
-        self.agreed = 0
-        self.observed = 0
-
-    def take(self, position: int, lag: int, advance: bool = True) -> list[int]:
-        """Mark `position` as read; return the positions given up because they lie more than `lag` behind.
-
-        Without `advance` the frontier stays: a match by chance must not carry it away.
-        """
-        self.done.add(position)
-        if advance:
-            self.frontier = max(self.frontier, position + 1)
-        while self.floor in self.done:
-            self.done.discard(self.floor)
-            self.floor += 1
-        self.frontier = max(self.frontier, self.floor)
-        expired = []
-        while self.floor < self.frontier - lag:
-            if self.floor in self.done:
-                self.done.discard(self.floor)
-            else:
-                expired.append(self.floor)
-            self.floor += 1
-        return expired
-
-    def is_done(self, position: int) -> bool:
-        """Whether the position was read or given up."""
-        return position < self.floor or position in self.done
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.last_entry = -1
+        self.again = False
 
 
 class StreamMatcher:
@@ -140,112 +71,375 @@ class StreamMatcher:
 
     Args:
         n_ranks: local ranks.
-        batch_size: samples of a rank's batch.
+        batch_size: positions of a rank's batch, as far as known: where to look first.
         start: linear position each rank starts at.
         stream_length: samples per rank in the first epoch (scales the tolerances).
+        shape: what is known of the loader.
+        starts: linear position of each rank, in place of `start`.
+        single: whether a batch of 1 that workers share is credible (see `mlfs.plan.learning`).
+
+    Attributes:
+        epochs: the loaded epochs. The caller adds and removes.
+        history: the last opens; those of no consequence (repeated at once) left out.
     """
 
-    def __init__(self, n_ranks: int, batch_size: int, start: int, stream_length: int) -> None:
+    def __init__(
+        self,
+        n_ranks: int,
+        batch_size: int,
+        start: int,
+        stream_length: int,
+        shape: Shape | None = None,
+        starts: Iterable[int] | None = None,
+        single: bool = True,
+    ) -> None:
+        self.shape = shape or Shape()
         self.batch_size = batch_size
-        self.ranks = [RankProgress(start) for _ in range(n_ranks)]
-        self.lag = max(1, min(max(256, MOST_WORKERS * batch_size), stream_length))
-        self.near = min(2 * batch_size, max(1, stream_length // 16))
+        self.single = single
+        self.stream_length = stream_length
+        self.starts = list(starts) if starts is not None else [start] * n_ranks
+        self.ranks = [RankProgress(at) for at in self.starts]
+        self.skip = max(1, min(MOST_SKIPPED, stream_length // 16))
+        self.lag = self._lag()
         self.epochs: dict[int, EpochIndex] = {}
-        self.recent: deque[bool] = deque(maxlen=RECENT_OPENS)
-        self.recent_agreed = 0
+        self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
         self.observed = 0
         self.agreed = 0
-        self._readers: OrderedDict[int, tuple[int, Match]] = OrderedDict()
+        self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
+        self._readers: OrderedDict[int, _Reader] = OrderedDict()
         self._ranks_below: OrderedDict[int, frozenset[int]] = OrderedDict()
+        self._unfit = 0
+        self._unfit_at_most = LEAST_UNFIT
+
+    # -- agreement
+
+    def agreement_of_last(self, opens: int) -> float:
+        """Share of the last opens that were predicted; 0.0 before any."""
+        agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
+        return sum(agrees) / len(agrees) if agrees else 0.0
+
+    @property
+    def recent_opens(self) -> int:
+        """How many opens `agreement` is about."""
+        return min(RECENT_OPENS, len(self.history))
 
     @property
     def agreement(self) -> float | None:
         """Share of the last 256 opens that were predicted; None before any open."""
-        return self.recent_agreed / len(self.recent) if self.recent else None
+        return self.agreement_of_last(RECENT_OPENS) if self.history else None
 
     @property
     def drifting(self) -> bool:
         """Whether the prediction fails: under 50 % of the recent opens agreed."""
-        return len(self.recent) >= FEWEST_OPENS and 2 * self.recent_agreed < len(self.recent)
+        return self.recent_opens >= FEWEST_OPENS and self.agreement_of_last(RECENT_OPENS) < 0.5
 
-    def observe(self, entry: int, pid: int, parent: int = 0) -> tuple[Match | None, list[Match]]:
-        """Record an open. Returns the position it is matched to (None: not predicted) and the positions given up.
+    # -- opens
+
+    def observe(self, entry: int, process: int, parent: int = 0) -> tuple[Match | None, list[tuple[int, Given]]]:
+        """Record an open. Returns the position it is matched to (None: none), and what is given up: rank, positions.
 
         Args:
-            pid: who opened. parent: its parent process, 0 when unknown: the workers of a rank have one parent.
+            process: who opened; all threads of a process are one. parent: its parent process, 0 when unknown: the
+                workers of a rank have one parent.
 
         A sample opened again by its last reader is no new evidence: (None, []) and nothing is counted.
         """
-        last = self._readers.get(pid)
-        if last is not None and last[0] == entry:
-            return None, []
-        match, evidence = self._find(entry, last[1] if last else None, self._ranks_below.get(parent, frozenset()))
-        if match is None:
-            self._count(None, False)
-            return None, []
-        self._count(match.rank_index, evidence < Evidence.NONE)
-        self._remember(pid, entry, match)
-        if evidence == Evidence.NEXT and parent:
-            self._remember_family(parent, match.rank_index)
-        expired = self.ranks[match.rank_index].take(match.position, self.lag, evidence < Evidence.NONE)
-        return match, [Match(match.rank_index, position) for position in expired]
+        reader = self._readers.get(process)
+        if reader is None or not reader.lanes:
+            return self._observe_other(entry, process, parent, reader)
+        lane = reader.lanes[0]
+        if lane.next_entry != entry or lane.far or lane.first >= 0 or reader.again:
+            return self._observe_other(entry, process, parent, reader)
+        # What comes 10,000 times a second: the next of the lane.
+        reader.last_entry = entry
+        rank, position, cell = lane.rank_index, lane.next_position, lane.cell
+        lane.advance()
+        self.observed += 1
+        self.agreed += 1
+        cell.observed += 1
+        cell.agreed += 1
+        self.history.append(Open(entry, process, parent, cell, True, rank, position))
+        given = self.ranks[rank].take(position, self.lag)
+        return Match(rank, position), [(rank, given)] if given else []
 
-    def _find(self, entry: int, last: Match | None, family: frozenset[int]) -> tuple[Match | None, Evidence]:
-        """The position not yet read that the open fits best, and how well; None when none lies within the lag.
+    def fits(self, entry: int, process: int) -> bool:
+        """Whether the open would be predicted by what is loaded; nothing is recorded."""
+        reader = self._readers.get(process)
+        if reader is not None and (reader.last_entry == entry or any(x.next_entry == entry for x in reader.lanes)):
+            return True
+        places = self._places(entry)
+        if reader is not None and any(self._ahead(lane, place) >= 0 for lane in reader.lanes for place in places):
+            return True
+        return any(self._begins(place) for place in places)
 
-        `family` holds the ranks that processes of the same parent belong to: one for a rank's workers, several below a
-        launcher, which then says nothing.
-        """
-        best: Match | None = None
-        best_key = (Evidence.NONE + 1, False, 0, 0)
+    def _observe_other(
+        self, entry: int, process: int, parent: int, reader: _Reader | None
+    ) -> tuple[Match | None, list[tuple[int, Given]]]:
+        """An open that is not simply the next one of its process."""
+        places = self._places(entry)
+        if reader is None:
+            reader = self._readers[process] = _Reader()
+            if len(self._readers) > REMEMBERED_READERS:
+                self._readers.popitem(last=False)
+        else:
+            fits = self._in_lanes(reader, places)
+            if fits:
+                return self._follow(reader, fits, entry, process, parent)
+            if reader.last_entry == entry:
+                reader.again = True
+                return None, []
+            self._readers.move_to_end(process)
+        reader.last_entry = entry
+        return self._enter(reader, places, entry, process, parent)
+
+    def _in_lanes(self, reader: _Reader, places: list[Place]) -> list[tuple[int, Lane, Place]]:
+        """The lanes of the process that the open fits, and where: the nearest first."""
+        fits = [(self._ahead(lane, place), lane, place) for lane in reader.lanes for place in places]
+        return sorted((fit for fit in fits if fit[0] >= 0), key=lambda fit: fit[0])
+
+    def _ahead(self, lane: Lane, place: Place) -> int:
+        """How far ahead in the lane, or in its continuation in the next epoch, -1 when in neither."""
+        if place.epoch is lane.index:
+            return lane.distance(place, self.skip)
+        follows = place.epoch.epoch == lane.index.epoch + 1 and place.rank_index == lane.rank_index
+        if not follows or lane.continued or not self.shape.workers:
+            return -1
+        worker, turn = lane_of(self.shape, place.offset - place.epoch.begin)
+        if worker != lane.worker or not 0 <= turn < self.shape.slack:
+            return -1
+        return turn if lane.ended else self.stream_length + turn
+
+    def _follow(
+        self, reader: _Reader, fits: list[tuple[int, Lane, Place]], entry: int, process: int, parent: int
+    ) -> tuple[Match | None, list[tuple[int, Given]]]:
+        """The open fits lanes; the first is believed, and what it could be besides remembered."""
+        reader.last_entry = entry
+        others = [self._lane(place) for _, lane, place in fits[1:] if place.epoch is not lane.index]
+        _, lane, place = fits[0]
+        if place.epoch is lane.index:
+            lane.open(place)
+        else:  # a worker that lives on, or a process that reads by itself, in the next epoch
+            lane.first, lane.far, lane.continued = -1, False, True
+            lane = Lane(self.shape, place, self._cell(place))
+            reader.lanes.insert(0, lane)
+        reader.lanes[1:1] = others
+        lane.streak += 1
+        if lane.far and lane.streak < FAR_STREAK:
+            return self._record(entry, process, parent, place, False, advance=None)
+        if reader.lanes[0] is not lane:
+            reader.lanes.remove(lane)
+            reader.lanes.insert(0, lane)
+        del reader.lanes[LANES_OF_A_PROCESS:]
+        if lane.first >= 0:
+            self._confirm(lane, parent)
+        return self._record(entry, process, parent, place, True, advance=True)
+
+    def _confirm(self, lane: Lane, parent: int) -> None:
+        """The second open of a lane fits: it is the process's, and the process its rank's."""
+        self.ranks[lane.rank_index].take(lane.first, self.lag)
+        lane.first, lane.far = -1, False
+        if parent:
+            known = self._ranks_below.get(parent, frozenset())
+            if lane.rank_index not in known:
+                self._ranks_below[parent] = known | {lane.rank_index}
+                if len(self._ranks_below) > REMEMBERED_READERS:
+                    self._ranks_below.popitem(last=False)
+
+    def _enter(
+        self, reader: _Reader, places: list[Place], entry: int, process: int, parent: int
+    ) -> tuple[Match | None, list[tuple[int, Given]]]:
+        """The open fits no lane of its process: it may begin one."""
+        family = self._ranks_below.get(parent, frozenset())
         only_rank = next(iter(family)) if len(family) == 1 else -1
-        for index in self.epochs.values():
-            for code in index.codes(entry):
-                rank_index, offset = divmod(code, index.length)
-                position = index.base + offset
-                progress = self.ranks[rank_index]
-                distance = abs(position - progress.frontier)
-                if distance > self.lag or progress.is_done(position):
-                    continue
-                match = Match(rank_index, position)
-                # An epoch is read to its end before the next begins: of equal evidence the earlier epoch wins.
-                stranger = only_rank not in (-1, rank_index)
-                key = (self._evidence(match, offset, distance, last), stranger, index.epoch, distance)
-                if key < best_key:
-                    best, best_key = match, key
-        return best, Evidence(min(best_key[0], Evidence.NONE))
 
-    def _evidence(self, match: Match, offset: int, distance: int, last: Match | None) -> Evidence:
-        if last is not None and last.rank_index == match.rank_index:
-            step = match.position - last.position
-            if step == 1:
-                return Evidence.NEXT
-            if 0 < step <= self.lag and offset % self.batch_size == 0:
-                return Evidence.NEXT_BATCH
-        elif last is None and offset % self.batch_size == 0:
-            return Evidence.FIRST_BATCH
-        return Evidence.NEAR if distance <= self.near else Evidence.NONE
+        def order(place: Place) -> tuple[bool, bool, int, int]:
+            # An epoch is read to its end before the next begins: the earlier epoch wins.
+            distance = abs(place.position - self.ranks[place.rank_index].frontier)
+            done = self.ranks[place.rank_index].is_done(place.position)
+            return only_rank not in (-1, place.rank_index), done, place.epoch.epoch, distance
 
-    def _count(self, rank_index: int | None, agrees: bool) -> None:
-        if len(self.recent) == RECENT_OPENS:
-            self.recent_agreed -= self.recent[0]
-        self.recent.append(agrees)
-        self.recent_agreed += agrees
+        begins = sorted((place for place in places if self._begins(place)), key=order)
+        if begins:
+            entered = [self._lane(place) for place in begins[:4]]
+            reader.lanes = [*entered, *reader.lanes][:LANES_OF_A_PROCESS]
+            return self._record(entry, process, parent, begins[0], True, advance=self._near(begins[0]))
+        near = sorted((place for place in places if self._near(place)), key=order)
+        far = [place for place in places if place not in near and self._beyond(place)]
+        strays = [self._lane(place, far=place in far) for place in [*near[:2], *far[:2]]]
+        reader.lanes = [*reader.lanes[: LANES_OF_A_PROCESS - len(strays)], *strays]
+        self._unfit += 1
+        place = near[0] if near else None
+        result = self._record(entry, process, parent, place, False, advance=False if near else None)
+        if self._unfit >= self._unfit_at_most:
+            return result[0], [*result[1], *self.relearn()]
+        return result
+
+    def _lane(self, place: Place, far: bool = False) -> Lane:
+        lane = Lane(self.shape, place, self._cell(place))
+        lane.first, lane.far = place.position, far
+        return lane
+
+    def _record(
+        self, entry: int, process: int, parent: int, place: Place | None, agrees: bool, advance: bool | None
+    ) -> tuple[Match | None, list[tuple[int, Given]]]:
+        """Count the open; take the position, moving the rank's frontier if `advance`, not at all if None."""
+        cell = self._cell(place) if place else self._cell_of_nobody()
+        reader = self._readers[process]
+        again, reader.again = reader.again, False
         self.observed += 1
         self.agreed += agrees
-        if rank_index is not None:
-            self.ranks[rank_index].observed += 1
-            self.ranks[rank_index].agreed += agrees
+        cell.observed += 1
+        cell.agreed += agrees
+        if place is None or advance is None:
+            self.history.append(Open(entry, process, parent, cell, agrees, -1, -1, again))
+            return None, []
+        match = Match(place.rank_index, place.position)
+        self.history.append(Open(entry, process, parent, cell, agrees, *match, again))
+        given = self.ranks[match.rank_index].take(match.position, self.lag, advance)
+        return match, [(match.rank_index, given)] if given else []
 
-    def _remember_family(self, parent: int, rank_index: int) -> None:
-        known = self._ranks_below.get(parent, frozenset())
-        if rank_index not in known:
-            self._ranks_below[parent] = known | {rank_index}
-            if len(self._ranks_below) > REMEMBERED_READERS:
-                self._ranks_below.popitem(last=False)
+    # -- where an entry may be
 
-    def _remember(self, pid: int, entry: int, match: Match) -> None:
-        self._readers[pid] = (entry, match)
-        self._readers.move_to_end(pid)
-        if len(self._readers) > REMEMBERED_READERS:
-            self._readers.popitem(last=False)
+    def _places(self, entry: int) -> list[Place]:
+        """All places of the entry in the loaded epochs."""
+        places = []
+        for index in self.epochs.values():
+            for code in index.codes(entry):
+                places.append(Place(code // index.length, index, code % index.length))
+        return places
+
+    def _near(self, place: Place) -> bool:
+        """Whether the place is unread and about where its rank is."""
+        progress = self.ranks[place.rank_index]
+        return abs(place.position - progress.frontier) <= self.lag and not progress.is_done(place.position)
+
+    def _beyond(self, place: Place) -> bool:
+        """Whether the place lies further ahead than the rank can be, unless it was left to itself for a while."""
+        return place.position > self.ranks[place.rank_index].frontier + self.lag
+
+    def _begins(self, place: Place) -> bool:
+        """Whether a process may begin at the place: unread, and the start of a lane of this epoch or the next."""
+        progress = self.ranks[place.rank_index]
+        position, x = place.position, place.offset - place.epoch.begin
+        # Done is no obstacle while the epoch is read: an open that could be two ranks' may have been taken for this one.
+        if x < 0 or place.epoch.base + place.epoch.length <= progress.floor:
+            return False
+        if not self.shape.workers:
+            return (
+                not progress.is_done(position)
+                and x % self.shape.batch == 0
+                and position < progress.floor + self.shape.slack
+            )
+        _, turn = lane_of(self.shape, x)
+        return turn < self.shape.slack and place.epoch.base <= progress.frontier + place.epoch.length
+
+    # -- counts
+
+    def _cell(self, place: Place) -> Cell:
+        return self._cell_for(place.epoch.epoch, place.rank_index)
+
+    def _cell_of_nobody(self) -> Cell:
+        frontier = max((progress.frontier for progress in self.ranks), default=0)
+        epoch = next((index.epoch for index in self.epochs.values() if index.contains(frontier)), 0)
+        return self._cell_for(epoch, -1)
+
+    def _cell_for(self, epoch: int, rank_index: int) -> Cell:
+        cell = self.cells.get((epoch, rank_index))
+        if cell is None:
+            cell = self.cells[epoch, rank_index] = Cell(epoch, rank_index)
+            if len(self.cells) > REMEMBERED_EPOCHS * (1 + len(self.ranks)):
+                self.cells.popitem(last=False)
+        return cell
+
+    # -- the loader's shape
+
+    def _lag(self) -> int:
+        guessed = GUESSED_WORKERS * self.batch_size
+        known = BATCHES_OF_LAG * self.shape.workers * self.shape.batch + self.shape.slack
+        return max(1, min(max(LEAST_LAG, guessed, known), self.stream_length))
+
+    def relearn(self) -> list[tuple[int, Given]]:
+        """Learn the loader's shape from the last opens, and count them anew. Returns positions that are over by that.
+
+        Without a better shape it is tried again after twice as many opens that don't fit.
+        """
+        self._unfit = 0
+        self._unfit_at_most = min(MOST_UNFIT, 2 * self._unfit_at_most)
+        for seen in (self._seen_by_count(), self._seen_by_match()):
+            shape = learn(seen, self.stream_length, self.batch_size, self.single)
+            over = self._take_over(shape) if shape not in (None, self.shape) else []
+            if over:
+                return over
+        return []
+
+    def _seen_by_match(self) -> list[Seen]:
+        """The last opens where they were matched."""
+        return [
+            Seen(o.process, o.rank_index, o.cell.epoch, o.position - self._begin_of(o.cell.epoch))
+            for o in self.history
+            if o.position >= 0
+        ]
+
+    def _seen_by_count(self) -> list[Seen]:
+        """The last opens, if they are all that ever were: an entry is read once an epoch, so its count is its epoch."""
+        if len(self.history) == REMEMBERED_OPENS:
+            return []
+        epochs = [self.epochs[epoch] for epoch in sorted(self.epochs)]
+        counts: Counter[int] = Counter()
+        seen = []
+        for o in self.history:
+            index = epochs[counts[o.entry]] if counts[o.entry] < len(epochs) else None
+            counts[o.entry] += 1
+            codes = index.codes(o.entry) if index else []
+            if index and codes:
+                rank, offset = divmod(codes[0], index.length)
+                seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
+        return seen
+
+    def _begin_of(self, epoch: int) -> int:
+        index = self.epochs.get(epoch)
+        return index.base + index.begin if index else 0
+
+    def _take_over(self, shape: Shape | None) -> list[tuple[int, Given]]:
+        """Replay the last opens with another shape; take its state if it fits more of them."""
+        starts = list(self.starts)
+        if len(self.history) == REMEMBERED_OPENS:  # else all that ever was
+            starts = [progress.floor for progress in self.ranks]
+            for seen in self.history:
+                if seen.position >= 0:
+                    starts[seen.rank_index] = min(starts[seen.rank_index], seen.position)
+        fresh = StreamMatcher(0, self.batch_size, 0, self.stream_length, shape, starts, self.single)
+        fresh.epochs, fresh._unfit_at_most = self.epochs, 1 << 62
+        over: list[tuple[int, Given]] = []
+        for seen in self.history:
+            reader = fresh._readers.get(seen.process)
+            entries = [reader.last_entry, seen.entry] if seen.again and reader else [seen.entry]
+            for entry in entries:
+                match, given = fresh.observe(entry, seen.process, seen.parent)
+                over += given
+                if match is not None:
+                    over.append((match.rank_index, (match.position, match.position + 1)))
+        if fresh.agreed <= sum(seen.agrees for seen in self.history):
+            return []
+        self._count_anew(fresh)
+        self.shape, self.ranks, self.lag = shape, fresh.ranks, fresh.lag
+        self._readers, self._ranks_below = fresh._readers, fresh._ranks_below
+        self._unfit_at_most = LEAST_UNFIT
+        return over
+
+    def _count_anew(self, fresh: StreamMatcher) -> None:
+        """Replace how the last opens were counted by how `fresh` counted them."""
+        for seen in self.history:
+            for count in (seen.cell, self):
+                count.observed -= 1
+                count.agreed -= seen.agrees
+        self.history.clear()
+        for seen in fresh.history:
+            cell = self._cell_for(seen.cell.epoch, seen.cell.rank_index)
+            for count in (cell, self):
+                count.observed += 1
+                count.agreed += seen.agrees
+            self.history.append(seen._replace(cell=cell))
+        for reader in fresh._readers.values():
+            for lane in reader.lanes:
+                lane.cell = self._cell_for(lane.index.epoch, lane.rank_index)
