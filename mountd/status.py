@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import mlfs
+from mlfs.engine.agreement import by_epoch, of_rank, whole
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun, JobState
@@ -32,6 +33,9 @@ INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
     " tells it for sure; mount with --infer off to forbid guessing)"
 )
+
+
+SHOWN_EPOCHS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,9 @@ def messages(engine: Engine) -> list[str]:
         if job.inferred:
             said.append(INFERRED)
         if job.state == JobState.DRIFTING:
-            recent = job.matcher.recent
             percent = 100 * (job.matcher.agreement or 0.0)
-            said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=len(recent)))
+            opens = job.matcher.recent_opens
+            said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=opens))
     if engine.changed_files:
         said.append(f"{engine.changed_files} files changed at the source since the scan; readers got the new content")
     return said
@@ -107,10 +111,35 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "agreement_recent": round(matcher.agreement or 0.0, 6),
         "observed_opens": matcher.observed,
         "reading_s": round(engine.prefetcher.rates.reading_s(job.spec.name), 3),
+        "agreement_by_epoch": agreement_by_epoch(job),
+        "loader": loader_status(job),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
         "spec": job.spec.understood(),
+    }
+
+
+def agreement_by_epoch(job: JobRun) -> Json:
+    """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only."""
+    return {
+        str(epoch): {
+            "agreement": round(whole(shares).share, 6),
+            "observed_opens": whole(shares).opens,
+            "ranks": {str(rank): round(share.share, 6) for rank, share in sorted(shares.items()) if rank >= 0},
+        }
+        for epoch, shares in sorted(by_epoch(job).items())[-SHOWN_EPOCHS:]
+    }
+
+
+def loader_status(job: JobRun) -> Json:
+    """How the processes of a rank share its stream, as learned from what they opened."""
+    shape = job.matcher.shape
+    per_sample = job.streams.files_per_sample
+    return {
+        "readers": shape.workers or None,
+        "batch_size": shape.batch // per_sample if shape.workers != 1 and shape.batch % per_sample == 0 else None,
+        "early": shape.slack - 1,
     }
 
 
@@ -130,7 +159,8 @@ def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
         "position": offset,
         "samples_per_epoch": length // job.streams.files_per_sample,
         "steps_per_epoch": -(-length // batch),
-        "agreement": round(progress.agreed / progress.observed, 6) if progress.observed else 0.0,
+        "agreement": round(of_rank(job, index), 6),
+        "reads_here": index not in job.elsewhere,
         "ahead": {
             "samples": samples,
             "bytes": staged_bytes,
@@ -254,13 +284,23 @@ class _EngineCollector(Collector):
             used.add_metric([str(tier["name"])], float(str(tier["used_bytes"])))
         yield used
         agreement = GaugeMetricFamily("mlfs_agreement", "Share of opens that were predicted", labels=["job"])
+        by_rank = GaugeMetricFamily(
+            "mlfs_epoch_agreement",
+            "Share of opens that were predicted, in a rank's latest epoch",
+            labels=["job", "rank"],
+        )
         epoch = GaugeMetricFamily("mlfs_epoch", "Epoch of a rank", labels=["job", "rank"])
         for job in self.engine.jobs.values():
             if job.matcher.observed:
                 agreement.add_metric([job.spec.name], job.matcher.agreed / job.matcher.observed)
             for rank, progress in zip(job.spec.ranks, job.matcher.ranks, strict=True):
                 epoch.add_metric([job.spec.name, str(rank)], job.epoch_of(progress.frontier))
+            latest = {rank: share.share for _, of in sorted(by_epoch(job).items()) for rank, share in of.items()}
+            for rank, share in sorted(latest.items()):
+                if rank >= 0:
+                    by_rank.add_metric([job.spec.name, str(rank)], share)
         yield agreement
+        yield by_rank
         yield epoch
         yield GaugeMetricFamily("mlfs_rss_bytes", "Resident memory of the daemon", value=rss_bytes())
 

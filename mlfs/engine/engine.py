@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import trio
 
+from mlfs.engine.agreement import epoch_line
 from mlfs.engine.demand import Demand
 from mlfs.engine.fetch import ClassTier, Fetcher
-from mlfs.engine.job import JobRun
+from mlfs.engine.job import JobRun, Outcome
 from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
@@ -37,13 +38,14 @@ FIND_CHUNK = 4096
 MOST_READERS = 4096
 
 
-def parent_of(pid: int) -> int:
-    """The parent of a process of this machine, 0 when there is none of that number."""
+def kin_of(pid: int) -> tuple[int, int]:
+    """The process of a thread of this machine, and its parent; (pid, 0) when there is none of that number."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rsplit(b")", 1)[1].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+        with open(f"/proc/{pid}/status", "rb") as status:
+            fields = dict(line.split(b":", 1) for line in status.read().splitlines() if b":" in line)
+        return int(fields[b"Tgid"]), int(fields[b"PPid"])
+    except (OSError, KeyError, ValueError):
+        return pid, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ class Engine:
         runner: Runner,
         limits: Limits,
         clock: Callable[[], float],
-        parent_of: Callable[[int], int] = parent_of,
+        kin_of: Callable[[int], tuple[int, int]] = kin_of,
     ) -> None:
-        self.parent_of = parent_of
+        self.kin_of = kin_of
         self.manifest = manifest
         self.source = source
         self.tiers = list(tiers)
@@ -113,7 +115,7 @@ class Engine:
         )
         self.prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
         self.demand = self._make_demand()
-        self._parents: OrderedDict[int, int] = OrderedDict()
+        self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._digesting = 0
         self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
@@ -178,29 +180,28 @@ class Engine:
         for job in self.jobs.values():
             if not job.member[entry]:
                 continue
-            _, epoch_before = job.current_epochs()
-            over, restarted = job.observe(entry, pid, self._parent(pid))
-            if restarted:
-                self._restart(job)
-                continue
-            if demanded_bytes:
-                job.count_pfs(job.epoch_of(over[0].position) if over else epoch_before, demanded_bytes)
-            for match in over:
-                self._uses_over([job.use_over(match)])
-            if over and job.current_epochs()[1] != epoch_before:
-                self.counters.begin_epoch()
-                self._log_epoch(job, epoch_before)
+            self._came(job, job.observe(entry, *self._kin(pid)), demanded_bytes)
         for watcher in self.watchers:
-            watcher(entry, pid, self._parent(pid))
+            watcher(entry, pid, self._kin(pid)[1])
 
-    def _parent(self, pid: int) -> int:
-        """The parent of a reader, 0 when it is gone or of another PID namespace. Looked up once a reader."""
-        parent = self._parents.get(pid)
-        if parent is None:
-            parent = self._parents[pid] = self.parent_of(pid)
-            if len(self._parents) > MOST_READERS:
-                self._parents.popitem(last=False)
-        return parent
+    def _came(self, job: JobRun, outcome: Outcome, demanded_bytes: int = 0) -> None:
+        """Act on what an open of a job's sample came to."""
+        if demanded_bytes:
+            position = outcome.match.position if outcome.match else max(p.frontier for p in job.matcher.ranks)
+            job.count_pfs(job.epoch_of(position), demanded_bytes)
+        if outcome.restarted:
+            self._restart(job)
+        elif outcome.over:
+            self._uses_over(outcome.over)
+
+    def _kin(self, pid: int) -> tuple[int, int]:
+        """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""
+        kin = self._known_kin.get(pid)
+        if kin is None:
+            kin = self._known_kin[pid] = self.kin_of(pid)
+            if len(self._known_kin) > MOST_READERS:
+                self._known_kin.popitem(last=False)
+        return kin
 
     def _uses_over(self, entries: Iterable[int]) -> None:
         """Uses that were counted ahead came, or were given up; -1 stands for one that had not been counted."""
@@ -283,17 +284,14 @@ class Engine:
                 log.warning("job %s: %s", job.spec.name, job.state)
                 if not job.predicting:
                     self._uses_over(job.release_ahead())
+            self._uses_over(job.find_elsewhere())
+            for _ in job.epochs_begun():
+                self.counters.begin_epoch()
+            for epoch in job.epochs_ended():
+                log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
             if job.missing_epochs():
                 self._epochs_wanted.set()
         self._set_linger()
-
-    def _log_epoch(self, job: JobRun, epoch: int) -> None:
-        agreement = job.matcher.agreement
-        log.info(
-            "job %s: epoch %d ended, agreement %s, %d bytes from the PFS",
-            job.spec.name, epoch, "-" if agreement is None else f"{agreement:.3f}", job.pfs_bytes_by_epoch.get(epoch,
-            0),
-        )  # fmt: skip
 
     async def _run_epochs(self) -> None:
         """Compute the orders of the epochs to come before they are needed."""
@@ -306,6 +304,8 @@ class Engine:
                     index = await self.runner.run("orders", job.load_epoch, epoch)
                     job.loading.discard(epoch)
                     self._uses_over(job.add_epoch(index))
+                    for outcome in job.release_held():
+                        self._came(job, outcome)
                     self.prefetcher.kick()
 
     # -- copies in tiers

@@ -6,20 +6,31 @@ part of the status. Loop only, but for `load_epoch`, which is pure computing and
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.engine.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.matching import EpochIndex, Match, StreamMatcher
+from mlfs.plan.inverse import EpochIndex, Match
+from mlfs.plan.lanes import Shape
+from mlfs.plan.matching import StreamMatcher
+from mlfs.plan.progress import Given
 
 RECOVERED = 0.75
 RATE_SECONDS = 2.0
 SHADOW_OPENS = 32
 LOST_OPENS = 8
 SHADOW_AGREEMENT = 0.8
+LOADED_AHEAD = 2048
+MOST_EPOCHS_AHEAD = 32
+MOST_HELD = 4096
+SMALL_TREE = 1 << 16
 
 
 class JobState(StrEnum):
@@ -31,8 +42,31 @@ class JobState(StrEnum):
     FINISHED = "finished"
 
 
+class Outcome(NamedTuple):
+    """What an open came to.
+
+    Attributes:
+        match: the position it was matched to, None when to none.
+        over: entries whose use is over now, or was given up.
+        restarted: it fits the job's first epoch, and not what the job was at: another run of the script, or a script
+            that reads the first epoch's order again.
+    """
+
+    match: Match | None
+    over: list[int]
+    restarted: bool = False
+
+
+HELD = Outcome(None, [])
+
+
 class JobRun:
     """One job.
+
+    Attributes:
+        known: what was found out while it ran, in plain words, the last one last.
+        elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
+        held: opens that wait for the order of an epoch that is being computed.
 
     Invariants: frontier <= cursor for each rank; an epoch's `looked` byte of a position is 1 exactly while its use is
     counted in the table's pending uses.
@@ -41,20 +75,24 @@ class JobRun:
     def __init__(self, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64]) -> None:
         self.spec = spec
         self.streams = streams
+        self.timeline = Timeline(spec, streams)
         self.n_entries = len(sizes)
         self._sizes = sizes
         self.member = bytearray(self.n_entries)
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
-        self.bases = [0]
         self.predicting = True
         self.finished = False
         self.inferred = False
+        self.known: list[str] = []
         self.pfs_bytes_by_epoch: dict[int, int] = {}
         self.matcher = self._matcher_at_start()
         self.shadow: StreamMatcher | None = None
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
+        self.held: deque[tuple[int, int, int]] = deque()
+        self.elsewhere: set[int] = set()
+        self._begun = self._ended = spec.start_epoch
         self._last_reads: dict[int, int] = {}
         self.stream_bytes = 0
         self.rates: dict[int, float] = {}
@@ -64,15 +102,13 @@ class JobRun:
     # -- positions
 
     @property
-    def start(self) -> int:
-        """Linear position at which every rank begins."""
-        step = min(self.spec.start_step * self.streams.batch_files, self.streams.length(self.spec.start_epoch))
-        return self.base(self.spec.start_epoch) + step
-
-    @property
     def end(self) -> int:
         """Linear position after the last epoch."""
-        return self.base(self.spec.epochs)
+        return self.timeline.end
+
+    def base(self, epoch: int) -> int:
+        """Linear position of an epoch's first sample."""
+        return self.timeline.base(epoch)
 
     def _last_read(self, rank_index: int) -> int:
         """Linear position after the last sample of this mount that a rank reads; `end` while that is not known."""
@@ -83,21 +119,10 @@ class JobRun:
             known = self._last_reads[rank_index] = last.base + (int(inside[-1]) + 1 if len(inside) else 0)
         return self.end if known is None else known
 
-    def base(self, epoch: int) -> int:
-        """Linear position of an epoch's first sample."""
-        while len(self.bases) <= epoch:
-            self.bases.append(self.bases[-1] + self.streams.length(len(self.bases) - 1))
-        return self.bases[epoch]
-
     def epoch_of(self, position: int) -> int:
         """The epoch a linear position lies in; the last one for the end."""
         index = self.index_at(position)
-        if index is not None:
-            return index.epoch
-        epoch = 0
-        while epoch + 1 < self.spec.epochs and self.base(epoch + 1) <= position:
-            epoch += 1
-        return epoch
+        return index.epoch if index is not None else self.timeline.epoch_of(position)
 
     def index_at(self, position: int) -> EpochIndex | None:
         """The loaded epoch that a linear position lies in."""
@@ -115,23 +140,48 @@ class JobRun:
         index.looked[match.rank_index][offset] = 0
         return int(index.ids[match.rank_index][offset])
 
+    def uses_given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
+        """The uses in ranges of positions are over: the entries of those that had been counted ahead."""
+        entries: list[int] = []
+        for rank, (low, high) in given:
+            for index in self.matcher.epochs.values():
+                first, last = max(low, index.base) - index.base, min(high, index.base + index.length) - index.base
+                if first < last:
+                    looked = np.frombuffer(index.looked[rank], dtype=np.uint8)[first:last]
+                    places = np.flatnonzero(looked)
+                    looked[places] = 0
+                    entries += index.ids[rank][first:last][places].tolist()
+        return entries
+
     # -- epochs in memory
+
+    def _frontiers(self) -> list[int]:
+        """Of the ranks that read here."""
+        return [p.frontier for i, p in enumerate(self.matcher.ranks) if i not in self.elsewhere]
 
     def current_epochs(self) -> tuple[int, int]:
         """Epochs of the slowest and of the fastest rank."""
-        frontiers = [progress.frontier for progress in self.matcher.ranks]
+        frontiers = self._frontiers()
         return self.epoch_of(min(frontiers)), self.epoch_of(max(frontiers))
+
+    def _wanted_epochs(self) -> range:
+        """From the one before the slowest rank's to the one after the fastest's, and further where epochs are short."""
+        low, high = self.current_epochs()
+        stop = high + 2
+        if self.n_entries <= SMALL_TREE:
+            enough = self.base(high) + LOADED_AHEAD
+            while stop < min(self.spec.epochs, high + MOST_EPOCHS_AHEAD) and self.base(stop) < enough:
+                stop += 1
+        return range(max(self.spec.start_epoch, low - 1), min(stop, self.spec.epochs))
 
     def missing_epochs(self) -> list[int]:
         """Epochs that should be loaded and are neither loaded nor being loaded."""
-        low, high = self.current_epochs()
-        wanted = range(max(self.spec.start_epoch, low - 1), min(high + 2, self.spec.epochs))
-        return [e for e in wanted if e not in self.matcher.epochs and e not in self.loading]
+        return [e for e in self._wanted_epochs() if e not in self.matcher.epochs and e not in self.loading]
 
     def load_epoch(self, epoch: int) -> EpochIndex:
         """Compute an epoch's order and its inverse (a worker thread's work)."""
         streams = [self.streams.epoch_ids(epoch, rank) for rank in self.spec.ranks]
-        return EpochIndex(epoch, self.base(epoch), streams, self.n_entries)
+        return EpochIndex(epoch, self.base(epoch), streams, self.n_entries, self.timeline.begin(epoch))
 
     def add_epoch(self, index: EpochIndex) -> list[int]:
         """Take a loaded epoch into use, and let go of those that all ranks have left.
@@ -145,23 +195,64 @@ class JobRun:
         left = [e for e in self.matcher.epochs if e < low - 1 and e != self.spec.start_epoch]
         return [entry for epoch in left for entry in self.matcher.epochs.pop(epoch).outstanding().tolist()]
 
+    def epochs_begun(self) -> range:
+        """Epochs that the fastest rank has come to since this was last asked."""
+        begun = range(self._begun + 1, self.current_epochs()[1] + 1)
+        self._begun = max(self._begun, begun.stop - 1)
+        return begun
+
+    def epochs_ended(self) -> range:
+        """Epochs that all ranks have left since this was last asked."""
+        ended = range(self._ended, self.spec.epochs if self.finished else self.current_epochs()[0])
+        self._ended = max(self._ended, ended.stop)
+        return ended
+
     # -- observed opens
 
-    def observe(self, entry: int, pid: int, parent: int) -> tuple[list[Match], bool]:
+    def observe(self, entry: int, process: int, parent: int) -> Outcome:
         """Record an open of one of the job's samples.
 
-        Returns the positions whose use is over now (the matched one first, then those given up), and whether the job
-        turned out to have been started again from its beginning: then everything counted ahead must be released first.
+        If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
         """
-        match, expired = self.matcher.observe(entry, pid, parent)
-        if self._shadow_leads(entry, pid, parent, match):
-            return [], True
+        waits = self.held or (self.loading and self._may_be_of_a_coming_epoch(entry, process))
+        if waits and len(self.held) < MOST_HELD:
+            self.held.append((entry, process, parent))
+            return HELD
+        return self._observe(entry, process, parent)
+
+    def _may_be_of_a_coming_epoch(self, entry: int, process: int) -> bool:
+        """Whether a rank is so near the end of what is loaded that the open may lie behind it."""
+        loaded = self.base(max(self.matcher.epochs, default=self.spec.start_epoch - 1) + 1)
+        near = max(self._frontiers()) + self.matcher.lag + 1 >= loaded and loaded < self.end
+        return near and not self.matcher.fits(entry, process)
+
+    def release_held(self) -> list[Outcome]:
+        """An epoch was loaded: match the opens that waited for it."""
+        held, self.held = self.held, deque()
+        return [self.observe(*opened) for opened in held]
+
+    def _observe(self, entry: int, process: int, parent: int) -> Outcome:
+        before = self.matcher.agreed
+        match, given = self.matcher.observe(entry, process, parent)
+        unfit = self.matcher.agreed <= before
+        if (unfit or self.shadow is not None) and self._shadow_leads(entry, process, parent, match):
+            return Outcome(None, [], True)
+        over = self.uses_given_up(given) if given else []
         if match is None:
-            return [], False
-        self.finished = all(p.frontier >= self._last_read(r) for r, p in enumerate(self.matcher.ranks))
+            return Outcome(None, over)
         rank = match.rank_index
-        self.cursors[rank] = max(self.cursors[rank], self.matcher.ranks[rank].frontier)
-        return [match, *expired], False
+        frontier = self.matcher.ranks[rank].frontier
+        if frontier >= self._last_read(rank):
+            self._look_at_the_end()
+        self.cursors[rank] = max(self.cursors[rank], frontier)
+        self.elsewhere.discard(rank)
+        used = self.use_over(match)
+        return Outcome(match, [used, *over] if used >= 0 else over)
+
+    def _look_at_the_end(self) -> None:
+        self.finished = all(
+            p.frontier >= self._last_read(r) for r, p in enumerate(self.matcher.ranks) if r not in self.elsewhere
+        )
 
     def restart(self) -> None:
         """Continue from where the second run of the script is."""
@@ -170,6 +261,23 @@ class JobRun:
             self.matcher, self.shadow = self.shadow, None
             self.cursors = [progress.frontier for progress in self.matcher.ranks]
             self.predicting, self.finished = True, False
+            self._begun = self._ended = self.spec.start_epoch
+
+    def find_elsewhere(self) -> list[int]:
+        """Ranks that nobody reads here, where nobody said which do; returns entries no longer wanted for them."""
+        if "ranks" in getattr(self.spec, "model_fields_set", ("ranks",)) or len(self.matcher.ranks) == 1:
+            return []
+        start = self.timeline.start
+        if max(self._frontiers()) - start <= self.matcher.lag:
+            return []
+        silent = {i for i, p in enumerate(self.matcher.ranks) if p.frontier == start} - self.elsewhere
+        if not silent:
+            return []
+        self.elsewhere |= silent
+        entries = self.uses_given_up((rank, (start, self.cursors[rank])) for rank in silent)
+        for rank in silent:
+            self.cursors[rank] = start
+        return entries
 
     def judge(self) -> bool:
         """Update `predicting` from the agreement; True when it has just changed."""
@@ -218,29 +326,30 @@ class JobRun:
 
     def _matcher_at_start(self) -> StreamMatcher:
         length = self.streams.length(self.spec.start_epoch)
-        return StreamMatcher(len(self.spec.ranks), self.streams.batch_files, self.start, length)
+        workers, batch = getattr(self.spec, "num_workers", None), self.streams.batch_files
+        shape = Shape(batch, workers) if workers and workers > 1 else None
+        # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
+        single = batch == 1 or not getattr(self.spec, "sampler", "").startswith("torch")
+        return StreamMatcher(len(self.spec.ranks), batch, self.timeline.start, length, shape, single=single)
 
-    def _shadow_leads(self, entry: int, pid: int, parent: int, match: Match | None) -> bool:
+    def _shadow_leads(self, entry: int, process: int, parent: int, match: Match | None) -> bool:
         """Whether opens that don't fit fit a second run of the script from the job's start.
 
         The shadow knows the first epoch only: it must not learn to follow the run that is under way.
         """
         if self.shadow is None:
             first = self.matcher.epochs.get(self.spec.start_epoch)
-            lost = match is None or self._agreement_of_last(LOST_OPENS) == 0.0
+            lost = match is None or self.matcher.agreement_of_last(LOST_OPENS) == 0.0
             if first is None or not (lost and self.matcher.observed):
                 return False
             self.shadow = self._matcher_at_start()
+            self.shadow.shape, self.shadow.lag = self.matcher.shape, self.matcher.lag
             self.shadow.epochs = {first.epoch: first}
-        self.shadow.observe(entry, pid, parent)
-        if len(self.shadow.recent) < SHADOW_OPENS:
+        self.shadow.observe(entry, process, parent)
+        if self.shadow.observed < SHADOW_OPENS:
             return False
         agreement = self.shadow.agreement or 0.0
-        if agreement >= SHADOW_AGREEMENT and agreement > self._agreement_of_last(SHADOW_OPENS):
+        if agreement >= SHADOW_AGREEMENT and agreement > self.matcher.agreement_of_last(SHADOW_OPENS):
             return True
         self.shadow = None
         return False
-
-    def _agreement_of_last(self, opens: int) -> float:
-        last = list(self.matcher.recent)[-opens:]
-        return sum(last) / len(last) if last else 0.0

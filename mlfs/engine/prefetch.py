@@ -183,8 +183,8 @@ class Prefetcher:
             frontiers = [progress.frontier for progress in job.matcher.ranks]
             limit = max(1, job.streams.length(job.spec.start_epoch))
             open_ends = [
-                cursor if self._can_look(job, cursor) else frontier + limit
-                for frontier, cursor in zip(frontiers, job.cursors, strict=True)
+                cursor if rank not in job.elsewhere and self._can_look(job, cursor) else frontier + limit
+                for rank, (frontier, cursor) in enumerate(zip(frontiers, job.cursors, strict=True))
             ]
             rank = next_rank(frontiers, open_ends, limit)
             if rank < 0:

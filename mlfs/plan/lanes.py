@@ -78,8 +78,8 @@ class Lane:
     """
 
     __slots__ = (
-        "ahead", "batch", "cell", "continued", "far", "first", "ids", "index", "left", "next_entry", "next_position", "offset",
-        "rank_index", "shape", "streak", "turn", "worker",
+        "ahead", "batch", "cell", "continued", "far", "first", "ids", "index", "left", "next_entry", "next_position",
+        "offset", "rank_index", "shape", "streak", "turn", "worker",
     )  # fmt: skip
 
     def __init__(self, shape: Shape, place: Place, cell: Cell) -> None:

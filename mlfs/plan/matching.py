@@ -183,7 +183,9 @@ class StreamMatcher:
                 self._readers.popitem(last=False)
         else:
             fits = self._in_lanes(reader, places)
-            if fits:
+            # The last entry once more is the next one only where nothing else can be.
+            sure = fits and fits[0][0] == 0 and fits[0][1] is reader.lanes[0]
+            if fits and (sure or reader.last_entry != entry):
                 return self._follow(reader, fits, entry, process, parent)
             if reader.last_entry == entry:
                 reader.again = True
@@ -214,8 +216,8 @@ class StreamMatcher:
     ) -> tuple[Match | None, list[tuple[int, Given]]]:
         """The open fits lanes; the first is believed, and what it could be besides remembered."""
         reader.last_entry = entry
-        others = [self._lane(place) for _, lane, place in fits[1:] if place.epoch is not lane.index]
-        _, lane, place = fits[0]
+        ahead, lane, place = fits[0]
+        others = [self._lane(place) for _, lane, place in fits[1:] if place.epoch is not lane.index] if ahead else []
         if place.epoch is lane.index:
             lane.open(place)
         else:  # a worker that lives on, or a process that reads by itself, in the next epoch
@@ -321,7 +323,7 @@ class StreamMatcher:
         """Whether a process may begin at the place: unread, and the start of a lane of this epoch or the next."""
         progress = self.ranks[place.rank_index]
         position, x = place.position, place.offset - place.epoch.begin
-        # Done is no obstacle while the epoch is read: an open that could be two ranks' may have been taken for this one.
+        # Done is no obstacle while the epoch is read: an open that may be two ranks' may have been taken for this one.
         if x < 0 or place.epoch.base + place.epoch.length <= progress.floor:
             return False
         if not self.shape.workers:
@@ -367,7 +369,7 @@ class StreamMatcher:
         self._unfit_at_most = min(MOST_UNFIT, 2 * self._unfit_at_most)
         for seen in (self._seen_by_count(), self._seen_by_match()):
             shape = learn(seen, self.stream_length, self.batch_size, self.single)
-            over = self._take_over(shape) if shape not in (None, self.shape) else []
+            over = self._take_over(shape) if shape is not None and shape != self.shape else []
             if over:
                 return over
         return []
@@ -400,7 +402,7 @@ class StreamMatcher:
         index = self.epochs.get(epoch)
         return index.base + index.begin if index else 0
 
-    def _take_over(self, shape: Shape | None) -> list[tuple[int, Given]]:
+    def _take_over(self, shape: Shape) -> list[tuple[int, Given]]:
         """Replay the last opens with another shape; take its state if it fits more of them."""
         starts = list(self.starts)
         if len(self.history) == REMEMBERED_OPENS:  # else all that ever was

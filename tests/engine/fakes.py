@@ -80,9 +80,9 @@ class InlineRunner:
         call(*args)
 
 
-def family(pid: int) -> int:
-    """Readers of one rank have one parent: tests number them 100 * anything + rank."""
-    return 1_000_000 + pid % 100
+def kin(pid: int) -> tuple[int, int]:
+    """Each reader is a process. Those of one rank have one parent: tests number them 100 * anything + rank."""
+    return pid, 1_000_000 + pid % 100
 
 
 class GivenStreams:
@@ -197,7 +197,7 @@ async def running(
         pages, runner = FakePages(), InlineRunner(seconds)
         limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
         tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
-        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, family)
+        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, kin)
         mount = Mount(engine, pages, source, runner)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:

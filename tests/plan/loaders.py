@@ -1,7 +1,7 @@
 """Simulated loaders: who opens which position when, within the bounds that torch's DataLoader keeps, and beyond.
 
-In: sizes, a random generator. Out: opens as (rank, process, position in the epoch). torch/utils/data/dataloader.py: batch
-b goes to worker b mod W and is handed out after batch b - P*W came back; batches come back in order.
+In: sizes, a random generator. Out: opens as (process, entry). torch/utils/data/dataloader.py: batch b goes to worker b
+mod W and is handed out after batch b - P*W came back; batches come back in order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Loader:
         numbers: list[list[int]] = [[] for _ in pids]
         while back < len(batches):
             while issued < len(batches) and issued < back + self.prefetch * self.workers:
-                worker = issued % self.workers if self.in_order else min(range(self.workers), key=lambda w: len(queues[w]))
+                worker = (
+                    issued % self.workers if self.in_order else min(range(self.workers), key=lambda w: len(queues[w]))
+                )
                 queues[worker].append(list(batches[issued]))
                 numbers[worker].append(issued)
                 left.append(len(batches[issued]))
@@ -89,6 +91,7 @@ def run_job(
     parents: bool = True,
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Feed all epochs of all ranks, each at its own pace; streams[epoch][rank]. Returns (entry, position)."""
+
     def rank_opens(rank: int) -> Iterator[tuple[int, int]]:
         for number, of_rank in enumerate(streams):
             yield from loaders[rank].epoch(number, of_rank[rank], rng)
