@@ -24,6 +24,7 @@ from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
+from mlfs.errors import MlfsError
 from mlfs.job import JobSpec
 from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
@@ -300,13 +301,21 @@ class Engine:
             self._epochs_wanted = trio.Event()
             for job in list(self.jobs.values()):
                 for epoch in job.missing_epochs():
-                    job.loading.add(epoch)
-                    index = await self.runner.run("orders", job.load_epoch, epoch)
-                    job.loading.discard(epoch)
-                    self._uses_over(job.add_epoch(index))
-                    for outcome in job.release_held():
-                        self._came(job, outcome)
-                    self.prefetcher.kick()
+                    await self._load_epoch(job, epoch)
+
+    async def _load_epoch(self, job: JobRun, epoch: int) -> None:
+        """Compute an epoch's order and match the opens that waited for it."""
+        job.loading.add(epoch)
+        try:
+            self._uses_over(job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch)))
+        except (MlfsError, OSError) as error:  # an order file that is gone
+            job.unknown.add(epoch)
+            log.warning("job %s: the order of epoch %d is not known: %s", job.spec.name, epoch, error)
+        finally:
+            job.loading.discard(epoch)
+        for outcome in job.release_held():
+            self._came(job, outcome)
+        self.prefetcher.kick()
 
     # -- copies in tiers
 

@@ -65,6 +65,7 @@ class JobRun:
 
     Attributes:
         known: what was found out while it ran, in plain words, the last one last.
+        loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
 
@@ -90,6 +91,7 @@ class JobRun:
         self.shadow: StreamMatcher | None = None
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
+        self.unknown: set[int] = set()
         self.held: deque[tuple[int, int, int]] = deque()
         self.elsewhere: set[int] = set()
         self._begun = self._ended = spec.start_epoch
@@ -176,7 +178,8 @@ class JobRun:
 
     def missing_epochs(self) -> list[int]:
         """Epochs that should be loaded and are neither loaded nor being loaded."""
-        return [e for e in self._wanted_epochs() if e not in self.matcher.epochs and e not in self.loading]
+        there = self.matcher.epochs.keys() | self.loading | self.unknown
+        return [epoch for epoch in self._wanted_epochs() if epoch not in there]
 
     def load_epoch(self, epoch: int) -> EpochIndex:
         """Compute an epoch's order and its inverse (a worker thread's work)."""
