@@ -2,7 +2,8 @@
 
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
-registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`.
+registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`,
+`record` is for `mlfs record`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import json
 import logging
 import os
 
+import trio
+
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import JobRun
+from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.words import nearest
@@ -28,7 +32,7 @@ log = logging.getLogger("mlfs.control")
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
-OPS = ("register", "unregister", "drain", "resume")
+OPS = ("register", "unregister", "drain", "resume", "record")
 
 
 class Control:
@@ -39,9 +43,17 @@ class Control:
     ) -> None:
         self.engine = engine
         self.inference = inference
+        self.recorders = Recorders(engine)
         self.about = about
         self.outside = outside
         self.answer: Json = {"ok": True}
+
+    async def run(self) -> None:
+        """What goes on beside the requests, for as long as the mount lives."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.recorders.run)
+            if self.inference is not None:
+                nursery.start_soon(self.inference.run)
 
     # -- the tree
 
@@ -131,6 +143,8 @@ class Control:
             return await self._register(parse_job(fields))
         if op == "unregister":
             return self._unregister(fields)
+        if op == "record":
+            return self._record(fields)
         if op in ("drain", "resume"):
             self.engine.stop_prefetching(op == "drain")
             return {}
@@ -168,6 +182,21 @@ class Control:
             "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
             "first_paths": first,
         }
+
+    def _record(self, fields: dict[str, object]) -> Json:
+        fifo = fields.get("fifo")
+        if not isinstance(fifo, str):
+            raise JobError('"fifo" is missing', "mlfs record MOUNT OUT does this", "fifo")
+        if fields.get("end"):
+            self.recorders.end(fifo)
+            return {}
+        try:
+            self.recorders.start(fifo)
+        except OSError as error:
+            raise JobError(
+                f"{fifo!r} cannot be written to: {error.strerror}", "is it a FIFO of yours?", "fifo"
+            ) from None
+        return {}
 
     def _unregister(self, fields: dict[str, object]) -> Json:
         name = fields.get("name")

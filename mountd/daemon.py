@@ -141,20 +141,20 @@ class _Service:
     async def run(self) -> int:
         """Mount, serve, unmount."""
         engine = self._make_engine()
-        inference = self._make_inference(engine)
+        control = self._make_control(engine)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
-            self._mount(engine, inference)
-            await self._serve(engine, inference)
+            self._mount(engine, control)
+            await self._serve(engine, control)
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
 
-    async def _serve(self, engine: Engine, inference: Inference) -> None:
+    async def _serve(self, engine: Engine, control: Control) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
-                nursery.start_soon(inference.run)
+                nursery.start_soon(control.run)
                 nursery.start_soon(self.acquainter.run)
                 nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
@@ -182,18 +182,19 @@ class _Service:
         engine.directories_to_list = self.acquainter.waiting
         return engine
 
-    def _make_inference(self, engine: Engine) -> Inference:
+    def _make_control(self, engine: Engine) -> Control:
         source = os.fsencode(self.config.source)
-        return Inference(
+        inference = Inference(
             engine,
             lambda spec: samples(spec, self.manifest, source, self.outside),
             lambda spec: build_streams(spec, self.manifest, source, self.outside),
             self.config.infer,
         )
-
-    def _mount(self, engine: Engine, inference: Inference) -> None:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        virtual = VirtualFiles(Control(engine, about, self.outside, inference), os.getuid(), os.getgid())
+        return Control(engine, about, self.outside, inference)
+
+    def _mount(self, engine: Engine, control: Control) -> None:
+        virtual = VirtualFiles(control, os.getuid(), os.getgid())
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")

@@ -40,6 +40,8 @@ mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
 _HEAVY = {
     "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
     "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
+    "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
+    "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),
     "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
     "plan": ("mlfs.cli.plan", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
     "simulate": ("mlfs.cli.simulate", "compare policies on a simulated cluster"),

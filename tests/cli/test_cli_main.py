@@ -21,7 +21,9 @@ def mlfs(*argv: str | bytes, **more: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-@pytest.mark.parametrize("command", ["mount", "register", "order", "unregister", "status", "unmount", "cache"])
+@pytest.mark.parametrize(
+    "command", ["mount", "register", "order", "unregister", "status", "unmount", "cache", "record", "replay"]
+)
 def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([command, "--help"])

@@ -1,0 +1,124 @@
+"""`mlfs record MOUNT OUT`: keep what is opened on a mount, until Ctrl-C or the mount's end.
+
+In: parsed arguments. Out: a file of one JSON array a line, [seconds, pid, parent, path], that appears under its name
+when it is whole. Called by `mlfs.cli.main`; `mlfs.cli.replay` reads it. The daemon writes to a FIFO that only this user
+may open; when this command ends in whatever way, the daemon notices and stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, BinaryIO
+
+from mlfs.cli import client
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+
+_EPILOG = """\
+examples:
+  mlfs record /data/imagenet run1.opens        then run the script; Ctrl-C when an epoch is done
+  mlfs replay run1.opens /data/imagenet        have the next run's files fetched in that order
+"""
+_PROGRESS_EVERY_S = 2.0
+_CHUNK_BYTES = 1 << 16
+_LAST_WORDS_S = 10.0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `record`."""
+    parser = subparsers.add_parser(
+        "record",
+        help="keep what is opened on a mount, for mlfs replay",
+        description="Write down who opens what and when, until Ctrl-C or until the mount ends.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("out", metavar="OUT", help="the file to write; it appears when the recording ends")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record; the exit code is 0 when a file was written, also after Ctrl-C."""
+    mountpoint = client.require_mount(args.mount)
+    directory = os.path.dirname(os.path.abspath(args.out))
+    if os.path.isdir(args.out):
+        raise ConfigError(f"{args.out} is a directory", "give the name of a file")
+    try:
+        fd, name = tempfile.mkstemp(prefix=os.path.basename(args.out) + ".", suffix=".part", dir=directory)
+    except OSError as error:
+        raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
+    with _Stop() as stop, tempfile.TemporaryDirectory(prefix="mlfs-record-") as private:
+        try:
+            with open(fd, "wb") as file:
+                opens = _record(mountpoint, os.path.join(private, "opens"), file, stop)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, args.out)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+    print(f"{args.out}: {opens:,} opens")
+    return ExitCode.OK
+
+
+class _Stop:
+    """Ctrl-C and SIGTERM end the recording, whenever they come; nothing is raised in the middle of a line."""
+
+    def __init__(self) -> None:
+        self.read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self.read_end)
+        os.close(self._write_end)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_end, b".")
+
+
+def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
+    """Copy whole lines until the end; returns how many."""
+    os.mkfifo(fifo, 0o600)
+    fd = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    opens, pending, told = 0, b"", time.monotonic()
+    try:
+        client.send(mountpoint, {"op": "record", "fifo": fifo})
+        print(f"mlfs: recording {mountpoint}; end it with Ctrl-C", file=sys.stderr, flush=True)
+        ending = False
+        while True:
+            watched = [fd] if ending else [fd, stop.read_end]
+            ready, _, _ = select.select(watched, [], [], _LAST_WORDS_S if ending else None)
+            if stop.read_end in ready:
+                ending = True
+                with contextlib.suppress(MlfsError):  # the mount is gone: there is no more to come
+                    client.send(mountpoint, {"op": "record", "fifo": fifo, "end": True}, _LAST_WORDS_S)
+                continue
+            chunk = os.read(fd, _CHUNK_BYTES) if ready else b""
+            if not chunk:
+                return opens
+            *lines, pending = (pending + chunk).split(b"\n")
+            out.writelines(line + b"\n" for line in lines)
+            opens += len(lines)
+            if sys.stderr.isatty() and time.monotonic() - told >= _PROGRESS_EVERY_S:
+                told = time.monotonic()
+                print(f"\r{opens:,} opens", end="", file=sys.stderr, flush=True)
+    finally:
+        os.close(fd)

@@ -1,0 +1,136 @@
+"""`mlfs replay RECORD [MOUNT]`: make an explicit order from recorded opens, and register it.
+
+In: a file of `mlfs record`. Out: a directory of order files, one a stream and epoch, that appears when it is whole; a
+job of the sampler "explicit". Called by `mlfs.cli.main`. How streams and epochs are told apart: `mlfs.infer.replay`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from mlfs.cli import client
+from mlfs.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from mlfs.infer.replay import Opened, Streams
+
+_EPILOG = """\
+examples:
+  mlfs replay run1.opens /data/imagenet              register what was recorded, for the next run
+  mlfs replay run1.opens /data/imagenet --epochs 90  the loader reads each epoch in the order of the first
+  mlfs replay run1.opens                             only write the order files, and say how to register them
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `replay`."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="have files fetched in a recorded order",
+        description="Turn a recording into order files, and register them: for loaders whose order nobody can compute.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("record", metavar="RECORD", help="a file written by mlfs record")
+    parser.add_argument("mount", metavar="MOUNT", nargs="?", help="register it there (default: only write the files)")
+    text = "where the order files go; they must stay while the job runs (default: RECORD.orders)"
+    parser.add_argument("--orders", metavar="DIR", help=text)
+    parser.add_argument("--name", default="replay", metavar="NAME", help="the job's name (default: replay)")
+    text = "epochs of the run: those after the last recorded one are taken to repeat it (default: those recorded)"
+    parser.add_argument("--epochs", metavar="N", type=int, help=text)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the files and register them; raises what is in the way."""
+    from mlfs.infer.replay import epochs_of
+
+    mountpoint = client.require_mount(args.mount) if args.mount else None
+    epochs = epochs_of(read_record(args.record))
+    if not epochs:
+        raise ConfigError(f"{args.record} holds no opens", "record while the script runs: mlfs record MOUNT OUT")
+    wanted = args.epochs if args.epochs is not None else len(epochs)
+    if wanted < 1:
+        raise ConfigError(f"--epochs {wanted} must be 1 or more", "leave it out for those recorded")
+    directory = os.path.abspath(args.orders or args.record + ".orders")
+    write_orders(directory, epochs, wanted)
+    job: dict[str, Any] = {
+        "name": args.name,
+        "sampler": "explicit",
+        "layout": "sorted",
+        "order_file": os.path.join(directory, "{epoch}-{rank}"),
+        "epochs": wanted,
+        "world_size": len(epochs[0]),
+    }
+    opens = sum(map(len, epochs[0]))
+    print(f"{directory}: {len(epochs)} epochs recorded, {len(epochs[0])} streams, {opens:,} reads in the first epoch")
+    if mountpoint is None:
+        print(f"to register it: echo '{json.dumps(job)}' > MOUNT/.mlfs/control")
+        return ExitCode.OK
+    client.send(mountpoint, {"op": "register"} | job)
+    print(f"registered {args.name} on {mountpoint}")
+    return ExitCode.OK
+
+
+def read_record(path: str) -> list[Opened]:
+    """The opens of a record in the order of time."""
+    from mlfs.infer.replay import Opened
+
+    opens = []
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    said = json.loads(line)
+                    if isinstance(said, list):
+                        time_s, pid, _, name = said
+                        opens.append(Opened(float(time_s), int(pid), os.fsencode(name)))
+                except (ValueError, TypeError):
+                    hint = "it must be a file written by mlfs record"
+                    raise ConfigError(f"{path}, line {number} is no recorded open", hint) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", "mlfs record MOUNT OUT writes such files"
+        ) from None
+    return sorted(opens)
+
+
+def write_orders(directory: str, epochs: list[Streams], wanted: int) -> None:
+    """The files EPOCH-RANK of as many epochs as are wanted, all or none; in place of an earlier such directory."""
+    above = os.path.dirname(directory)
+    try:
+        if os.path.exists(directory) and not os.path.exists(os.path.join(directory, "0-0")):
+            raise ConfigError(f"{directory} is there and is no directory of orders", "give another one with --orders")
+        temporary = tempfile.mkdtemp(prefix=os.path.basename(directory) + ".", suffix=".part", dir=above)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} cannot be written: {error.strerror}", "give another one with --orders"
+        ) from None
+    try:
+        for epoch in range(wanted):
+            for rank, paths in enumerate(epochs[min(epoch, len(epochs) - 1)]):
+                _write_one(temporary, epoch, rank, paths, recorded=epoch < len(epochs), last=len(epochs) - 1)
+        os.chmod(temporary, 0o755)
+        if os.path.exists(directory):
+            shutil.rmtree(directory)
+        os.rename(temporary, directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _write_one(directory: str, epoch: int, rank: int, paths: list[bytes], *, recorded: bool, last: int) -> None:
+    name = os.path.join(directory, f"{epoch}-{rank}")
+    if not recorded:
+        os.link(os.path.join(directory, f"{last}-{rank}"), name)
+        return
+    with open(name, "wb") as file:
+        for path in paths:
+            if b"\n" in path or b"\r" in path:
+                raise ConfigError(f"{os.fsdecode(path)!r} has a line end in its name", "such files cannot be replayed")
+            file.write((b"./" if path.isdigit() else b"") + path + b"\n")

@@ -1,0 +1,114 @@
+"""Tells a recording command of each open: who opened what and when.
+
+In: a FIFO that the command reads (`mlfs record`), opens from the engine. Out: one JSON array a line, [seconds, pid,
+parent, path]; a line {"lost": n} where the command was too slow for n of them. It ends when the command says so (then
+it gets what is left) or closes the FIFO. Made by mountd.control. Writing is done in a worker thread: a command that
+hangs holds nobody up.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import stat
+
+import trio
+
+from mlfs.engine.engine import Engine
+
+log = logging.getLogger("mlfs.engine")
+
+POOL = "record"
+MOST_WAITING = 1 << 18
+_COLLECT_S = 0.05
+
+
+class Recorders:
+    """The recordings of a mount. `run` must be running."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.recordings: dict[str, _Recording] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """For as long as the mount lives."""
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    def start(self, fifo: str) -> None:
+        """Begin a recording. Raises OSError when nobody reads the FIFO, or it is none."""
+        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._nursery is None or not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a FIFO")
+        os.set_blocking(fd, True)
+        self.recordings[fifo] = recording = _Recording(self.engine, fd)
+        self._nursery.start_soon(self._record, fifo, recording)
+
+    def end(self, fifo: str) -> None:
+        """Write what is left and close the FIFO."""
+        recording = self.recordings.get(fifo)
+        if recording is not None:
+            recording.ending = True
+            recording.wanted.set()
+
+    async def _record(self, fifo: str, recording: _Recording) -> None:
+        self.engine.watchers.append(recording.opened)
+        try:
+            await recording.run()
+        except OSError as error:
+            log.info("a recording ended: %s", error.strerror)
+        finally:
+            self.engine.watchers.remove(recording.opened)
+            del self.recordings[fifo]
+        os.close(
+            recording.fd
+        )  # not when cancelled: a thread may still write, and the number may be another file's then
+
+
+class _Recording:
+    """One command's."""
+
+    def __init__(self, engine: Engine, fd: int) -> None:
+        self.engine = engine
+        self.fd = fd
+        self.ending = False
+        self.wanted = trio.Event()
+        self._waiting: list[tuple[float, int, int, int]] = []
+        self._lost = 0
+
+    def opened(self, entry: int, pid: int, parent: int) -> None:
+        """An open, digested."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._lost += 1
+            return
+        self._waiting.append((self.engine.clock(), pid, parent, entry))
+        self.wanted.set()
+
+    async def run(self) -> None:
+        """Write until told to end. Raises OSError when the command is gone."""
+        while True:
+            await self.wanted.wait()
+            if not self.ending:
+                await trio.sleep(_COLLECT_S)
+            self.wanted = trio.Event()
+            ending = self.ending
+            batch, self._waiting, lost, self._lost = self._waiting, [], self._lost, 0
+            await self.engine.runner.run(POOL, self._write, batch, lost)
+            if ending:
+                return
+
+    def _write(self, batch: list[tuple[float, int, int, int]], lost: int) -> None:
+        paths = self.engine.manifest.paths([entry for *_, entry in batch])
+        lines = [
+            json.dumps([round(time_s, 6), pid, parent, os.fsdecode(path)])
+            for (time_s, pid, parent, _), path in zip(batch, paths, strict=True)
+        ]
+        if lost:
+            lines.append(json.dumps({"lost": lost}))
+        text = memoryview("".join(line + "\n" for line in lines).encode("ascii"))
+        while text:
+            text = text[os.write(self.fd, text) :]

@@ -1,0 +1,79 @@
+"""From recorded opens to an explicit order: which process is which rank's stream, and where epochs end.
+
+In: opens in the order of time. Out: paths by epoch and stream. Called by `mlfs.cli.replay`. Source: none; it is for
+loaders whose order nobody can compute, but which read in the same order when they are run again.
+
+A stream is what one process reads, as that is what has an order: workers that read side by side are streams beside each
+other. A process that begins when another has ended goes on with its stream: a loader's workers live for an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+Path = bytes
+Streams = list[list[Path]]
+_LOOK_AHEAD = 32
+_WHOLE_SHARE = 0.9
+
+
+class Opened(NamedTuple):
+    """One recorded open: when, by whom, what."""
+
+    time_s: float
+    pid: int
+    path: Path
+
+
+def epochs_of(opens: Iterable[Opened]) -> list[Streams]:
+    """The streams of each epoch. A last epoch that was cut short is left out, unless it is the only one."""
+    passes = _passes(_without_repeats(opens))
+    if len(passes) > 1 and len(passes[-1]) < _WHOLE_SHARE * len(passes[-2]):
+        passes.pop()
+    epochs = [_streams(one) for one in passes if one]
+    most = max(map(len, epochs), default=0)
+    for streams in epochs:  # an order has as many streams in each epoch: one that has nothing to do reads one file
+        streams += [[streams[0][0]] for _ in range(most - len(streams))]
+    return epochs
+
+
+def _without_repeats(opens: Iterable[Opened]) -> list[Opened]:
+    """Without files that a process opened twice in a row."""
+    last: dict[int, Path] = {}
+    kept = []
+    for opened in opens:
+        if last.get(opened.pid) != opened.path:
+            kept.append(opened)
+        last[opened.pid] = opened.path
+    return kept
+
+
+def _passes(opens: list[Opened]) -> list[list[Opened]]:
+    """Cut where files that were read in this pass come again, and go on doing so: padding repeats a few only."""
+    passes: list[list[Opened]] = [[]]
+    seen: set[Path] = set()
+    for at, opened in enumerate(opens):
+        if opened.path in seen:
+            ahead = opens[at : at + _LOOK_AHEAD]
+            if 2 * sum(other.path in seen for other in ahead) > _LOOK_AHEAD:
+                passes.append([])
+                seen = set()
+        seen.add(opened.path)
+        passes[-1].append(opened)
+    return passes
+
+
+def _streams(opens: list[Opened]) -> Streams:
+    """One pass by stream, in the order in which streams begin."""
+    by_process: dict[int, list[Opened]] = {}
+    for opened in opens:
+        by_process.setdefault(opened.pid, []).append(opened)
+    streams: list[list[Opened]] = []
+    for reads in by_process.values():
+        free = next((stream for stream in streams if stream[-1].time_s < reads[0].time_s), None)
+        if free is None:
+            streams.append(reads)
+        else:
+            free += reads
+    return [[opened.path for opened in stream] for stream in streams]

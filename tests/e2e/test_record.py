@@ -1,0 +1,89 @@
+"""A loader whose order nobody can compute: one run is recorded, the next one is served by the record."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.trees import image_folder, make_tree
+
+FILES = 400
+WAIT_S = 60
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_tree(tmp_path / "images", image_folder(4, FILES // 4))
+
+
+def read_all(directory: str, epochs: int) -> None:
+    """An order of its own: Python's generator, seeded with words."""
+    paths = sorted(str(path) for path in Path(directory).glob("*/*"))
+    for epoch in range(epochs):
+        for path in random.Random(f"epoch {epoch} of my own").sample(paths, len(paths)):
+            with open(path, "rb") as file:
+                file.read()
+
+
+def run_script(mount: MlfsMount, epochs: int = 2) -> None:
+    process = mp.get_context("fork").Process(target=read_all, args=(str(mount.path), epochs))
+    process.start()
+    process.join(WAIT_S)
+    assert process.exitcode == 0
+
+
+def recording(mount: MlfsMount, out: Path) -> subprocess.Popen[str]:
+    """`mlfs record`, once it records."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlfs.cli.main", "record", str(mount.path), str(out)],
+        env=mount.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "recording" in process.stderr.readline()
+    return process
+
+
+def test_what_was_recorded_is_what_the_next_run_is_served_by(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.opens"
+    with MlfsMount(images) as mount:
+        process = recording(mount, out)
+        run_script(mount)
+        assert not out.exists()  # half a record is none
+        assert wait_until(lambda: mount.status()["under_way"]["opens_and_releases"] == 0, WAIT_S)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, stderr
+        assert f"{2 * FILES:,} opens" in stdout
+        assert sorted(os.listdir(tmp_path)) == ["images", "run.opens"]
+    with MlfsMount(images) as mount:
+        said = mount.run("replay", str(out), str(mount.path)).stdout
+        assert "registered replay" in said
+        run_script(mount)
+        assert wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished", WAIT_S), mount.status()
+        (job,) = mount.status()["jobs"]
+        assert (job["agreement"], job["observed_opens"], job["inferred"]) == (1.0, 2 * FILES, False)
+
+
+def test_a_record_ends_with_its_mount_and_nonsense_is_refused(images: Path, tmp_path: Path) -> None:
+    out, bad = tmp_path / "run.opens", tmp_path / "bad.opens"
+    with MlfsMount(images) as mount:
+        process = recording(mount, out)
+        mount.unmount()
+        _, stderr = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, stderr
+        assert out.exists()
+        bad.write_text("not a record\n")
+        for record, word in ((out, "no opens"), (bad, "line 1"), (tmp_path / "none", "cannot be read")):
+            result = mount.run("replay", str(record), check=False)
+            assert result.returncode == 2
+            assert word in result.stderr
+            assert result.stderr.count("\n") == 1
+        assert sorted(os.listdir(tmp_path)) == ["bad.opens", "images", "run.opens"]
