@@ -231,20 +231,24 @@ def _plain(
     }
 
 
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.2f}"
+
+
 def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult], unfit: dict[str, str]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{scenario.title} ({sharing.value} sharing)", title_justify="left", box=None)
-    for head in ("policy", "seconds", "before", "stalls", "local", "peer", "PFS bytes", "least", "imbalance"):
+    table = Table(title=f"{scenario.title} ({sharing.value} sharing)", title_justify="left", box=None, pad_edge=False)
+    for head in ("policy", "seconds", "before", "stalls", "local", "peer", "PFS bytes", "least", "uneven"):
         table.add_column(head, justify="left" if head == "policy" else "right")
     for result in results:
         local = sum(share for route, share in result.hit_ratio.items() if route.startswith("local"))
         peer = sum(share for route, share in result.hit_ratio.items() if route.startswith("peer"))
         table.add_row(
             result.policy,
-            f"{result.seconds:,.2f}",
-            f"{result.preload_s:,.2f}",
-            f"{result.stall_s:,.2f}",
+            _seconds(result.seconds),
+            _seconds(result.preload_s),
+            _seconds(result.stall_s),
             f"{local:.1%}",
             f"{peer:.1%}",
             format_size(result.pfs_bytes),
@@ -256,7 +260,7 @@ def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult]
     for policy, why in unfit.items():
         console.print(f"{policy}: {why}")
     console.print(
-        "before: before the first step. local, peer: share of reads. least: what must come from the PFS. imbalance: "
+        "before: before the first step. local, peer: share of reads. least: what must come from the PFS. uneven: "
         "steps in which some nodes wait for data and others do not.",
         style="dim",
     )
