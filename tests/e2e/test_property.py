@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.fuse import wait_until
 from support.mounts import MlfsMount
@@ -51,7 +51,6 @@ FEW = settings(
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # to shrink would take a mount a step, minutes in all
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 Pair = tuple[Path, Path]

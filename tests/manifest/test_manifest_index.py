@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_support import on_disk, trees
 
@@ -19,7 +19,7 @@ from mlfs.manifest import COLUMNS, Manifest
 from mlfs.manifest_index import changed_directories, default_index_path, load, manifest_for, save, source_identity
 from mlfs.scan import ScanStopped, scan
 
-few = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=50, deadline=None)
 
 
 @pytest.fixture

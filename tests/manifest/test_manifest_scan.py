@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from tree_support import make_deep, model, on_disk, trees
 
 from mlfs import scan as scan_module
@@ -18,7 +18,7 @@ from mlfs.manifest import Manifest
 from mlfs.scan import ScanStopped, scan
 from mlfs.sources import settle
 
-few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=60, deadline=None)
 
 
 def attributes(manifest: Manifest, entry: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_support import Tree, error_of, overwrite
 
@@ -30,7 +30,7 @@ def test_ranges_beyond_4_gib(tree: Tree) -> None:
     opened.close()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=300), ranges=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400))))
 def test_ranges_are_slices(no_tick: None, tmp_path: Path, data: bytes, ranges: list[tuple[int, int]]) -> None:
     (tmp_path / "f").write_bytes(data)
