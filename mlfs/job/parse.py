@@ -20,8 +20,6 @@ from mlfs.orders.catalogue import BUILT_IN
 from mlfs.orders.layouts import layout_names
 from mlfs.orders.registry import built_in
 
-_CHOICES = {"generator": ("default", "own", "shared"), "subset": ("training", "validation")}
-
 
 def job_schema() -> dict[str, Any]:
     """The JSON schema of a job. `x-samplers` lists the fields that each sampler reads, besides `x-common`."""
@@ -101,5 +99,11 @@ def _translate(error: ValidationError) -> JobError:
     if first["type"] == "missing":
         return JobError(f"job field {show(field)} is missing, must be {allowed}", f'add "{field}": ...', field)
     value = first["input"]
-    hint = nearest(value, _CHOICES[field]) if field in _CHOICES else ""
+    hint = nearest(value, _choices(field))
     return JobError(f"job field {show(field)} is {show(value)}, must be {allowed}", hint, field)
+
+
+def _choices(field: str) -> list[str]:
+    """The words that a field may be, none when it is no choice of words."""
+    options = JobSpec.model_json_schema()["properties"].get(field, {}).get("anyOf", [])
+    return [word for option in options for word in option.get("enum", [])]

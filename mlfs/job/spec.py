@@ -132,6 +132,11 @@ class JobSpec(BaseModel):
         description=f"{_SEED}: of random_split's generator; without it the data set is cut as it stands",
         json_schema_extra=_DATA,
     )
+    split_by: Literal["torch", "numpy", "python"] | None = Field(
+        None,
+        description='"torch" (random_split), "numpy" (np.random.shuffle, sklearn) or "python" (random.shuffle)',
+        json_schema_extra=_DATA,
+    )
 
     start_epoch: int = Field(
         0, description="a whole number, 0 or more, less than epochs", ge=0, json_schema_extra=_RESUME
@@ -379,9 +384,11 @@ class JobSpec(BaseModel):
                 raise JobError(message, f"give {describe(field)}", field)
         if self.loader_drop_last and "batch_size" not in self.model_fields_set:
             refuse("loader_drop_last", True, 'left out: there is no "batch_size"', 'add "batch_size"')
-        for field in ("part", "split_seed"):
+        for field in ("part", "split_seed", "split_by"):
             if self.split is None and getattr(self, field) is not None:
                 refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')
+        if self.split_by is not None and self.split_seed is None:
+            refuse("split_by", self.split_by, 'left out: there is no "split_seed"', 'add "split_seed"')
         return self
 
     def _refuse_unread(self, field: str) -> None:

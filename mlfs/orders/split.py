@@ -1,9 +1,11 @@
-"""torch.utils.data.random_split: the part of the data set that a job reads.
+"""torch.utils.data.random_split and its like: the part of the data set that a job reads.
 
-In: a job's split, part and split_seed; the data set's length. Out: which dataset indices the part consists of, in the
+In: a job's split, part, split_seed and split_by; the data set's length. Out: which dataset indices the part has, in the
 part's own order, so that every sampler then works on 0 .. n_part - 1. Called by `mlfs.orders.streams`.
 Source: torch/utils/data/dataset.py, random_split (torch 2.13): fractions are rounded down and what is left is dealt one
-each from the first part on; one randperm(n) is cut. Without split_seed 0 .. n-1 is cut instead, unshuffled.
+each from the first part on; one randperm(n) is cut. Without split_seed 0 .. n-1 is cut instead, unshuffled. Scripts
+that shuffle the indices themselves use numpy's RandomState (sklearn's train_test_split too, and cuts the test part off
+first) or Python's random.
 """
 
 from __future__ import annotations
@@ -17,11 +19,16 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.orders.contract import Indices
 from mlfs.orders.permutation import randperm
+from mlfs.orders.python_mt import PythonGenerator
+from mlfs.orders.shuffle import Permutation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mlfs.job import JobSpec
+
+
+_LEGACY_SEEDS = 1 << 32
 
 
 def are_fractions(lengths: Sequence[float]) -> bool:
@@ -62,5 +69,19 @@ def part_indices(spec: JobSpec, n: int) -> Indices | None:
         raise JobError(f'job field "part" is {part}, which has no samples', f"the parts have {lengths}", "part")
     end = list(accumulate(lengths))[part]
     cut = slice(end - lengths[part], end)
-    whole = np.arange(n, dtype=np.int64) if spec.split_seed is None else randperm(n, spec.split_seed)
-    return whole[cut].astype(np.int64)
+    return _shuffled(spec, n)[cut].astype(np.int64)
+
+
+def _shuffled(spec: JobSpec, n: int) -> Indices | Permutation:
+    if spec.split_seed is None:
+        return np.arange(n, dtype=np.int64)
+    if spec.split_by == "numpy":
+        if not 0 <= spec.split_seed < _LEGACY_SEEDS:
+            message = f'job field "split_seed" is {spec.split_seed}, must be 0 to {_LEGACY_SEEDS - 1} for numpy'
+            raise JobError(message, "numpy takes no other", "split_seed")
+        return np.random.RandomState(spec.split_seed).permutation(n)
+    if spec.split_by == "python":
+        indices = np.arange(n, dtype=np.int32)
+        PythonGenerator(spec.split_seed).shuffle(indices)
+        return indices
+    return randperm(n, spec.split_seed)
