@@ -30,6 +30,13 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield mounted
 
 
+@pytest.fixture(autouse=True)
+def _leave_no_job(mount: MlfsMount) -> Any:
+    yield
+    for job in mount.status()["jobs"]:
+        mount.control({"op": "unregister", "name": job["name"]})
+
+
 def ask(mount: MlfsMount, line: str) -> tuple[int, dict[str, Any]]:
     """The errno of the write (0: accepted) and the answer, as the very descriptor that wrote sees it."""
     fd = os.open(mount.path / ".mlfs/control", os.O_RDWR)
