@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.plan.policies.contract import Policy, Unfit
-from mlfs.plan.policies.registry import POLICIES
+from mlfs.plan.policies.registry import POLICIES, named
 from mlfs.sim.clock import Sharing
 from mlfs.sim.result import PolicyResult
 from mlfs.sim.run import Progress, Simulation
@@ -100,9 +100,10 @@ def _policies(names: Sequence[str] | None) -> list[Policy]:
         return list(POLICIES.values())
     chosen = []
     for name in (part for text in names for part in text.split(",")):
-        if name not in POLICIES:
+        policy = named(name)
+        if policy is None:
             raise ConfigError(f"no policy {name!r}", nearest(name, list(POLICIES)))
-        chosen.append(POLICIES[name])
+        chosen.append(policy)
     return list(dict.fromkeys(chosen))
 
 

@@ -89,6 +89,7 @@ class Traits:
         one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
         own_lanes: PFS, peers and each class have threads of their own, which work side by side.
         true_order: every sample of the data set is read in the sampler's own order.
+        free: reads cost nothing and come from nowhere: the lower bound.
     """
 
     overlap: Overlap = Overlap.WINDOW
@@ -96,6 +97,7 @@ class Traits:
     one_thread: bool = False
     own_lanes: bool = False
     true_order: bool = True
+    free: bool = False
 
 
 class Preload(NamedTuple):

@@ -21,4 +21,6 @@ class Perfect:
         return self.kept.reads(ids)
 
 
-POLICY = Policy("perfect", "lower bound: no stalls, compute only (NoPFS, Sec. 6)", Traits(Overlap.WINDOW), Perfect)
+POLICY = Policy(
+    "perfect", "lower bound: no stalls, compute only (NoPFS, Sec. 6)", Traits(Overlap.WINDOW, free=True), Perfect
+)

@@ -1,6 +1,11 @@
-"""All policies by name, in the order in which tables show them. Pure. Called by the simulator and its command."""
+"""All policies by name, in the order in which tables show them. Pure. Called by the simulator and its command.
+
+`lower_bound` is another name of `perfect`, as the tables of NoPFS's authors call it.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from mlfs.plan.policies import (
     clairvoyant,
@@ -34,3 +39,12 @@ POLICIES: dict[str, Policy] = {
         naive.POLICY,
     )
 }
+
+OTHER_NAMES = {"lower_bound": "perfect"}
+
+
+def named(name: str) -> Policy | None:
+    """The policy of that name, under the name it was asked for by; hyphens are as good as underscores."""
+    known = name.replace("-", "_")
+    policy = POLICIES.get(OTHER_NAMES.get(known, known))
+    return replace(policy, name=name) if policy else None
