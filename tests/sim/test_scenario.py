@@ -159,3 +159,11 @@ def test_a_data_set_smaller_than_a_step_that_is_dropped_is_refused() -> None:
     text = TEXT.replace("samples = 100", "samples = 3") + "drop_last = true\n"
     with pytest.raises(ConfigError, match="3 samples make no step of 16"):
         Simulation(parse(text, "x"))
+
+
+def test_the_scenario_in_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    lines = text[text.index('    title = "my cluster"') :].split("\n\n")[0].splitlines()
+    scenario = parse("\n".join(line[4:] for line in lines), "docs/simulator.md")
+    assert scenario.job.batch == 512
+    assert scenario.model.node_pfs_bytes_per_s == 2500e6
