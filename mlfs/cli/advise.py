@@ -151,17 +151,16 @@ def _overhead_of(mount: str) -> tuple[float, list[str]]:
     from mlfs.cli import client
 
     status = client.read_status(client.require_mount(mount))
-    jobs = [job for job in status.get("jobs", []) if job.get("observed_opens")]
-    ranks = sum(len(job.get("ranks", [])) for job in jobs)
-    stalls = float(status.get("stalls", {}).get("total_s", 0.0))
-    ran = max((float(job.get("reading_s") or 0.0) for job in jobs), default=0.0)
-    if not ranks or ran <= 0:
+    jobs = [job for job in status.get("jobs", []) if float(job.get("reading_s") or 0.0) > 0]
+    if not jobs:
         raise ConfigError(f"no job has read from {mount} yet", "ask again while it trains, or give --overhead")
+    job = max(jobs, key=lambda job: float(job["reading_s"]))
+    ranks, ran, stalls = max(1, len(job.get("ranks", []))), float(job["reading_s"]), float(job.get("stalled_s", 0.0))
     overhead = scaling.overhead_from_stalls(stalls, ran, ranks)
     share = stalls / ranks
     return overhead, [
-        f"from {mount}: {stalls:.3f} s of stalls of {ranks} ranks in {ran:.1f} s: T_O = {stalls:.3f} / {ranks} = "
-        f"{share:.3f} s",
+        f"from {mount}, job {job.get('name')}: {stalls:.3f} s of stalls of {ranks} ranks in {ran:.1f} s: "
+        f"T_O = {stalls:.3f} / {ranks} = {share:.3f} s",
         f"overhead R = T_O / (T - T_O) = {share:.3f} / ({ran:.3f} - {share:.3f}) = {overhead:.4f}",
     ]
 

@@ -280,7 +280,8 @@ class Engine:
     def _judge_jobs(self) -> None:
         for job in self.jobs.values():
             job.rate(self.clock())
-            self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock())
+            stall_s = self.counters.all.stalls.total_s
+            self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
             if job.judge():
                 log.warning("job %s: %s", job.spec.name, job.state)
                 if not job.predicting:

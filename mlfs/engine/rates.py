@@ -34,12 +34,22 @@ class Measured(NamedTuple):
     bytes_per_s: float
 
 
+class Reading(NamedTuple):
+    """A job's first and last read, and the stalls counted by then."""
+
+    observed: int
+    first_s: float
+    last_s: float
+    first_stall_s: float
+    last_stall_s: float
+
+
 class Rates:
     """See the module."""
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[int, LaneRate]] = {}
-        self._reading: dict[str, tuple[int, float, float]] = {}
+        self._reading: dict[str, Reading] = {}
 
     def batch(self, route: str, lanes: int, size_bytes: int, wall_s: float) -> None:
         """A batch of one of `lanes` working lanes is done. Calls that took no time are not counted."""
@@ -55,15 +65,26 @@ class Rates:
         """Every route that something was fetched by."""
         return sorted(self._routes)
 
-    def job_read(self, name: str, observed: int, now_s: float) -> None:
-        """A job has read `observed` samples by now. Its time counts from the first read to the last."""
-        before, first_s, _ = self._reading.get(name, (0, now_s, now_s))
-        if observed < before:
-            first_s = now_s  # registered again
-        if observed != before:
-            self._reading[name] = (observed, first_s, now_s)
+    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
+        """A job has read `observed` samples by now, and readers have waited `stall_s` in all since the mount.
+
+        Both are counted from the job's first read to its last.
+        """
+        before = self._reading.get(name)
+        if before is None or observed < before.observed:  # registered, or registered again
+            before = Reading(0, now_s, now_s, stall_s, stall_s)
+        if observed != before.observed:
+            if not before.observed:
+                before = Reading(0, now_s, now_s, stall_s, stall_s)
+            before = before._replace(observed=observed, last_s=now_s, last_stall_s=stall_s)
+        self._reading[name] = before
 
     def reading_s(self, name: str) -> float:
         """How long a job has been reading."""
-        _, first_s, last_s = self._reading.get(name, (0, 0.0, 0.0))
-        return last_s - first_s
+        reading = self._reading.get(name)
+        return 0.0 if reading is None else reading.last_s - reading.first_s
+
+    def stalled_s(self, name: str) -> float:
+        """How long the mount's readers have waited in that time, all together."""
+        reading = self._reading.get(name)
+        return 0.0 if reading is None else reading.last_stall_s - reading.first_stall_s

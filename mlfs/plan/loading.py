@@ -9,7 +9,7 @@ while that many are at work; the curves of mlfs.plan.model are of all threads to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mlfs.plan.model import Curve
@@ -31,10 +31,11 @@ class Throughputs(NamedTuple):
     pfs: Curve
 
 
-def loading_s(size_bytes: Routed, threads: Routed, throughput: Throughputs) -> float:
+def loading_s(size_bytes: Iterable[float], threads: Iterable[float], throughput: Iterable[Curve]) -> float:
     """T_L = B_HL / (alpha T_l(alpha)) + B_HR / (beta T_r(beta)) + B_M / (gamma T_PFS(gamma)) (eq. 1).
 
-    Infinite when bytes have to come by a route that has no thread.
+    Args: by route, as `Routed` and `Throughputs` have them. Infinite when bytes have to come by a route that has no
+    thread.
     """
     total = 0.0
     for size, count, curve in zip(size_bytes, threads, throughput, strict=True):

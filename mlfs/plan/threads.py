@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.loading import gap_s, loading_s
 from mlfs.plan.model import Curve, Floats
 
 Threads = npt.NDArray[np.int64]
@@ -81,9 +82,7 @@ def load_s(route_bytes: Floats, rates: Sequence[Curve], threads: int) -> float:
     Args:
         route_bytes: (R,). rates: aggregate bandwidth of each route by number of threads; 0 threads load nothing, ever.
     """
-    if threads <= 0:
-        return 0.0 if not route_bytes.any() else float("inf")
-    return float(sum(size / float(rate.at(threads)) for size, rate in zip(route_bytes, rates, strict=True)))
+    return loading_s(route_bytes.tolist(), [threads] * len(rates), rates)
 
 
 def assign(
@@ -108,7 +107,7 @@ def assign(
     queued = batches.sum(axis=1)
     wanted = in_proportion(queued, most)
     for gpu in range(gpus):
-        late = load_s(batches[gpu], rates, int(wanted[gpu])) + preprocess_s[gpu] - train_s
+        late = gap_s(load_s(batches[gpu], rates, int(wanted[gpu])), float(preprocess_s[gpu]), train_s)
         if abs(late) >= tolerance_s:
             wanted[gpu] = _search(batches[gpu], rates, train_s - preprocess_s[gpu], most)
     return wanted if wanted.sum() <= most else in_proportion(wanted.astype(np.float64), most)

@@ -67,7 +67,7 @@ def test_impossible_input_is_refused_in_one_line(capsys: pytest.CaptureFixture[s
 
 def test_overhead_from_a_mounts_stalls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     ranks: list[dict[str, int]] = [{}] * 4
-    status = {"stalls": {"total_s": 4.0}, "jobs": [{"observed_opens": 9, "reading_s": 11.0, "ranks": ranks}]}
+    status = {"jobs": [{"name": "train", "stalled_s": 4.0, "reading_s": 11.0, "ranks": ranks}, {"reading_s": 0.0}]}
     monkeypatch.setattr(client, "require_mount", lambda path: path)
     monkeypatch.setattr(client, "read_status", lambda path: status)
     found = answer(capsys, "gpus --from-mount /m --gpus 2")

@@ -176,11 +176,11 @@ def test_rates_are_those_of_all_lanes_together() -> None:
 def test_a_job_reads_from_its_first_read_to_its_last() -> None:
     rates = Rates()
     assert rates.reading_s("job") == 0
-    for observed, now in ((0, 5.0), (1, 10.0), (7, 30.0), (7, 99.0)):
-        rates.job_read("job", observed, now)
-    assert rates.reading_s("job") == 20
-    rates.job_read("job", 2, 100.0)
-    assert rates.reading_s("job") == 0
+    for observed, now, stalls in ((0, 5.0, 1.0), (1, 10.0, 2.0), (7, 30.0, 6.0), (7, 99.0, 9.0)):
+        rates.job_read("job", observed, now, stalls)
+    assert (rates.reading_s("job"), rates.stalled_s("job")) == (20, 4)
+    rates.job_read("job", 2, 100.0, 9.0)
+    assert (rates.reading_s("job"), rates.stalled_s("job")) == (0, 0)
 
 
 def test_lanes_begin_with_what_was_measured() -> None:
