@@ -113,8 +113,6 @@ def test_lines_that_are_no_command(mount: MlfsMount, line: str, says: str, hint:
 def test_the_commands_words_are_the_mounts(mount: MlfsMount) -> None:
     for words, says in (
         (["--seed", "3", "--epochs", "3", "--words-before", "4"], '"words_before" is 4, must be left out'),
-        (["--epochs", "3", "--world-size", "2", "--ranks", "2"], '"ranks" is [2], must be different ranks from 0'),
-        (["--epochs", "3", "--sampler", "torch-randm"], 'did you mean "torch-random"?'),
         (["--seed", "3"], 'job field "epochs" is missing'),
     ):
         done = mount.run("register", str(mount.path), *words, check=False)
@@ -164,9 +162,9 @@ def test_an_answer_is_that_of_the_descriptor_that_asked(mount: MlfsMount) -> Non
 def test_an_order_of_the_mount_is_what_the_mount_predicts(mount: MlfsMount) -> None:
     flags = ["--seed", "3", "--world-size", "2", "--sampler", "torch-distributed"]
     mount.run("register", str(mount.path), *flags, "--epochs", "2", "--name", "seen")
-    for place in (mount.path, mount.path / "class1" / ".."):  # over itself: the source cannot be seen, the mount is
-        printed = mount.run("order", str(place), *flags, "--epoch", "1", "--rank", "1").stdout
-        assert printed == (mount.path / ".mlfs/order/seen/1/1").read_text()
+    # Mounted over itself: the source cannot be seen, the mount is.
+    printed = mount.run("order", str(mount.path / "class1" / ".."), *flags, "--epoch", "1", "--rank", "1").stdout
+    assert printed == (mount.path / ".mlfs/order/seen/1/1").read_text()
     mount.run("unregister", str(mount.path), "seen")
 
 
