@@ -23,7 +23,7 @@ from mlfs.engine.table import SampleTable
 from mlfs.manifest import Manifest
 from mlfs.plan.placement import NOWHERE, ClassRoom
 from mlfs.sources.contract import OpenFile, Source
-from mlfs.tiers.contract import Tier, Version
+from mlfs.tiers.contract import Sample, Tier, Version
 
 STRIPES = 64
 CHUNK_BYTES = 4 << 20
@@ -174,13 +174,43 @@ class Fetcher:
 
     def keep_waiting(self, batch: Sequence[Fetched]) -> None:
         """Have tiers keep what waits in `to_keep`, unless the source was found to have something else meanwhile."""
+        kept = [fetched for fetched in batch if self.to_keep.get(fetched.entry) is fetched]
+        self._keep_all([fetched for fetched in kept if not self.table.held_by[fetched.entry]])
+        for fetched in kept:
+            if self.to_keep.get(fetched.entry) is fetched:
+                del self.to_keep[fetched.entry]
+
+    def _keep_all(self, batch: Sequence[Fetched]) -> None:
+        """`keep` for each, with one write a tier where tiers can.
+
+        Not under a plan: what one sample takes changes what is left for the next, by `placing.kept`.
+        """
+        if self.placing.classes is not None:
+            for fetched in batch:
+                if fetched.version is not None and fetched.data is not None:
+                    self.keep(fetched.entry, fetched.version, fetched.data)
+            return
+        free = [tier.capacity_bytes - tier.used_bytes for _, tier, _ in self.tiers]
+        chosen: dict[int, dict[int, Sample]] = {}
         for fetched in batch:
-            entry = fetched.entry
-            if fetched.version is not None and fetched.data is not None and self.to_keep.get(entry) is fetched:
-                if not self.table.held_by[entry]:
-                    self.keep(entry, fetched.version, fetched.data)
-                if self.to_keep.get(entry) is fetched:
-                    del self.to_keep[entry]
+            if fetched.data is None or fetched.version is None:
+                continue
+            size = len(fetched.data)
+            places = [(tier.footprint_bytes(size), kind, largest) for kind, tier, largest in self.tiers]
+            rooms = [ClassRoom(k, left, cost, largest) for left, (cost, k, largest) in zip(free, places, strict=True)]
+            index = self.placing.choose(fetched.entry, size, rooms)
+            if index != NOWHERE:
+                free[index] -= places[index][0]
+                key = self.manifest.path(fetched.entry)
+                chosen.setdefault(index, {})[fetched.entry] = Sample(key, fetched.version, memoryview(fetched.data))
+        for index, samples in chosen.items():
+            held = self.tiers[index].tier.put_all(list(samples.values()))
+            for (entry, sample), is_held in zip(samples.items(), held, strict=True):
+                if is_held:
+                    self.table.held_by[entry] = index + 1
+                    self.placing.kept(entry)
+                else:
+                    self.keep(entry, sample.version, sample.data)  # another may
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]

@@ -32,6 +32,7 @@ PFS_QUEUE = "pfs"
 BATCH_SECONDS = 0.002
 MOST_IN_BATCH = 32
 LOOK_SAMPLES = 256
+KEPT_AT_ONCE_BYTES = 2 << 20  # in one write of a tier; a lane's batch holds at most one sample more
 
 
 class Item(NamedTuple):
@@ -296,7 +297,8 @@ class Prefetcher:
 
         Returns what was done, the seconds it took, and how many of them this thread computed.
         """
-        done = []
+        done: list[tuple[Item, Fetched]] = []
+        keep: list[Fetched] = []
         began, cpu_began = time.perf_counter(), time.thread_time()
         for item in batch:
             if not self.claim(item.entry):
@@ -306,13 +308,16 @@ class Prefetcher:
             else:
                 fetched = self.fetcher.fetch(item.entry, keep_data=True)
             light = fetched._replace(data=None)
-            keep = fetched.route == "pfs" and fetched.data is not None
-            if keep:  # before anybody can know: whoever asks for it from now on is answered from here
+            if fetched.route == "pfs" and fetched.data is not None:
+                # Before anybody can know of it: whoever asks for it from now on is answered from here.
                 self.fetcher.to_keep[item.entry] = fetched
+                keep.append(fetched)
             self.done[item.entry] = light
             if item.entry in self.staging.waiters:
                 self.runner.post(self.collect, item.entry)
-            if keep:
-                self.fetcher.keep_waiting([fetched])
             done.append((item, light))
+            if sum(one.size_bytes for one in keep) > KEPT_AT_ONCE_BYTES:
+                self.fetcher.keep_waiting(keep)
+                keep = []
+        self.fetcher.keep_waiting(keep)
         return done, time.perf_counter() - began, time.thread_time() - cpu_began

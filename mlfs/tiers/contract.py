@@ -8,6 +8,7 @@ Every implementation passes tests/tiers/contract.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 
@@ -16,6 +17,14 @@ class Version(NamedTuple):
 
     size_bytes: int
     mtime_ns: int
+
+
+class Sample(NamedTuple):
+    """A sample to keep: the arguments of `Tier.put`."""
+
+    key: bytes
+    version: Version
+    data: memoryview
 
 
 @runtime_checkable
@@ -46,6 +55,9 @@ class Tier(Protocol):
         Returns False, with nothing kept for the key, when it does not fit or the medium refuses (disk full, read-only):
         the tier logs the first such failure and counts all of them in `errors`. Never raises for the medium.
         """
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """`put` for each in turn, in as few writes as the medium allows; what `put` returns for each."""
 
     def get(self, key: bytes, version: Version) -> bytes | memoryview | None:
         """Return the copy of exactly this version, verified; None when there is none.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ import lmdb
 
 from mlfs.errors import CacheError
 from mlfs.tiers import catalogue, lmdb_pages, record
-from mlfs.tiers.contract import Version
+from mlfs.tiers.contract import Sample, Version
 from mlfs.tiers.faults import Faults
 from mlfs.tiers.ledger import Ledger
 from mlfs.tiers.lmdb_writer import Writer
@@ -206,6 +206,10 @@ class LmdbTier:
             self._ledger.record(digest, footprint_bytes)
             self._writer.put(digest, blob)
         return True
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """The writer commits many at once in any case."""
+        return [self.put(*sample) for sample in samples]
 
     def _accepts(self, key: bytes, data: memoryview) -> bool:
         if self._closed or self._read_only or self._faults.paused:

@@ -15,13 +15,16 @@ import errno
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from mlfs.tiers.contract import Version
+from mlfs.tiers.contract import Sample, Version
 
 log = logging.getLogger("mlfs.tiers")
 
 PAGE_BYTES = 4096
+_AT_ONCE = 256  # a write takes at most 1,024 parts, and each sample has two
+_PADDING = memoryview(bytes(PAGE_BYTES))
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -76,23 +79,60 @@ class RamTier:
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """See Tier."""
-        if len(data) != version.size_bytes:
-            return False
-        offset = self._reserve(key, len(data))
-        if offset is None:
-            return False
+        sample = Sample(key, version, data)
+        places = self._reserve_all([sample])
+        return bool(places) and self._write_one(*places[0])
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """See Tier. They lie side by side, so one write takes all of them."""
+        if len({sample.key for sample in samples}) < len(samples):
+            return [self.put(*sample) for sample in samples]
+        kept = [False] * len(samples)
+        for first in range(0, len(samples), _AT_ONCE):
+            places = self._reserve_all(samples[first : first + _AT_ONCE])
+            written = bool(places) and self._write_side_by_side(list(places.values()))
+            for number, (sample, offset) in places.items():
+                kept[first + number] = self._publish(sample, offset) if written else self._write_one(sample, offset)
+        return kept
+
+    def _reserve_all(self, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
+        """Room for those that fit, each behind the one before: what was given, by number."""
+        places = {}
+        with self._lock:
+            for number, sample in enumerate(samples):
+                offset = (
+                    self._place(sample.key, len(sample.data)) if len(sample.data) == sample.version.size_bytes else None
+                )
+                if offset is not None:
+                    places[number] = (sample, offset)
+        return places
+
+    def _write_side_by_side(self, places: list[tuple[Sample, int]]) -> bool:
+        parts: list[memoryview] = []
+        for sample, _ in places:
+            parts.append(sample.data)
+            parts.append(_PADDING[: self.footprint_bytes(len(sample.data)) - len(sample.data)])
         try:
-            _write_all(self._fd, data, offset)
+            return os.pwritev(self._fd, parts, places[0][1]) == sum(map(len, parts))
+        except OSError:
+            return False  # which one it is shows when they are written one by one
+
+    def _write_one(self, sample: Sample, offset: int) -> bool:
+        try:
+            _write_all(self._fd, sample.data, offset)
         except OSError as error:
             self._failed(error)
             with self._lock:
-                self._free(_Extent(offset, version))
+                self._free(_Extent(offset, sample.version))
             return False
+        return self._publish(sample, offset)
+
+    def _publish(self, sample: Sample, offset: int) -> bool:
         with self._lock:
-            self._forget(key)  # somebody else may have put it meanwhile
+            self._forget(sample.key)  # somebody else may have put it meanwhile
             if self._fd < 0:
                 return False
-            self._index[key] = _Extent(offset, version)
+            self._index[sample.key] = _Extent(offset, sample.version)
         return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
@@ -134,17 +174,16 @@ class RamTier:
         if fd >= 0:
             os.close(fd)
 
-    def _reserve(self, key: bytes, size_bytes: int) -> int | None:
-        """Room for a sample in place of what `key` holds; None when there is none."""
+    def _place(self, key: bytes, size_bytes: int) -> int | None:
+        """Room for a sample in place of what `key` holds; None when there is none. The caller holds the lock."""
         footprint = self.footprint_bytes(size_bytes)
-        with self._lock:
-            self._forget(key)
-            if self._fd < 0 or self._used_bytes + footprint > self._capacity_bytes:
-                return None
-            offset = self._end
-            self._end += footprint
-            self._used_bytes += footprint
-            return offset
+        self._forget(key)
+        if self._fd < 0 or self._used_bytes + footprint > self._capacity_bytes:
+            return None
+        offset = self._end
+        self._end += footprint
+        self._used_bytes += footprint
+        return offset
 
     def _forget(self, key: bytes) -> None:
         extent = self._index.pop(key, None)

@@ -11,12 +11,12 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from mlfs.tiers import catalogue, record
-from mlfs.tiers.contract import Version
+from mlfs.tiers.contract import Sample, Version
 from mlfs.tiers.faults import PROCESS_SHORTAGE, Faults
 from mlfs.tiers.ledger import Ledger
 
@@ -133,6 +133,10 @@ class SsdTier:
                 return False
             self._ledger.record(digest, footprint_bytes)
             return True
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """A file each."""
+        return [self.put(*sample) for sample in samples]
 
     def _write(self, digest: bytes, head: bytes, data: memoryview) -> None:
         """Write under the temporary name, then give it the final one.

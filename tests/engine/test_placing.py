@@ -204,6 +204,9 @@ def test_a_tier_that_refuses_is_passed_over(tmp_path: Path) -> None:
         def put(self, *_: Any) -> bool:
             return False
 
+        def put_all(self, samples: list[Any]) -> list[bool]:
+            return [False] * len(samples)
+
         def contains(self, _key: bytes) -> bool:
             return False
 

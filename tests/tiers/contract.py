@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from mlfs.tiers.contract import Tier, Version
+from mlfs.tiers.contract import Sample, Tier, Version
 
 MIB = 1 << 20
 PATIENCE_S = 60.0  # as in tests/support, which the program in killing.py cannot import
@@ -31,6 +31,10 @@ def content(key: bytes, version: Version) -> bytes:
 
 def put(tier: Tier, key: bytes, version: Version) -> bool:
     return tier.put(key, version, memoryview(content(key, version)))
+
+
+def sample(key: bytes, version: Version) -> Sample:
+    return Sample(key, version, memoryview(content(key, version)))
 
 
 def holds(tier: Tier, key: bytes, version: Version) -> bool:
@@ -141,6 +145,30 @@ class TierContract:
         assert not tier.contains(b"%d" % kept)
         assert all(holds(tier, b"%d" % number, version) for number in range(kept))
         assert tier.used_bytes == kept * tier.footprint_bytes(20_000)
+
+    def test_many_at_once(self, make_tier: MakeTier) -> None:
+        """As `put` for each in turn: bounded, exactly accounted, empty ones and replaced ones as well."""
+        tier = make_tier(2 * MIB)
+        assert tier.put_all([]) == []
+        assert put(tier, b"5", Version(1, 9))
+        samples = {b"%d" % n: Version((0, 1, 4095, 4096, 4097, 20_000)[n % 6], n) for n in range(600)}
+        kept = tier.put_all([sample(key, version) for key, version in samples.items()])
+        assert kept[:30] == [True] * 30
+        assert not all(kept)
+        expected = {key: version for (key, version), is_kept in zip(samples.items(), kept, strict=True) if is_kept}
+        assert sorted(tier.keys()) == sorted(expected)
+        assert all(holds(tier, key, version) for key, version in expected.items())
+        assert tier.used_bytes == sum(tier.footprint_bytes(version.size_bytes) for version in expected.values())
+        assert tier.used_bytes <= tier.capacity_bytes
+
+    def test_one_key_twice_at_once(self, make_tier: MakeTier) -> None:
+        tier = make_tier(2 * MIB)
+        first, second, too_large = Version(5000, 1), Version(3000, 2), Version(3 * MIB, 3)
+        assert tier.put_all([sample(b"k", first), sample(b"k", second)]) == [True, True]
+        assert holds(tier, b"k", second)
+        assert tier.used_bytes == tier.footprint_bytes(3000)
+        assert tier.put_all([sample(b"k", first), sample(b"k", too_large)]) == [True, False]
+        assert tier.used_bytes == 0
 
     def test_too_large_replacement_keeps_nothing(self, make_tier: MakeTier) -> None:
         tier = make_tier(2 * MIB)
@@ -306,6 +334,11 @@ class TierMachine(RuleBasedStateMachine):
     def put(self, key: bytes, version: Version) -> None:
         assert put(self.tier, key, version)
         self.model[key] = version
+
+    @rule(samples=st.lists(st.tuples(_keys, _versions), max_size=5))
+    def put_all(self, samples: list[tuple[bytes, Version]]) -> None:
+        assert all(self.tier.put_all([sample(key, version) for key, version in samples]))
+        self.model |= dict(samples)
 
     @rule(key=_keys, version=_versions)
     def get(self, key: bytes, version: Version) -> None:
