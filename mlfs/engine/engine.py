@@ -73,7 +73,8 @@ class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        watchers: told of each open once it is digested: entry, pid, parent. jobs_changed: told when a job came or went.
+        watchers: told of each open once it is digested: entry, process, parent. jobs_changed: told of jobs that came or
+        went.
         on_registered: told of each new job. directories_to_list: for `under_way`; the daemon sets it.
     """
 
@@ -183,7 +184,7 @@ class Engine:
                 continue
             self._came(job, job.observe(entry, *self._kin(pid)), demanded_bytes)
         for watcher in self.watchers:
-            watcher(entry, pid, self._kin(pid)[1])
+            watcher(entry, *self._kin(pid))
 
     def _came(self, job: JobRun, outcome: Outcome, demanded_bytes: int = 0) -> None:
         """Act on what an open of a job's sample came to."""
@@ -240,6 +241,12 @@ class Engine:
         for changed in self.jobs_changed:
             changed()
         return job
+
+    def catch_up(self, job: JobRun, opens: Iterable[tuple[int, int, int]]) -> None:
+        """Have a job that was registered late see earlier opens: entry, process, parent."""
+        for entry, process, parent in opens:
+            if job.member[entry]:
+                self._came(job, job.observe(entry, process, parent))
 
     def unregister(self, name: str) -> bool:
         """End a job; False when there is none of that name."""

@@ -8,7 +8,6 @@ status. Lives on the daemon's loop; what takes longer runs in worker threads and
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -16,6 +15,7 @@ import trio
 
 from mlfs.engine.data_sets import Candidate, MakeSamples, as_indices, candidates
 from mlfs.engine.engine import Engine
+from mlfs.engine.inferred import Lock
 from mlfs.engine.seed_search import SeedSearch
 from mlfs.errors import JobError
 from mlfs.infer.confirm import Finding, confirm_sequential, refine
@@ -30,10 +30,9 @@ from mlfs.orders.streams import JobStreams
 log = logging.getLogger("mlfs.infer")
 
 POOL = "infer"
-JUDGED_OPENS = 12
-LOST_OPENS = 10
 MOST_SEARCHES = 16
-MOST_EVENTS = 8  # a finding, the generators, the end
+MOST_EVENTS = 8  # findings, the generators, the end
+MOST_JOBS = 4
 
 MakeStreams = Callable[[JobSpec], JobStreams]
 
@@ -61,88 +60,85 @@ class Inference:
         self, engine: Engine, make_samples: MakeSamples, make_streams: MakeStreams, allowed: bool = True
     ) -> None:
         self.engine = engine
-        self.state = InferenceState.WATCHING if allowed else InferenceState.OFF
+        self.allowed = allowed
+        self.locks: dict[str, Lock] = {}
         self.progress: Progress | None = None
-        self.explanation: Fields | None = None
         self.searches = 0
+        self._idle = False
+        self._busy = False
+        self._failed_for: frozenset[int] = frozenset()
         self._began_s = 0.0
         self._make_samples = make_samples
         self._make_streams = make_streams
         self._needed = reads_needed(max(engine.manifest.n_files, FEWEST_SAMPLES))
         self._reads = Reads()
         self._alternatives: list[Fields] = []
-        self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
-        self._counted = (0, 0)
+        self._lost_epoch = 0
         self._wanted = trio.Event()
         self._scope: trio.CancelScope | None = None
         self._search: SeedSearch | None = None
-        self._locked_epoch = 0
         if allowed:
             engine.watchers.append(self.opened)
             engine.jobs_changed.append(self._jobs_changed)
 
+    @property
+    def state(self) -> InferenceState:
+        """In one word."""
+        if not self.allowed:
+            return InferenceState.OFF
+        if self._idle:
+            return InferenceState.IDLE
+        if self.locks:
+            return InferenceState.LOCKED
+        if self._busy:
+            return InferenceState.SEARCHING
+        return InferenceState.UNKNOWN if self._failed_for else InferenceState.WATCHING
+
     # -- what the engine tells
 
-    def opened(self, entry: int, pid: int, parent: int) -> None:
+    def opened(self, entry: int, process: int, parent: int) -> None:
         """An open, digested."""
-        if self.state == InferenceState.LOCKED:
-            self._follow(entry, pid, parent)
-        elif self.state in (InferenceState.WATCHING, InferenceState.SEARCHING, InferenceState.UNKNOWN):
-            self._reads.add(entry, pid, parent)
-            if self.state == InferenceState.WATCHING and self._reads.enough(self._needed):
-                self.state = InferenceState.SEARCHING
-                self._wanted.set()
+        if self._idle:
+            return
+        for lock in self.locks.values():
+            if lock.job.member[entry]:
+                if lock.follow(entry, process, parent):
+                    self._lose(lock)
+                return
+        self._reads.add(entry, process, parent)
+        if not self._busy and self._reads.enough(self._needed) and len(self.locks) < MOST_JOBS:
+            if self._failed_for.issuperset(self._reads.firsts):
+                return  # a search for these has failed; other processes may be another matter
+            self._busy = True
+            self._wanted.set()
+
+    def _lose(self, lock: Lock) -> None:
+        """The reads no longer come as explained: find out anew, beginning with the other explanations."""
+        log.info("the reads no longer come in the inferred order: %s", in_words(lock.fields))
+        self._reads, self._alternatives = lock.unfit, lock.alternatives
+        self._lost_epoch = lock.job.current_epochs()[1]
+        self._busy = True
+        self._wanted.set()
+        self.engine.unregister(lock.job.spec.name)
 
     def _jobs_changed(self) -> None:
         """A job came or went."""
-        names = set(self.engine.jobs)
-        if names - {JOB_NAME}:
+        jobs = self.engine.jobs
+        self.locks = {name: lock for name, lock in self.locks.items() if jobs.get(name) is lock.job}
+        was_idle, self._idle = self._idle, any(not job.inferred for job in jobs.values())
+        if self._idle and not was_idle:
             self._cancel()
-            self.state = InferenceState.IDLE
-            self._alternatives = []
-            if JOB_NAME in names:
-                self.engine.unregister(JOB_NAME)
-        elif not names and self.state in (InferenceState.IDLE, InferenceState.LOCKED):
-            self._watch(Reads())
-
-    def _watch(self, reads: Reads) -> None:
-        self._reads = reads
-        self.progress = self.explanation = None
-        enough = reads.enough(self._needed)
-        self.state = InferenceState.SEARCHING if enough else InferenceState.WATCHING
-        if enough:
-            self._wanted.set()
+            self._busy, self._alternatives = False, []
+            for name in list(self.locks):
+                self.engine.unregister(name)
+        elif was_idle and not self._idle:
+            self._reads, self.progress, self._failed_for = Reads(), None, frozenset()
 
     def _cancel(self) -> None:
         if self._scope is not None:
             self._scope.cancel()
         if self._search is not None:
             self._search.kill()
-
-    # -- after an order was found
-
-    def _follow(self, entry: int, pid: int, parent: int) -> None:
-        """Whether the reads still come as explained; if not, the reads that do not are the first of a new search."""
-        job = self.engine.jobs.get(JOB_NAME)
-        if job is None or not job.member[entry]:
-            return
-        counted = (job.matcher.observed, job.matcher.agreed)
-        observed, agreed = counted[0] - self._counted[0], counted[1] - self._counted[1]
-        self._counted = counted
-        if observed == 1:
-            self._judged.append(agreed > 0)
-        if all(self._judged):
-            self._reads = Reads()
-            return
-        self._reads.add(entry, pid, parent)
-        if len(self._judged) == JUDGED_OPENS and sum(self._judged) <= JUDGED_OPENS - LOST_OPENS:
-            self._locked_epoch = job.current_epochs()[1]
-            log.info("the reads no longer come in the inferred order")
-            reads, self._reads = self._reads, Reads()
-            self._judged.clear()
-            self.state = InferenceState.SEARCHING  # so that the end of the job is not taken for the user's wish
-            self.engine.unregister(JOB_NAME)
-            self._watch(reads)
 
     # -- the search
 
@@ -157,29 +153,35 @@ class Inference:
                         await self._infer()
                     except Exception:  # whatever it is: the mount serves on without
                         log.exception("inferring failed")
-                        self.state = InferenceState.UNKNOWN
                 self._scope = None
+                self._busy = self._wanted.is_set()
         finally:
             self._cancel()
 
     async def _infer(self) -> None:
         """From reads to a job."""
-        self._began_s = self.engine.clock()
-        heads = self._reads.heads(self._needed)
+        if self._idle:
+            return
+        self._began_s, self.progress = self.engine.clock(), None
+        processes, heads = frozenset(self._reads.firsts), self._reads.heads(self._needed)
         found = await self.engine.runner.run(POOL, candidates, self.engine.manifest, heads, self._make_samples)
-        if await self._adopt_alternative(found):
+        alternatives, self._alternatives = self._alternatives, []
+        if await self._adopt_alternative(alternatives):
             return
         finding = confirm_sequential([candidate.data_set for candidate in found])
         if finding is not None:
             await self._adopt(found[finding.data_set], finding, ())
-        elif found and self.searches < MOST_SEARCHES:
+            return
+        locked = False
+        if found and self.searches < MOST_SEARCHES:
             self.searches += 1
-            await self._search_seeds(found)
-        if self.state == InferenceState.SEARCHING:
-            self.state = InferenceState.UNKNOWN
-            log.info("%s", self.state)
+            locked = await self._search_seeds(found)
+        if not locked:
+            self._failed_for |= processes
+            self._reads = Reads()
+            log.info("%s", InferenceState.UNKNOWN)
 
-    async def _search_seeds(self, found: list[Candidate]) -> None:
+    async def _search_seeds(self, found: list[Candidate]) -> bool:
         """Have the other process search; adopt what it finds, and what it learns later of the epochs to come."""
         search = self._search = SeedSearch([candidate.data_set for candidate in found])
         events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
@@ -199,8 +201,8 @@ class Inference:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.engine.runner.run, POOL, search_in_thread)
+            last: Found | None = None
             try:
-                last: Found | None = None
                 async for event in results:
                     if isinstance(event, Found):
                         last = event
@@ -211,6 +213,7 @@ class Inference:
                         break
             finally:
                 search.kill()
+        return last is not None
 
     # -- taking an explanation into use
 
@@ -218,41 +221,42 @@ class Inference:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         data_set = await self.engine.runner.run(POOL, as_indices, self._reads.heads(self._needed), candidate.ids)
         finding = refine(finding, data_set)
-        ranked = [candidate.fields | fields for fields in explanations(finding, draws)]
-        self._alternatives = [fields for fields in ranked if _is_job(fields)]
-        for fields in self._alternatives:
+        alternatives = _ranked(candidate, finding, draws)
+        for fields in alternatives:
             streams = await self.engine.runner.run(POOL, self._streams_of, fields)
             if streams is not None:
-                begin = await self.engine.runner.run(
-                    POOL, where, streams, 0, list(self._reads.recent), self._reads.total
-                )
-                await self._lock(fields, streams, begin)
+                recent, total = list(self._reads.recent), self._reads.total
+                begin = await self.engine.runner.run(POOL, where, streams, 0, recent, total)
+                await self._lock(fields, alternatives, streams, begin)
                 return
 
     async def _learn_more(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order."""
-        job = self.engine.jobs.get(JOB_NAME)
-        batch = {} if job is None else {"batch_size": job.spec.batch_size}
-        ranked = [candidate.fields | fields | batch for fields in explanations(finding, draws)]
-        self._alternatives = [fields for fields in ranked if _is_job(fields)]
-        if job is None or self.state != InferenceState.LOCKED or job.current_epochs()[1] > 0 or not self._alternatives:
+        lock = next((lock for lock in self.locks.values() if _same_seed(lock.fields, finding)), None)
+        alternatives = _ranked(candidate, finding, draws)
+        if lock is None:
+            self._alternatives = alternatives  # it was lost meanwhile: they are tried next
+            return
+        known = {key: lock.fields[key] for key in ("batch_size",) if key in lock.fields}
+        lock.alternatives = alternatives = [fields | known for fields in alternatives]
+        if lock.job.current_epochs()[1] > 0 or not alternatives or alternatives[0] == lock.fields:
             return  # the first reads of the next epoch choose
-        streams = await self.engine.runner.run(POOL, self._streams_of, self._alternatives[0])
-        if streams is not None and self.engine.jobs.get(JOB_NAME) is job:
-            low = min(progress.frontier for progress in job.matcher.ranks)
-            await self._lock(self._alternatives[0], streams, Begin(0, low // job.spec.batch_size))
+        streams = await self.engine.runner.run(POOL, self._streams_of, alternatives[0])
+        if streams is not None and lock in self.locks.values():
+            low = min(progress.frontier for progress in lock.job.matcher.ranks)
+            begin = Begin(0, low // max(1, lock.job.spec.batch_size))
+            await self._lock(alternatives[0], alternatives, streams, begin, lock.job.spec.name)
 
-    async def _adopt_alternative(self, found: list[Candidate]) -> bool:
+    async def _adopt_alternative(self, alternatives: list[Fields]) -> bool:
         """Whether another explanation of what was read before explains the new reads as well."""
-        for fields in self._alternatives:
+        heads = self._reads.heads(self._needed)
+        for fields in alternatives:
             streams = await self.engine.runner.run(POOL, self._streams_of, fields)
-            for epoch in dict.fromkeys((self._locked_epoch + 1, self._locked_epoch, 0)):
-                heads = self._reads.heads(self._needed)
+            for epoch in dict.fromkeys((self._lost_epoch + 1, self._lost_epoch, 0)):
                 if streams is not None and await self.engine.runner.run(POOL, fits_start, streams, epoch, heads):
-                    begin = await self.engine.runner.run(
-                        POOL, where, streams, epoch, list(self._reads.recent), self._reads.total
-                    )
-                    await self._lock(fields, streams, begin)
+                    recent, total = list(self._reads.recent), self._reads.total
+                    begin = await self.engine.runner.run(POOL, where, streams, epoch, recent, total)
+                    await self._lock(fields, alternatives, streams, begin)
                     return True
         return False
 
@@ -263,31 +267,29 @@ class Inference:
             log.info("not usable: %s: %s", in_words(fields), error)
             return None
 
-    async def _lock(self, fields: Fields, streams: JobStreams, begin: Begin) -> None:
+    async def _lock(
+        self, fields: Fields, alternatives: list[Fields], streams: JobStreams, begin: Begin, name: str | None = None
+    ) -> None:
         """Register the job where the readers are, and let it catch up with the reads that were seen."""
-        spec = streams.spec.model_copy(update={"start_epoch": begin.epoch, "start_step": begin.step})
-        streams.spec = spec
-        self.state = InferenceState.LOCKED
+        names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
+        name = name or next(name for name in names if name not in self.locks)
+        told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
+        streams.spec = spec = streams.spec.model_copy(update=told)
         job = await self.engine.register(spec, streams, inferred=True)
-        for entry, pid, parent in self._reads.recent:
-            if job.member[entry]:
-                job.observe(entry, pid, parent)
-        self._counted = (job.matcher.observed, job.matcher.agreed)
-        self._judged.clear()
+        self.engine.catch_up(job, self._reads.recent)
+        self.locks[name] = Lock(job, fields, alternatives)
         self._reads = Reads()
-        self.explanation = fields
         log.info("inferred from the reads: %s", in_words(fields))
 
     # -- for the status
 
     def status(self) -> dict[str, object]:
         """Its part of the status."""
-        said: dict[str, object] = {"state": str(self.state), "searches": self.searches}
-        if self.state == InferenceState.OFF:
+        if not self.allowed:
             return {"state": str(self.state)}
+        said: dict[str, object] = {"state": str(self.state), "searches": self.searches}
         progress = self.progress
-        searching = self._search is not None and progress is not None and progress.done < progress.of
-        if progress is not None and searching:
+        if progress is not None and self._busy and progress.done < progress.of:
             passed_s = self.engine.clock() - self._began_s
             said |= {
                 "stage": progress.stage,
@@ -297,9 +299,20 @@ class Inference:
                 "remaining_s": round(passed_s * (progress.of / progress.done - 1)) if progress.done else None,
                 "with": "numba" if has_numba() else "numpy: about 30 minutes (pip install 'mlfs[fast]': 3 minutes)",
             }
-        if self.explanation is not None:
-            said["explanation"] = in_words(self.explanation)
+        if self.locks:
+            said["explanation"] = "; ".join(in_words(lock.fields) for lock in self.locks.values())
         return said
+
+
+def _ranked(candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> list[Fields]:
+    """The explanations that are jobs, best first."""
+    ranked = [candidate.fields | fields for fields in explanations(finding, draws)]
+    return [fields for fields in ranked if _is_job(fields)]
+
+
+def _same_seed(fields: Fields, finding: Finding) -> bool:
+    """Whether the explanation is one for the finding, made before its draws were known."""
+    return fields.get("seed") == finding.seed or fields.get("generator") == "default"
 
 
 def _is_job(fields: Fields) -> bool:

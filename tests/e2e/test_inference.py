@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
+from support.trees import make_tree
+
+from mlfs.orders.permutation import randperm
 
 CLASSES, FILES, BATCH = 4, 1200, 16
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture
@@ -142,6 +145,34 @@ def test_a_random_32_bit_seed_is_found_and_the_second_epoch_served_like_a_regist
         spec = job["spec"]
         assert (spec["sampler"], spec["generator"], spec["seed"]) == ("torch-random", "default", seed)
         assert status["fetches"]["pfs"]["count"] == FILES
+
+
+def read_in_turns(directory: str, orders: list[list[str]], go_on: Any) -> None:
+    """Read one list of files after the other, each as soon as `go_on` is given."""
+    for paths in orders:
+        assert go_on.acquire(timeout=WAIT_S)
+        for path in paths:
+            with open(f"{directory}/{path}", "rb") as file:
+                file.read()
+
+
+def test_validation_and_training_are_told_apart(tmp_path: Path) -> None:
+    """A look at the validation set comes first, as with Lightning; its order is none for the training set."""
+    spec = {f"{part}/c{i % 2}/{i:03d}.jpg": 1000 for part, n in (("val", 60), ("train", 300)) for i in range(n)}
+    root = make_tree(tmp_path / "both", spec)
+    files = {part: sorted(str(p.relative_to(root)) for p in root.glob(f"{part}/*/*")) for part in ("val", "train")}
+    shuffled = [files["train"][i] for i in randperm(300, 4321).tolist()]
+    context = mp.get_context("fork")
+    go_on = context.Semaphore(1)
+    with MlfsMount(root, infer=True) as mount:
+        process = context.Process(target=read_in_turns, args=(str(mount.path), [files["val"], shuffled[:40]], go_on))
+        process.start()
+        assert wait_until(lambda: is_locked(mount, "sequential"), WAIT_S), mount.status()
+        go_on.release()
+        assert wait_until(lambda: is_locked(mount, "seed 4321"), WAIT_S), mount.status()
+        process.join(WAIT_S)
+        jobs = {job["spec"]["root"]: job["spec"]["sampler"] for job in mount.status()["jobs"] if job["inferred"]}
+        assert jobs == {"val": "sequential", "train": "torch-distributed"}
 
 
 def test_a_reader_in_file_order_is_recognised_and_a_registration_ends_the_guessing(images: Path) -> None:

@@ -1,0 +1,47 @@
+"""An inferred job that is in use: do the reads still come as explained?
+
+In: opens of the job's samples, after its matcher has counted them. Out: whether the explanation has failed, and the
+reads that do not fit it: the first of an epoch in another order. Made by `mlfs.engine.inference`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mlfs.engine.job import JobRun
+from mlfs.infer.explain import Fields
+from mlfs.infer.reads import Reads
+
+JUDGED_OPENS = 12
+LOST_OPENS = 10
+
+
+class Lock:
+    """One inferred job.
+
+    Attributes:
+        fields: the explanation in use. alternatives: all that explain what was read first, best first.
+        unfit: the reads since the last twelve in a row that came as explained.
+    """
+
+    def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields]) -> None:
+        self.job = job
+        self.fields = fields
+        self.alternatives = alternatives
+        self.unfit = Reads()
+        self._counted = (job.matcher.observed, job.matcher.agreed)
+        self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
+
+    def follow(self, entry: int, process: int, parent: int) -> bool:
+        """Take note of an open; True when ten of the last twelve did not come as explained."""
+        matcher = self.job.matcher
+        observed, agreed = matcher.observed - self._counted[0], matcher.agreed - self._counted[1]
+        self._counted = (matcher.observed, matcher.agreed)
+        if observed == 1:  # else held back, or all counted anew
+            self._judged.append(agreed > 0)
+        if all(self._judged):
+            if self.unfit.total:
+                self.unfit = Reads()
+            return False
+        self.unfit.add(entry, process, parent)
+        return len(self._judged) == JUDGED_OPENS and sum(self._judged) <= JUDGED_OPENS - LOST_OPENS
