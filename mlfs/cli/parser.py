@@ -10,7 +10,6 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from mlfs.errors import ExitCode
@@ -20,6 +19,8 @@ _CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.D
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """ "did you mean X?", or "" when nothing is like it."""
+    from difflib import get_close_matches  # only for those who mistype
+
     near = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else ""
 
