@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -57,23 +56,15 @@ def test_the_help_lists_all_commands_and_the_version_is_the_packages(capsys: pyt
     assert re.search(r"^mlfs \d+\.\d+", text, re.MULTILINE)
 
 
-def test_the_help_imports_nothing_heavy() -> None:
-    code = "import sys; from mlfs.cli.main import build_parser; build_parser([]).format_help(); print(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.decode().split())
-    assert not loaded & {"numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config", "mountd.mounts"}
-    assert "argparse" in loaded
+def test_the_help_imports_nothing_heavy_and_little_at_all() -> None:
+    def loaded(code: str) -> set[str]:
+        command = [sys.executable, "-c", f"import sys, argparse; {code}; print(*sys.modules)"]
+        return set(subprocess.run(command, capture_output=True, check=True).stdout.decode().split())
 
-
-def test_the_help_is_quick() -> None:
-    def cpu_s(*argv: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *argv], check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    # Processor time, beside that of an interpreter that does nothing: other work on the machine must not decide.
-    bare = min(cpu_s("-c", "import argparse") for _ in range(5))
-    assert min(cpu_s("-m", "mlfs.cli.main", "--help") for _ in range(5)) < 4 * bare + 0.03
+    ours = loaded("from mlfs.cli.main import build_parser; build_parser([]).format_help()")
+    assert not ours & {"numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config", "mountd.mounts"}
+    # What makes it quick, told by what does not depend on the machine: 40 modules when this was written.
+    assert len(ours - loaded("pass")) < 80
 
 
 def test_bad_usage_is_2() -> None:
