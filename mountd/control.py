@@ -22,7 +22,7 @@ from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.words import nearest
-from mlfs.orders.layouts.contract import Outside
+from mlfs.orders.layouts.contract import NOTHING, Outside
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
 from mountd.virtual import Answer, Path
@@ -121,7 +121,7 @@ class Control:
     def _paths(self, streams: JobStreams, epoch: int, rank: int, part: slice) -> list[bytes]:
         ids = streams.epoch_ids(epoch, rank)[part].tolist()
         inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
-        return [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids]
+        return [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
 
     # -- commands
 

@@ -107,7 +107,7 @@ def memory_points(
 def _one(meter: Meter, name: str, work: Work, threads: int, budget: Budget, report: Report) -> float:
     rate = meter.measure(work, threads, budget)
     report(name, threads, rate)
-    return round(rate.bytes_per_s, 1)  # as the file has it
+    return rate.bytes_per_s
 
 
 class _around:

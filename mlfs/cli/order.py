@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mlfs.cli.job_flags import add_job_flags
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.errors import ExitCode, JobError, MlfsError, SourceError
+from mlfs.orders.layouts.contract import NOTHING
 
 if TYPE_CHECKING:
     from mlfs.manifest import Manifest
@@ -106,7 +107,7 @@ def _paths(source: str, spec: object, epoch: int, rank: int, head: int | None) -
     start = spec.start_step * spec.batch_size if epoch == spec.start_epoch else 0
     wanted = ids[start:] if head is None else ids[start : start + head]
     inside = manifest.paths(wanted[wanted >= 0])
-    return (next(inside) if entry >= 0 else OUTSIDE for entry in wanted.tolist())
+    return (next(inside) if entry >= 0 else OUTSIDE for entry in wanted.tolist() if entry != NOTHING)
 
 
 def _manifest(fd: int, source: str) -> Manifest:

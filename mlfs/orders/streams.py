@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlfs.errors import JobError
 from mlfs.orders.contract import Order
 from mlfs.orders.layouts import samples
-from mlfs.orders.layouts.contract import NOT_HERE, Outside, SampleIds, Tree
+from mlfs.orders.layouts.contract import NOTHING, Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.registry import build_order
@@ -37,7 +37,7 @@ class JobStreams:
             -1 for samples outside of the tree; a row for each, if samples have several files.
         order: the sampler's order over dataset indices.
         files_per_sample: files that a sample takes up in a stream, one after another. Samples with fewer are filled
-            up with -1, so that batches begin at multiples of `batch_files`.
+            up with `NOTHING`, so that batches begin at multiples of `batch_files`.
     """
 
     def __init__(self, spec: JobSpec, sample_ids: SampleIds, order: Order) -> None:
@@ -78,8 +78,8 @@ class JobStreams:
     def epoch_ids(self, epoch: int, rank: int) -> SampleIds:
         """The entries that a rank (any of the world) reads in an epoch, in read order.
 
-        Shape (length(epoch),), read-only. -1 stands for a sample outside of the tree, and at the end for what a rank
-        with fewer samples than others (explicit orders only) does not read.
+        Shape (length(epoch),), read-only. -1 stands for a sample outside of the tree, `NOTHING` (-2) for a place at
+        which nothing is read, such as at the end of a rank with fewer samples than others.
 
         Raises:
             JobError: the order file is missing or wrong.
@@ -106,7 +106,7 @@ class JobStreams:
         if self.spec.loader_drop_last:
             length -= length % self.spec.batch_size
             stream = stream[: len(stream) - len(stream) % self.spec.batch_size]
-        ids = np.full((length, *self.sample_ids.shape[1:]), NOT_HERE, dtype=np.int64)
+        ids = np.full((length, *self.sample_ids.shape[1:]), NOTHING, dtype=np.int64)
         np.take(self.sample_ids, stream, axis=0, out=ids[: len(stream)])
         ids = ids.reshape(-1)
         ids.flags.writeable = False
@@ -140,7 +140,7 @@ class _PathIndex:
         index_of = np.full(self._n_entries, -1, dtype=np.int64)
         flat = self._sample_ids.reshape(-1)
         ids, first = np.unique(flat, return_index=True)
-        here = ids != NOT_HERE
+        here = ids >= 0
         index_of[ids[here]] = first[here] // max(1, flat.size // max(1, len(self._sample_ids)))
         return index_of
 

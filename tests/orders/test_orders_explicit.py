@@ -72,7 +72,7 @@ def test_streams_of_unequal_ranks_are_filled_up_with_what_is_not_there(source: P
     (tmp_path / "order.txt").write_text("1\n0\n2\n")
     _, streams = streams_of(source, tmp_path / "order.txt", root="train", world_size=2)
     assert [len(streams.epoch_ids(0, rank)) for rank in range(2)] == [streams.length(0)] * 2 == [2, 2]
-    assert streams.epoch_ids(0, 1).tolist() == [streams.sample_ids[0], -1]
+    assert streams.epoch_ids(0, 1).tolist() == [streams.sample_ids[0], -2]
 
 
 def test_every_epoch_and_rank_can_have_its_own_file(tmp_path: Path) -> None:

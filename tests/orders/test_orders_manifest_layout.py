@@ -51,7 +51,7 @@ def test_samples_of_several_files_are_read_one_after_another(source: Path, tmp_p
     plain = build_streams(job(**fields, start_step=1), tree)
     rows = samples(job(**fields), tree)
     assert rows.shape == (3, 3)
-    assert (rows == -1).sum() == 3
+    assert (rows == -2).sum() == 3
     assert (streams.files_per_sample, streams.batch_files, streams.length(0)) == (3, 6, 6)
     for rank in (0, 1):
         order = streams.order.rank_stream(0, rank)

@@ -17,6 +17,9 @@ ROOT: Final = 0
 # link, or a pipe that happens to be called .jpg. It keeps the indices right; there is nothing to prefetch.
 NOT_HERE: Final = -1
 
+# A place of a stream at which nothing is read: a rank has fewer samples than others, or a sample fewer files.
+NOTHING: Final = -2
+
 SampleIds = npt.NDArray[np.int64]
 
 # Asked about a link that leaves the tree, by its path relative to the source. Answers None when nothing is there, [b""]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.contract import NOTHING, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.order_file import read_lines
@@ -30,7 +30,7 @@ MOST_FILES_PER_SAMPLE = 64
 def find_listed(spec: JobSpec, tree: Tree, links: Links) -> SampleIds:
     """Return the files of each sample, shape (n_samples,), or (n_samples, most files of a sample) with several.
 
-    Samples of fewer files than others are filled up with `NOT_HERE`.
+    Samples of fewer files than others are filled up with `NOTHING`.
 
     Raises:
         JobError: there is no manifest file, it cannot be read, or a line of it names no file of the tree.
@@ -45,7 +45,7 @@ def find_listed(spec: JobSpec, tree: Tree, links: Links) -> SampleIds:
     if width > MOST_FILES_PER_SAMPLE:
         message = f"a sample in {path!r} has {width} files, {MOST_FILES_PER_SAMPLE} are the most"
         raise JobError(message, "write one sample a line", "manifest_file")
-    ids = np.full((len(lines), width), NOT_HERE, dtype=np.int64)
+    ids = np.full((len(lines), width), NOTHING, dtype=np.int64)
     for at, line in enumerate(lines):
         for column, name in enumerate(line.text.split(b"\t")):
             entry = paths.file(name)
