@@ -16,6 +16,9 @@ import numpy.typing as npt
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.contract import PFS, Reads
 
+# Steps are counted in parts of about this many reads, so that what is made on the way stays in the caches.
+CHUNK_SAMPLES = 1 << 18
+
 
 class Tally(NamedTuple):
     """An epoch in bytes.
@@ -47,6 +50,29 @@ class Tally(NamedTuple):
 
 def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
     """Count an epoch; `padded_sizes` has a 0 behind the last sample, where id -1 points."""
+    steps, nodes, batch = reads.ids.shape
+    stride = max(1, CHUNK_SAMPLES // max(1, nodes * batch))
+    parts = [
+        _part(
+            reads._replace(
+                ids=reads.ids[start : start + stride],
+                node=reads.node[start : start + stride],
+                storage=reads.storage[start : start + stride],
+            ),
+            padded_sizes,
+            model,
+        )
+        for start in range(0, steps, stride)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    loaded, served, network = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    counts = np.sum([part.counts for part in parts], axis=0)
+    return Tally(loaded, served, network, reads.background_bytes, counts)
+
+
+def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
+    """Count some steps."""
     steps, nodes, _ = reads.ids.shape
     n_classes, n_routes = len(model.classes), 1 + 2 * len(model.classes)
     sizes = padded_sizes[reads.ids].ravel()

@@ -8,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.plan.policies.contract import Overlap
-from mlfs.sim.clock import Clock, shared_finish_s
+from mlfs.plan.policies.registry import POLICIES
+from mlfs.sim import tally
+from mlfs.sim.clock import Clock, Sharing, shared_finish_s
+from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import load
 
 
@@ -63,3 +66,11 @@ def test_readers_share_the_pfs_until_each_has_its_own() -> None:
     third = second + 10 / (86 / 2)
     assert ends[0] == pytest.approx([first, second, third, third + 10 / 66])
     assert ends[1] == pytest.approx([0, 0, 0, 1])
+
+
+def test_counting_in_parts_is_counting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(load("thesis-s4").shrunk(1000))
+    policy = POLICIES["mlfs"]
+    whole = simulation.run(policy, Sharing.CONSERVING)
+    monkeypatch.setattr(tally, "CHUNK_SAMPLES", 7)
+    assert simulation.run(policy, Sharing.CONSERVING) == whole
