@@ -226,6 +226,8 @@ class Engine:
         """Start a job, in place of one of the same name. `inferred`: nobody told it, the reads did."""
         job = JobRun(spec, streams, self.manifest.size)
         job.inferred = inferred
+        # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
+        await self.runner.run("orders", job.timeline.base, spec.epochs)
         for epoch in job.missing_epochs()[:1]:
             job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         self._drop(spec.name)

@@ -74,6 +74,12 @@ WRONG: list[tuple[dict[str, Any], str, str, str]] = [
     ({"start_step": 99}, "start_step", "an epoch has 12 steps", "a step is batch_size samples"),
     ({"split": [0.5, 0.4]}, "split", 'job field "split" is [0.5, 0.4], must be the lengths', ""),
     ({"split": [5, 6]}, "split", "adds up to 11, but layout and root give 12 samples", "random_split"),
+    (
+        {"sampler": "explicit", "order_file": "/nowhere/{epoch}"},
+        "order_file",
+        "'/nowhere/0' cannot be read",
+        "readable",
+    ),
     ({"sampler": "explicit"}, "order_file", 'job field "order_file" is missing', "absolute path"),
     ({"version": 2}, "version", 'job field "version" is 2, must be 1', "leave the field out"),
     ({"extensions": ["png"]}, "layout", 'no samples: layout "imagefolder" looked in the source', '"extensions"'),
@@ -166,6 +172,24 @@ def test_an_order_of_the_mount_is_what_the_mount_predicts(mount: MlfsMount) -> N
     printed = mount.run("order", str(mount.path / "class1" / ".."), *flags, "--epoch", "1", "--rank", "1").stdout
     assert printed == (mount.path / ".mlfs/order/seen/1/1").read_text()
     mount.run("unregister", str(mount.path), "seen")
+
+
+def test_the_order_files_of_all_epochs_must_be_there(mount: MlfsMount, tmp_path: Path) -> None:
+    for epoch in range(2):
+        (tmp_path / f"{epoch}.txt").write_text("3\n1\n2\n")
+    job = {"sampler": "explicit", "order_file": str(tmp_path / "{epoch}.txt")}
+    error, answer = ask(mount, json.dumps({"epochs": 3, **job}))
+    assert (error, answer["field"]) == (errno.EINVAL, "order_file")
+    assert "2.txt' cannot be read: No such file or directory" in answer["error"]
+    assert mount.status()["jobs"] == []
+    assert ask(mount, json.dumps({"epochs": 2, **job}))[0] == 0
+
+
+def test_a_million_epochs_are_registered(mount: MlfsMount) -> None:
+    fields = {"epochs": 1_000_000, "start_epoch": 999_999, "sampler": "torch-random", "generator": "own"}
+    error, answer = ask(mount, json.dumps(fields))
+    assert (error, len(answer["first_paths"]["0"])) == (0, 5)
+    assert mount.status()["jobs"][0]["ranks"][0]["epoch"] == 999_999
 
 
 def test_a_shell_reads_the_answer_through_its_descriptor(mount: MlfsMount) -> None:
