@@ -24,6 +24,7 @@ from mlfs.engine.prefetch import Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
+from mlfs.manifest import clamp_ns
 from mlfs.sources.contract import OpenFile
 from mlfs.stats import Counters
 
@@ -31,6 +32,7 @@ log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
 
 LARGEST_WHOLE_DEMAND_BYTES = 4 << 20
+OPEN_TRIES = 3
 HOT_BYTES = 16 << 20
 FIRST_LARGE_HANDLE = 1 << 60
 REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
@@ -154,19 +156,29 @@ class Demand:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
         self.counters.error("prefetch_hung")
         self.prefetcher.hangs(entry)
-        opened = await self._twice("demand", self._open_or_error, entry)
-        if isinstance(opened, OSError):
-            raise opened
-        return self._add_large(entry, opened)
+        return self._add_large(entry, await self._open_current(entry))
 
     async def _open_large(self, entry: int) -> int:
-        opened = await self._twice("demand", self._open_or_error, entry)
-        if isinstance(opened, OSError):
-            raise opened
+        opened = await self._open_current(entry)
         self.counters.read("pfs", opened.version.size)
         self.counters.fetch("pfs", opened.version.size)
         self.from_pfs[entry] = opened.version.size
         return self._add_large(entry, opened)
+
+    async def _open_current(self, entry: int) -> OpenFile:
+        """The source file, of the content that the manifest shows when this returns: the handle gets its generation.
+
+        Somebody else may have noticed a change between the open in a worker and its result here: then what is open is
+        of the past, and must not be read under the attributes of now.
+        """
+        for _ in range(OPEN_TRIES):
+            opened = await self._twice("demand", self._open_or_error, entry)
+            if isinstance(opened, OSError):
+                raise opened
+            if self.fetcher.version(entry) == (opened.version.size, clamp_ns(opened.version.mtime_ns)):
+                return opened
+            opened.close()
+        raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
     def _add_large(self, entry: int, opened: OpenFile) -> int:
         handle = next(self._large_ids)

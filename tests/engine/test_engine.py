@@ -377,3 +377,29 @@ def test_what_a_reader_fetched_is_not_fetched_again_before_a_tier_has_it(tmp_pat
             assert kept_samples(mount) == 1
 
     simulate(body)
+
+
+def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path) -> None:
+    """What a worker opened is of the past by the time the loop hears of it: somebody else noticed the change first."""
+
+    async def body() -> None:
+        async with running(tmp_path, 3, size=5 << 20, staging=1 << 20) as mount:
+            entry = mount.files[0]
+            fetcher, demand = mount.engine.fetcher, mount.engine.demand
+            stale = fetcher.open(entry)
+            path = Path(os.fsdecode(mount.root)) / os.fsdecode(mount.engine.manifest.path(entry))
+            (path.parent / "incoming").write_bytes(b"new" * 2_000_000)
+            os.rename(path.parent / "incoming", path)
+            fetcher.open(entry).close()  # by another reader: it notices
+            true, opened = fetcher.open, [stale]
+            fetcher.open = lambda entry: opened.pop() if opened else true(entry)
+            handle = await demand.open(entry)
+            assert bytes(await demand.read_large(handle, 0, 9)) == b"new" * 3
+            assert stale.fd < 0
+            mount.engine.manifest.update(entry, 1, 1, 1)
+            with pytest.raises(OSError, match="changed at the source") as caught:
+                await demand.read_large(handle, 0, 9)
+            assert caught.value.errno == errno.ESTALE
+            assert demand.close_large(handle) == entry
+
+    simulate(body)
