@@ -56,6 +56,7 @@ def main() -> int:
             "c": registered_job,
             "d": prefetch_rate,
             "e": metadata_rate,
+            "walk": walk_rate,
             "orders": permutations,
             "plan": planning,
             "plan-large": planning_large,
@@ -181,7 +182,9 @@ def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: st
     print(
         f"  {readers} readers {name:8} ext4 {middle['ext4']:7.0f}  mlfs {middle['mlfs']:7.0f}"
         f"  bindfs {middle['bindfs']:7.0f}  mlfs/ext4 {middle['mlfs'] / middle['ext4']:.2f}"
-        f"  mlfs/bindfs {middle['mlfs'] / middle['bindfs']:.2f}  requests a read {asked}",
+        f" (of 0.25: {middle['mlfs'] / middle['ext4'] / 0.25:.2f})"
+        f"  mlfs/bindfs {middle['mlfs'] / middle['bindfs']:.2f} (of 1.3: {middle['mlfs'] / middle['bindfs'] / 1.3:.2f})"
+        f"  requests a read {asked}",
         flush=True,
     )
 
@@ -197,9 +200,10 @@ def demand_reads(work: Path, data: Path, rounds: int) -> None:
             spent["direct"].append(1000 / files_a_second(direct[part], 1, read_os))
             spent["mlfs"].append(1000 / files_a_second(through[part], 1, read_os))
         middle = {place: statistics.median(values) for place, values in spent.items()}
+        added = middle["mlfs"] - middle["direct"]
         print(
-            f"  direct {middle['direct']:.2f} ms  mlfs {middle['mlfs']:.2f} ms"
-            f"  added {middle['mlfs'] - middle['direct']:.2f} ms  ratio {middle['mlfs'] / middle['direct']:.2f}"
+            f"  direct {middle['direct']:.2f} ms  mlfs {middle['mlfs']:.2f} ms  ratio"
+            f" {middle['mlfs'] / middle['direct']:.2f}  added {added:.2f} ms, of 0.5 ms: {added / 0.5:.2f}"
         )
 
 
@@ -222,7 +226,11 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
             f"  later {later:.2f} s, no I/O {no_io:.2f} s, ratio {laters[-1]:.3f}",
             flush=True,
         )
-    print(f"  medians: epoch 0 / bound {statistics.median(firsts):.2f}, later / no I/O {statistics.median(laters):.3f}")
+    first, later = statistics.median(firsts), statistics.median(laters)
+    print(
+        f"  medians: epoch 0 / bound {first:.2f}, of 1.2: {first / 1.2:.2f};"
+        f" later / no I/O {later:.3f}, of 1.1: {later / 1.1:.2f}"
+    )
 
 
 def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
