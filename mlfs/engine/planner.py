@@ -20,6 +20,9 @@ from mlfs.engine.table import SampleTable
 
 log = logging.getLogger("mlfs.engine")
 
+# A run whose number of epochs nobody knows is registered with a thousand: what lies far ahead is not worth the time.
+MOST_EPOCHS = 256
+
 
 class Planner:
     """See the module.
@@ -69,7 +72,8 @@ class Planner:
 
     async def _count(self, name: str, job: JobRun) -> None:
         counting = self.placing.begin(job.spec, job.streams)
-        for epoch in range(job.spec.start_epoch, job.spec.epochs):
+        last = min(job.spec.epochs, job.spec.start_epoch + MOST_EPOCHS)
+        for epoch in range(job.spec.start_epoch, last):
             try:
                 await self.runner.run("plan", counting.add, epoch)
             except Exception as error:  # an order file that is gone: the job goes on without a plan

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from mlfs.engine.fetch import ClassTier
 from mlfs.engine.lanes import LaneGovernor
 from mlfs.engine.placing import Counting, Placing
+from mlfs.engine.planner import MOST_EPOCHS
 from mlfs.engine.rates import FEWEST_BATCHES, Measured, Rates
 from mlfs.engine.table import footprint_bytes
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
@@ -73,6 +74,18 @@ def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -
             await trio.sleep(1)
             assert mount.engine.fetcher.placing.classes is None
             assert "plan" not in mount.runner.calls
+
+    simulate(body)
+
+
+def test_only_so_many_epochs_are_counted(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 3, ram=1 << 20) as mount:
+            epochs = [[[mount.files[0], mount.files[epoch % 3]]] for epoch in range(MOST_EPOCHS + 50)]
+            await mount.engine.register(*given_job(epochs, world_size=2))
+            await trio.sleep(1)
+            assert mount.runner.calls.count("plan") == MOST_EPOCHS + 1  # and the plan itself
+            assert mount.engine.fetcher.placing.planned["reads"] == 2 * MOST_EPOCHS
 
     simulate(body)
 
