@@ -1,6 +1,6 @@
 """The sampler "tf-data": a tf.data pipeline that lists, shards and shuffles file names before it reads files.
 
-In: a job's list_seed, shuffle, buffer_size, seed (or op_seed and global_seed), reshuffle_each_iteration; world_size and
+In: a job's list_seed, shuffle, buffer_size, seed (or op_seed), global_seed, reshuffle_each_iteration; world_size and
 rank are shard()'s. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
 Source: tensorflow/core/kernels/data/shuffle_dataset_op.cc, seed_generator..., python/data/ops/dataset_ops.py
 (list_files, shard), python/framework/random_seed.py (TensorFlow 2.21). The pipeline is
@@ -75,7 +75,8 @@ class TfDataOrder:
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         self._spec = spec
         self._n_samples = n_samples
-        own = spec.op_seed if spec.op_seed is not None else None if spec.global_seed is not None else spec.seed
+        told = spec.global_seed is None or "seed" in spec.model_fields_set
+        own = spec.op_seed if spec.op_seed is not None else spec.seed if told else None
         self._seeds = op_seeds(own, spec.global_seed)
         self._reshuffles = spec.reshuffle_each_iteration is not False
         self._listed = lru_cache(maxsize=EPOCHS_KEPT)(self._list)

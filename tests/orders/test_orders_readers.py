@@ -145,6 +145,15 @@ def test_seeds_of_operations() -> None:
     assert op_seeds(None, 42) == op_seeds(None, 42) != op_seeds(None, 43)
 
 
+def test_tf_datas_seed_is_the_shuffles_own_also_beside_a_global_one() -> None:
+    def order(**fields: object) -> list[int]:
+        return build_order(job(sampler="tf-data", buffer_size=9, **fields), 20).rank_stream(0, 0).tolist()
+
+    assert order(seed=7, global_seed=3) == order(op_seed=7, global_seed=3)
+    assert order(seed=7) == order(op_seed=7) != order(seed=7, global_seed=3)
+    assert order(global_seed=3) not in (order(global_seed=3, seed=0), order(global_seed=4))
+
+
 def test_dali_up_to_2_1_shuffled_by_other_words() -> None:
     # Recorded with DALI 2.1.0 and 2.2.0: 15 files, two shards, shuffle_after_epoch.
     fields = {"sampler": "dali", "shuffle_after_epoch": True, "world_size": 2, "epochs": 3}
