@@ -18,7 +18,7 @@ MOST_LINES_OF_A_FILE = 500
 MAY_IMPORT = {
     "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/plan": {"mlfs.plan", "numpy"},
-    "mlfs/infer": {"mlfs.infer", "mlfs.orders", "numpy", "numba"},
+    "mlfs/infer": {"mlfs.infer", "mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/sim": {
         "mlfs.sim",
         "mlfs.plan",

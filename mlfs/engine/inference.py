@@ -22,6 +22,7 @@ from mlfs.infer.confirm import Finding, confirm_sequential, refine
 from mlfs.infer.explain import JOB_NAME, Fields, explanations, in_words
 from mlfs.infer.question import FEWEST_SAMPLES, reads_needed
 from mlfs.infer.reads import Reads
+from mlfs.infer.recipes import Recipe
 from mlfs.infer.resume import Begin, fits_start, where
 from mlfs.infer.search import Draw, Event, Found, Generators, Progress, has_numba
 from mlfs.job import JobSpec, parse_job
@@ -202,9 +203,12 @@ class Inference:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.engine.runner.run, POOL, search_in_thread)
             last: Found | None = None
+            locked = False
             try:
                 async for event in results:
-                    if isinstance(event, Found):
+                    if isinstance(event, Recipe):
+                        locked = await self._adopt_first([found[event.data_set].fields | event.fields])
+                    elif isinstance(event, Found):
                         last = event
                         await self._adopt(found[event.finding.data_set], event.finding, event.draws)
                     elif isinstance(event, Generators) and last is not None:
@@ -213,7 +217,7 @@ class Inference:
                         break
             finally:
                 search.kill()
-        return last is not None
+        return locked or last is not None
 
     # -- taking an explanation into use
 
@@ -221,14 +225,18 @@ class Inference:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         data_set = await self.engine.runner.run(POOL, as_indices, self._reads.heads(self._needed), candidate.ids)
         finding = refine(finding, data_set)
-        alternatives = _ranked(candidate, finding, draws)
+        await self._adopt_first(_ranked(candidate, finding, draws))
+
+    async def _adopt_first(self, alternatives: list[Fields]) -> bool:
+        """Use the first that can be used."""
         for fields in alternatives:
             streams = await self.engine.runner.run(POOL, self._streams_of, fields)
             if streams is not None:
                 recent, total = list(self._reads.recent), self._reads.total
                 begin = await self.engine.runner.run(POOL, where, streams, 0, recent, total)
                 await self._lock(fields, alternatives, streams, begin)
-                return
+                return True
+        return False
 
     async def _learn_more(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order."""

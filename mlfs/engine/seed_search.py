@@ -3,7 +3,7 @@
 In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
 is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
 keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else: all but the
-first stage, which takes about a second, runs at the lowest priority.
+first stages, which take seconds, run at the lowest priority.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from mlfs.infer.question import DataSet
-from mlfs.infer.search import COMMON_STAGE, LATEST_WORD, WHOLE, Event, Progress, Ranges, find
+from mlfs.infer.search import COMMON_STAGE, LATEST_WORD, OTHERS_STAGE, WHOLE, Event, Progress, Ranges, find
 from mlfs.infer.wire import answer, parse_answer, parse_question, question
 
-LOWEST_PRIORITY = 19
+LOWEST = 19
+PRIORITIES = {COMMON_STAGE: 0, OTHERS_STAGE: 10}
 PROGRESS_EVERY_S = 0.5
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
 FEW_WORDS = 1 << 12  # where the range is narrowed, which only tests do
@@ -75,11 +76,11 @@ def main() -> int:
     """The process."""
     data_sets, ranges = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told, lowered = 0.0, False
+    told, stage = 0.0, ""
     for event in find(data_sets, ranges, latest=LATEST_WORD if ranges == WHOLE else FEW_WORDS):
-        if isinstance(event, Progress) and event.stage != COMMON_STAGE and not lowered:
-            lowered = True
-            os.nice(LOWEST_PRIORITY)
+        if isinstance(event, Progress) and event.stage != stage:
+            stage = event.stage
+            os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), PRIORITIES.get(stage, LOWEST)))
         now = time.monotonic()
         if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue

@@ -59,7 +59,7 @@ def _common(finding: Finding) -> Fields:
 def in_words(fields: Fields) -> str:
     """One line for people."""
     sampler = str(fields["sampler"])
-    said = [sampler] if sampler == "sequential" else [sampler, f"seed {fields['seed']}"]
+    said = [sampler, f"seed {fields['seed']}"] if "seed" in fields else [sampler]
     if "generator" in fields:
         said.append(f"{fields['generator']} generator")
     said += [

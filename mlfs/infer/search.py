@@ -12,7 +12,7 @@ model was initialised before), and the fourth word of all 2^32 seeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -23,9 +23,11 @@ from mlfs.infer import search_numpy
 from mlfs.infer.confirm import Finding, confirm
 from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
 from mlfs.infer.question import DataSet, Hypothesis, likely, probes, unlikely
+from mlfs.infer.recipes import Recipe, explaining, recipes
 from mlfs.orders.mt19937 import TorchWords
 
 COMMON_STAGE = "common seeds"
+OTHERS_STAGE = "other samplers"
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 SAMPLER_SEED_WORD = 3
@@ -70,7 +72,7 @@ class Generators(NamedTuple):
     draws: tuple[Draw, ...]
 
 
-Event = Progress | Found | Generators
+Event = Progress | Found | Generators | Recipe
 SearchRange = Callable[[Plan, int, int], list[tuple[int, int]]]
 
 
@@ -99,6 +101,9 @@ def find(
         if found is not None:
             yield found
             return
+    recipe = yield from _recipes(data_sets)
+    if recipe:
+        return
     many = sum(high - low for low, high in ranges) > common  # fewer are not worth compiling for
     search = _searcher(many and has_numba() if quick is None else quick)
     for stage, hypotheses in (("all seeds", sure), ("all seeds, other nodes' ranks", rest)):
@@ -110,6 +115,17 @@ def find(
                 if finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS:
                     yield from _draws(finding.seed, ranges, search, latest)
                 return
+
+
+def _recipes(data_sets: list[DataSet]) -> Generator[Event, None, bool]:
+    """Samplers of others. Returns whether one explains the reads."""
+    of = sum(1 for data_set in data_sets for _ in recipes(data_set.n))
+    yield Progress(OTHERS_STAGE, 0, of)
+    for done, recipe in enumerate(explaining(data_sets), 1):
+        yield Progress(OTHERS_STAGE, done, of) if recipe is None else recipe
+        if recipe is not None:
+            return True
+    return False
 
 
 def _common(data_sets: list[DataSet], hypotheses: list[Hypothesis], common: int) -> Found | None:

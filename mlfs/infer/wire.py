@@ -11,6 +11,7 @@ from typing import Any
 
 from mlfs.infer.confirm import Finding
 from mlfs.infer.question import DataSet
+from mlfs.infer.recipes import Recipe
 from mlfs.infer.search import Draw, Event, Found, Generators, Progress, Ranges
 
 
@@ -30,6 +31,8 @@ def answer(event: Event) -> str:
     """One line."""
     if isinstance(event, Progress):
         return json.dumps({"progress": list(event)})
+    if isinstance(event, Recipe):
+        return json.dumps({"recipe": list(event)})
     if isinstance(event, Found):
         return json.dumps({"found": list(event.finding), "draws": event.draws})
     return json.dumps({"draws": event.draws})
@@ -40,6 +43,8 @@ def parse_answer(line: str) -> Event:
     said: dict[str, Any] = json.loads(line)
     if "progress" in said:
         return Progress(*said["progress"])
+    if "recipe" in said:
+        return Recipe(*said["recipe"])
     if "found" in said:
         fields = dict(zip(Finding._fields, said["found"], strict=True))
         return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))

@@ -11,6 +11,7 @@ from mlfs.infer import search_numba, search_numpy
 from mlfs.infer.confirm import Finding, order_head
 from mlfs.infer.probes import Condition, Plan, Probe, compile_plan
 from mlfs.infer.question import DataSet, likely, probes, reads_needed, step, unlikely
+from mlfs.infer.recipes import Recipe
 from mlfs.infer.search import Draw, Event, Found, Generators, Progress, find
 from mlfs.infer.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
@@ -67,7 +68,7 @@ def test_the_head_of_an_order_is_the_orders_head(n: int, seed: int, words: int, 
     assert len(set(head)) == len(head) == min(n, count)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from([60, 240, 5000, 1_281_167]), SEEDS)
 def test_the_right_seed_always_passes(data: st.DataObject, n: int, seed: int) -> None:
     """Whatever the permutation: no condition is only nearly true."""
@@ -85,7 +86,7 @@ def last_of(events: list[Event]) -> Event:
     return [event for event in events if not isinstance(event, Progress)][-1]
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(st.integers(0, 2**20 - 1), st.sampled_from([600, 50_000, 1_281_167]))
 def test_a_20_bit_seed_is_found_from_ten_reads(seed: int, n: int) -> None:
     reads = tuple(order_head(n, seed, 0, 10))
@@ -117,12 +118,31 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     assert parse_question(question([DataSet(n, reads)], ranges)) == ([DataSet(n, reads)], ranges)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([40, 100, 1000]))
 def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None:
-    order = np.random.default_rng(chance).permutation(n)  # PCG64: of no seed of MT19937
+    order = np.random.default_rng([chance, 12345]).permutation(n)  # of no single number as a seed
     heads = tuple(tuple(order[start : start + 30].tolist()) for start in (0, n // 4, n // 2))
     assert [e for e in find([DataSet(n, heads)], ((7, 1031),), 2048, False) if not isinstance(e, Progress)] == []
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (np.random.default_rng(123).permutation(2000), {"sampler": "hf-datasets", "seed": 123, "batch_size": 8}),
+        (np.random.RandomState(7).permutation(2000), {"sampler": "numpy", "seed": 7, "legacy": True}),
+    ],
+    ids=["numpy", "legacy"],
+)
+def test_other_samplers_are_tried_with_seeds_that_people_choose(
+    order: np.ndarray[tuple[int], np.dtype[np.int64]], expected: dict[str, object]
+) -> None:
+    workers = [order.reshape(-1, 8)[worker::2].ravel()[:24] for worker in (0, 1)]
+    data_set = DataSet(2000, tuple(tuple(reads.tolist()) for reads in workers))
+    found = last_of(list(find([data_set], NO_RANGE, 256)))
+    assert isinstance(found, Recipe)
+    assert found.fields.items() >= expected.items()
+    assert parse_answer(answer(found)) == found
 
 
 def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known_seeds() -> None:
