@@ -63,6 +63,8 @@ def check(mount: MlfsMount, most_ahead: int = 0) -> None:
 def test_grain(images: Path) -> None:
     with MlfsMount(images) as mount:
         mount.register(sampler="grain", seed=SEED, epochs=EPOCHS, batch_size=8)
+        listed = os.listdir(mount.path / "class0")
+        assert listed == sorted(listed)  # readdir goes by the bytes of names: timm's layout rests on it
         seen = run_script("grain_script.py", mount.path, SEED, EPOCHS)
         order = predicted(mount)  # worker w takes every second sample from w on, and the workers' batches come in turn
         batches = np.array(order).reshape(-1, 8, 2).transpose(0, 2, 1)
