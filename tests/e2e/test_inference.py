@@ -187,6 +187,27 @@ def test_a_reader_in_file_order_is_recognised_and_a_registration_ends_the_guessi
         assert status["inference"]["state"] == "a job is registered"
 
 
+def test_a_registration_ends_the_search_at_once(images: Path) -> None:
+    """An order of no seed: the search would go on for minutes."""
+    paths = sorted(str(path.relative_to(images)) for path in images.glob("*/*"))
+    context = mp.get_context("fork")
+    with MlfsMount(images, infer=True) as mount:
+        orders = [random.SystemRandom().sample(paths, 100)]
+        process = context.Process(target=read_in_turns, args=(str(mount.path), orders, context.Semaphore(1)))
+        process.start()
+        assert wait_until(lambda: searchers(mount) != [], WAIT_S), mount.status()
+        process.join(WAIT_S)
+        assert mount.status()["inference"]["state"] == "searching"
+        mount.register(seed=3, epochs=2)
+        assert mount.status()["inference"]["state"] == "a job is registered"
+        assert wait_until(lambda: searchers(mount) == [], WAIT_S)
+
+
+def searchers(mount: MlfsMount) -> list[int]:
+    """Processes that search for a seed."""
+    return [pid for pid, words in mount.pids().items() if "mlfs.engine.seed_search" in words]
+
+
 def test_forbidden_it_does_nothing(images: Path) -> None:
     with MlfsMount(images, "--infer", "off") as mount:
         for path in sorted(Path(mount.path).glob("*/*")):
