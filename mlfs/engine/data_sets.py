@@ -19,12 +19,14 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.manifest import Manifest
 from mlfs.orders.layouts import layout_names
 
-SampleIds = npt.NDArray[np.int64]
-MakeSamples = Callable[[JobSpec], SampleIds]
+SampleIds = npt.NDArray[np.int32]
+MakeSamples = Callable[[JobSpec], npt.NDArray[np.int64]]
 
 MOST_CANDIDATES = 8
 _MOST_ROOTS = 4
 _LEAST_SHARE = 0.5
+# Sorting the names of more files in every way costs the loop too much of the interpreter.
+_MOST_FILES_FOR_ALL_LAYOUTS = 2_000_000
 _LIKELY_LAYOUTS = ("imagefolder", "sorted")
 
 
@@ -40,16 +42,19 @@ def candidates(manifest: Manifest, heads: Sequence[Sequence[int]], make_samples:
     """All of them, without those that number the files as an earlier one does."""
     found: list[Candidate] = []
     known: list[SampleIds] = []
-    layouts = [*_LIKELY_LAYOUTS, *(name for name in layout_names() if name not in _LIKELY_LAYOUTS)]
+    layouts = list(_LIKELY_LAYOUTS)
+    if manifest.n_files <= _MOST_FILES_FOR_ALL_LAYOUTS:
+        layouts += [name for name in layout_names() if name not in _LIKELY_LAYOUTS]
     for root in roots(manifest, heads):
         for layout in layouts:
             if len(found) == MOST_CANDIDATES:
                 return found
             fields: dict[str, object] = {"root": root, "layout": layout}
             try:
-                ids = make_samples(parse_job(fields | {"name": JOB_NAME, "epochs": 1}))
+                numbered = make_samples(parse_job(fields | {"name": JOB_NAME, "epochs": 1}))
             except JobError:
                 continue  # no samples in this layout
+            ids = numbered.astype(np.int32)  # kept while the search runs
             if len(ids) < FEWEST_SAMPLES or any(np.array_equal(ids, other) for other in known):
                 continue
             known.append(ids)
