@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -142,24 +141,33 @@ def test_a_source_without_any_file_is_refused(tmp_path: Path) -> None:
     assert nothing_left(mount)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_daemon_killed_while_it_scans_is_reported(slow: SlowSource, tmp_path: Path, number: signal.Signals) -> None:
-    mount = MlfsMount(slow.path, state=tmp_path / "state")
-    command = subprocess.Popen(
-        [sys.executable, "-m", "mlfs.cli.main", "mount", str(slow.path)],
-        env=mount.env,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start_and_stop_the_source(mount: MlfsMount, slow: SlowSource) -> tuple[subprocess.Popen[str], int] | None:
+    """A mount command whose daemon's scan cannot get on, and the daemon; None when the daemon was faster than we."""
+    words = [sys.executable, "-m", "mlfs.cli.main", "mount", str(slow.path)]
+    command = subprocess.Popen(words, env=mount.env, stderr=subprocess.PIPE, text=True)
 
     def daemons() -> list[int]:
         return [pid for pid, words in mount.pids().items() if "mountd.daemon" in words]
 
+    wait_until(lambda: bool(daemons()))
+    os.kill(slow.pid, signal.SIGSTOP)
+    if not mount.is_mounted:
+        return command, daemons()[0]
+    os.kill(slow.pid, signal.SIGCONT)
+    command.communicate(timeout=PATIENCE_S)
+    mount.unmount()
+    return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_daemon_killed_while_it_scans_is_reported(slow: SlowSource, tmp_path: Path, number: signal.Signals) -> None:
+    mount = MlfsMount(slow.path, state=tmp_path / "state")
     try:
-        wait_until(lambda: bool(daemons()))
-        os.kill(slow.pid, signal.SIGSTOP)  # the scan cannot get on
-        time.sleep(1.0)
-        os.kill(daemons()[0], number)
+        started = None
+        while started is None:
+            started = start_and_stop_the_source(mount, slow)
+        command, daemon = started
+        os.kill(daemon, number)
         _, stderr = command.communicate(timeout=PATIENCE_S)
     finally:
         os.kill(slow.pid, signal.SIGCONT)
