@@ -35,6 +35,7 @@ INFERRED = (
 )
 
 
+FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew)"
 SHOWN_EPOCHS = 100
 
 
@@ -91,6 +92,8 @@ def messages(engine: Engine) -> list[str]:
     for job in engine.jobs.values():
         if job.inferred:
             said.append(INFERRED)
+        if job.known:
+            said.append(FOUND_OUT.format(name=job.spec.name, what=job.known[-1], opens=job.counted_anew))
         if job.state == JobState.DRIFTING:
             percent = 100 * (job.matcher.agreement or 0.0)
             opens = job.matcher.recent_opens
@@ -114,6 +117,10 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "loader": loader_status(job),
         "reading_s": round(engine.prefetcher.rates.reading_s(job.spec.name), 6),
         "stalled_s": round(engine.prefetcher.rates.stalled_s(job.spec.name), 6),
+        "found_out": job.known,
+        "counted_anew": job.counted_anew,
+        "searching": job.spec.name in engine.variants.searching,
+        "searches": job.searches,
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},

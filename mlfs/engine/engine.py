@@ -24,10 +24,12 @@ from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
+from mlfs.engine.variants import VariantSearch
 from mlfs.errors import MlfsError
 from mlfs.job import JobSpec
 from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.matching import Open
 from mlfs.sources.contract import Source
 from mlfs.stats import Counters
 
@@ -117,6 +119,7 @@ class Engine:
         )
         self.prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
         self.demand = self._make_demand()
+        self.variants = VariantSearch(self)
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: list[tuple[int, int]] = []
         self._digesting = 0
@@ -134,6 +137,7 @@ class Engine:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
             nursery.start_soon(self._run_epochs)
+            nursery.start_soon(self.variants.run)
             nursery.start_soon(self.planner.run)
             nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.staging.run_dropper)
@@ -191,7 +195,9 @@ class Engine:
         if demanded_bytes:
             position = outcome.match.position if outcome.match else max(p.frontier for p in job.matcher.ranks)
             job.count_pfs(job.epoch_of(position), demanded_bytes)
-        if outcome.restarted:
+        if outcome.restarted and self.variants.forgot_set_epoch(job):
+            job.shadow = None  # a search is under way, or about to be
+        elif outcome.restarted:
             self._restart(job)
         elif outcome.over:
             self._uses_over(outcome.over)
@@ -279,6 +285,22 @@ class Engine:
         if predicted:
             self.staging.drop_lingering()
 
+    def adopt(self, job: JobRun, new: JobRun, opens: list[Open], sentence: str) -> None:
+        """Go on with `new` in a job's place: it explains the last `opens`, which it has matched already."""
+        new.take_counts(job, opens)
+        new.known.append(sentence)
+        self._uses_over(job.release_ahead())
+        self.jobs[job.spec.name] = new
+        new.cursors = [progress.frontier for progress in new.matcher.ranks]
+        self.planner.forget(job.spec.name)
+        if self.planner.wants(new):
+            self.planner.plan(new)
+        log.warning("job %s: %s", job.spec.name, sentence)
+        log.info("job %s: the last %d opens were counted anew", job.spec.name, len(opens))
+        self._set_linger()
+        self._epochs_wanted.set()
+        self.prefetcher.kick()
+
     def _restart(self, job: JobRun) -> None:
         log.info("job %s: the script was started again from its first epoch", job.spec.name)
         self._uses_over(job.release_ahead())
@@ -296,12 +318,15 @@ class Engine:
                 if not job.predicting:
                     self._uses_over(job.release_ahead())
             self._uses_over(job.find_elsewhere())
+            if said := job.began_elsewhere():
+                log.warning("job %s: %s", job.spec.name, said)
             for _ in job.epochs_begun():
                 self.counters.begin_epoch()
             for epoch in job.epochs_ended():
                 log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
             if job.missing_epochs():
                 self._epochs_wanted.set()
+            self.variants.look_at(job)
         self._set_linger()
 
     async def _run_epochs(self) -> None:

@@ -19,8 +19,9 @@ from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.inverse import EpochIndex, Match
 from mlfs.plan.lanes import Shape
-from mlfs.plan.matching import StreamMatcher
+from mlfs.plan.matching import Open, StreamMatcher
 from mlfs.plan.progress import Given
+from mlfs.plan.variants import COUNTS_FROM_ONE, RESUMED
 
 RECOVERED = 0.75
 RATE_SECONDS = 2.0
@@ -30,6 +31,7 @@ SHADOW_AGREEMENT = 0.8
 LOADED_AHEAD = 2048
 MOST_EPOCHS_AHEAD = 32
 MOST_HELD = 4096
+FEWEST_FIRST = 12
 SMALL_TREE = 1 << 16
 
 
@@ -65,6 +67,8 @@ class JobRun:
 
     Attributes:
         known: what was found out while it ran, in plain words, the last one last.
+        counted_anew: opens before the last adoption that were counted anew against what was adopted.
+        searches, search_after: how often variants were tried, and after how many opens they may be again.
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
@@ -94,6 +98,10 @@ class JobRun:
         self.unknown: set[int] = set()
         self.held: deque[tuple[int, int, int]] = deque()
         self.elsewhere: set[int] = set()
+        self._near_end, self._waits_from = True, 0
+        self.counted_anew = 0
+        self.searches = self.search_after = 0
+        self.shadow_is_kin = self.told_begin = False
         self._begun = self._ended = spec.start_epoch
         self._last_reads: dict[int, int] = {}
         self.stream_bytes = 0
@@ -194,9 +202,25 @@ class JobRun:
         self.matcher.epochs[index.epoch] = index
         if not self.stream_bytes:
             self.stream_bytes = sum(int(self._sizes[ids[ids >= 0]].sum()) for ids in index.ids)
+        self._look_for_the_end()
         low, _ = self.current_epochs()
         left = [e for e in self.matcher.epochs if e < low - 1 and e != self.spec.start_epoch]
         return [entry for epoch in left for entry in self.matcher.epochs.pop(epoch).outstanding().tolist()]
+
+    def began_elsewhere(self) -> str:
+        """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
+        if self.told_begin or self.matcher.agreement_of_last(FEWEST_FIRST) < 1.0 or self.matcher.agreed < FEWEST_FIRST:
+            return ""
+        self.told_begin = True
+        start = self.spec.start_epoch
+        epoch = min(e for (e, _), cell in self.matcher.cells.items() if cell.agreed >= 4 or e > start)
+        if epoch <= start or self.inferred:
+            return ""
+        if epoch == start + 1:
+            self.known.append(COUNTS_FROM_ONE)
+        else:
+            self.known.append(RESUMED.format(epoch=epoch, start=start))
+        return self.known[-1]
 
     def epochs_begun(self) -> range:
         """Epochs that the fastest rank has come to since this was last asked."""
@@ -217,22 +241,50 @@ class JobRun:
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
         """
-        waits = self.held or (self.loading and self._may_be_of_a_coming_epoch(entry, process))
+        waits = self.held or (self._near_end and self._may_be_of_a_coming_epoch(entry, process))
         if waits and len(self.held) < MOST_HELD:
             self.held.append((entry, process, parent))
             return HELD
         return self._observe(entry, process, parent)
 
     def _may_be_of_a_coming_epoch(self, entry: int, process: int) -> bool:
-        """Whether a rank is so near the end of what is loaded that the open may lie behind it."""
+        """Whether the open, of a rank near the end of what is loaded, may lie behind that."""
+        coming = max(self.matcher.epochs, default=self.spec.start_epoch - 1) + 1
+        if coming >= self.spec.epochs or coming in self.unknown:
+            return False
+        return not self.matcher.fits(entry, process)
+
+    def _look_for_the_end(self) -> None:
+        """Update whether a rank may come to the end of what is loaded with its next opens."""
         loaded = self.base(max(self.matcher.epochs, default=self.spec.start_epoch - 1) + 1)
-        near = max(self._frontiers()) + self.matcher.lag + 1 >= loaded and loaded < self.end
-        return near and not self.matcher.fits(entry, process)
+        self._waits_from = loaded - self.matcher.lag - 1
+        self._near_end = max(self._frontiers()) >= self._waits_from
 
     def release_held(self) -> list[Outcome]:
         """An epoch was loaded: match the opens that waited for it."""
         held, self.held = self.held, deque()
         return [self.observe(*opened) for opened in held]
+
+    def replay(self, opens: Iterable[Open]) -> None:
+        """Match opens that were observed before this job began."""
+        for opened in opens:
+            self._observe(opened.entry, opened.process, opened.parent)
+
+    def take_counts(self, other: JobRun, opens: list[Open]) -> None:
+        """Go on with the counts of a job that this one replaces, but for the opens that were counted anew."""
+        for opened in opens:
+            opened.cell.observed -= 1
+            opened.cell.agreed -= opened.agrees
+        old, mine = other.matcher, self.matcher
+        for (epoch, index), cell in old.cells.items():
+            rank = other.spec.ranks[index] if index >= 0 else -1
+            place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
+            mine.count(epoch, place, cell.observed, cell.agreed)
+        self.pfs_bytes_by_epoch = dict(other.pfs_bytes_by_epoch)
+        self.known = list(other.known)
+        self.searches, self.counted_anew = other.searches, len(opens)
+        self._ended = max(self._ended, other._ended)
+        self._begun = max(self._begun, other._begun)
 
     def _observe(self, entry: int, process: int, parent: int) -> Outcome:
         before = self.matcher.agreed
@@ -247,6 +299,8 @@ class JobRun:
         frontier = self.matcher.ranks[rank].frontier
         if frontier >= self._last_read(rank):
             self._look_at_the_end()
+        if frontier >= self._waits_from:
+            self._near_end = True
         self.cursors[rank] = max(self.cursors[rank], frontier)
         self.elsewhere.discard(rank)
         used = self.use_over(match)
@@ -332,8 +386,10 @@ class JobRun:
         workers, batch = getattr(self.spec, "num_workers", None), self.streams.batch_files
         shape = Shape(batch, workers) if workers and workers > 1 else None
         # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
-        single = batch == 1 or not getattr(self.spec, "sampler", "").startswith("torch")
-        return StreamMatcher(len(self.spec.ranks), batch, self.timeline.start, length, shape, single=single)
+        torch = getattr(self.spec, "sampler", "").startswith("torch")
+        return StreamMatcher(
+            len(self.spec.ranks), batch, self.timeline.start, length, shape, None, batch == 1 or not torch, torch
+        )
 
     def _shadow_leads(self, entry: int, process: int, parent: int, match: Match | None) -> bool:
         """Whether opens that don't fit fit a second run of the script from the job's start.
@@ -346,6 +402,10 @@ class JobRun:
             if first is None or not (lost and self.matcher.observed):
                 return False
             self.shadow = self._matcher_at_start()
+            self.shadow_is_kin = any(
+                seen.agrees and (seen.process == process or (parent and seen.parent == parent))
+                for seen in self.matcher.history
+            )
             self.shadow.shape, self.shadow.lag = self.matcher.shape, self.matcher.lag
             self.shadow.epochs = {first.epoch: first}
         self.shadow.observe(entry, process, parent)

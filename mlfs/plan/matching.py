@@ -58,12 +58,13 @@ class Open(NamedTuple):
 class _Reader:
     """A process: the lanes it may be in, the likeliest first, and the last entry it opened."""
 
-    __slots__ = ("again", "lanes", "last_entry")
+    __slots__ = ("again", "lanes", "last_entry", "rank_index")
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
         self.last_entry = -1
         self.again = False
+        self.rank_index = -1
 
 
 class StreamMatcher:
@@ -77,6 +78,7 @@ class StreamMatcher:
         shape: what is known of the loader.
         starts: linear position of each rank, in place of `start`.
         single: whether a batch of 1 that workers share is credible (see `mlfs.plan.learning`).
+        one_rank: whether a process reads for one rank only, as torch's do.
 
     Attributes:
         epochs: the loaded epochs. The caller adds and removes.
@@ -92,10 +94,12 @@ class StreamMatcher:
         shape: Shape | None = None,
         starts: Iterable[int] | None = None,
         single: bool = True,
+        one_rank: bool = False,
     ) -> None:
         self.shape = shape or Shape()
         self.batch_size = batch_size
         self.single = single
+        self.one_rank = one_rank
         self.stream_length = stream_length
         self.starts = list(starts) if starts is not None else [start] * n_ranks
         self.ranks = [RankProgress(at) for at in self.starts]
@@ -177,6 +181,8 @@ class StreamMatcher:
     ) -> tuple[Match | None, list[tuple[int, Given]]]:
         """An open that is not simply the next one of its process."""
         places = self._places(entry)
+        if self.one_rank and reader is not None and reader.rank_index >= 0:
+            places = [place for place in places if place.rank_index == reader.rank_index]
         if reader is None:
             reader = self._readers[process] = _Reader()
             if len(self._readers) > REMEMBERED_READERS:
@@ -207,7 +213,7 @@ class StreamMatcher:
         if not follows or lane.continued or not self.shape.workers:
             return -1
         worker, turn = lane_of(self.shape, place.offset - place.epoch.begin)
-        if worker != lane.worker or not 0 <= turn < self.shape.slack:
+        if worker != lane.worker or not 0 <= turn < self.shape.slack + 1:  # the first may be this epoch's next as well
             return -1
         return turn if lane.ended else self.stream_length + turn
 
@@ -221,9 +227,14 @@ class StreamMatcher:
         if place.epoch is lane.index:
             lane.open(place)
         else:  # a worker that lives on, or a process that reads by itself, in the next epoch
-            lane.first, lane.far, lane.continued = -1, False, True
-            lane = Lane(self.shape, place, self._cell(place))
+            ended, lane.continued = lane.ended, True
+            lane.first, lane.far = -1, False
+            lane = self._lane(place)
+            lane.first = -1 if ended else lane.first
             reader.lanes.insert(0, lane)
+            if not ended:  # left early, or nothing of the kind: the next open tells
+                reader.lanes[1:1] = others
+                return self._record(entry, process, parent, place, True, advance=False)
         reader.lanes[1:1] = others
         lane.streak += 1
         if lane.far and lane.streak < FAR_STREAK:
@@ -234,6 +245,7 @@ class StreamMatcher:
         del reader.lanes[LANES_OF_A_PROCESS:]
         if lane.first >= 0:
             self._confirm(lane, parent)
+            reader.rank_index = lane.rank_index
         return self._record(entry, process, parent, place, True, advance=True)
 
     def _confirm(self, lane: Lane, parent: int) -> None:
@@ -264,7 +276,7 @@ class StreamMatcher:
         if begins:
             entered = [self._lane(place) for place in begins[:4]]
             reader.lanes = [*entered, *reader.lanes][:LANES_OF_A_PROCESS]
-            return self._record(entry, process, parent, begins[0], True, advance=self._near(begins[0]))
+            return self._record(entry, process, parent, begins[0], True, advance=self._under_way(begins[0]))
         near = sorted((place for place in places if self._near(place)), key=order)
         far = [place for place in places if place not in near and self._beyond(place)]
         strays = [self._lane(place, far=place in far) for place in [*near[:2], *far[:2]]]
@@ -315,6 +327,10 @@ class StreamMatcher:
         progress = self.ranks[place.rank_index]
         return abs(place.position - progress.frontier) <= self.lag and not progress.is_done(place.position)
 
+    def _under_way(self, place: Place) -> bool:
+        """Whether the rank reads the place's epoch, or has read the one before to its end."""
+        return place.epoch.base <= self.ranks[place.rank_index].frontier
+
     def _beyond(self, place: Place) -> bool:
         """Whether the place lies further ahead than the rank can be, unless it was left to itself for a while."""
         return place.position > self.ranks[place.rank_index].frontier + self.lag
@@ -344,6 +360,13 @@ class StreamMatcher:
         frontier = max((progress.frontier for progress in self.ranks), default=0)
         epoch = next((index.epoch for index in self.epochs.values() if index.contains(frontier)), 0)
         return self._cell_for(epoch, -1)
+
+    def count(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
+        """Add opens that were counted elsewhere; rank_index -1: no rank of this matcher's."""
+        cell = self._cell_for(epoch, rank_index)
+        for counts in (cell, self):
+            counts.observed += observed
+            counts.agreed += agreed
 
     def _cell_for(self, epoch: int, rank_index: int) -> Cell:
         cell = self.cells.get((epoch, rank_index))
@@ -410,7 +433,7 @@ class StreamMatcher:
             for seen in self.history:
                 if seen.position >= 0:
                     starts[seen.rank_index] = min(starts[seen.rank_index], seen.position)
-        fresh = StreamMatcher(0, self.batch_size, 0, self.stream_length, shape, starts, self.single)
+        fresh = StreamMatcher(0, self.batch_size, 0, self.stream_length, shape, starts, self.single, self.one_rank)
         fresh.epochs, fresh._unfit_at_most = self.epochs, 1 << 62
         over: list[tuple[int, Given]] = []
         for seen in self.history:

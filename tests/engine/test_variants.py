@@ -1,0 +1,180 @@
+"""Scripts that do otherwise than was registered, under simulated time: found from the opens alone, and followed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from fakes import Mount, running
+
+from mlfs.engine.variants import disagreeing, find
+from mlfs.job import parse_job
+from mlfs.orders.streams import build_streams
+from mlfs.plan.lanes import Cell
+from mlfs.plan.matching import Open
+
+FILES, EPOCHS, BATCH = 150, 30, 8
+
+
+def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run under a clock that jumps over all waits."""
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def script_opens(
+    mount: Mount, fields: dict[str, Any], epochs: range, workers: int, stop_after: int = 0
+) -> Iterator[list[tuple[int, int]]]:
+    """Each epoch's opens (entry, pid) of a script that does what `fields` say: rank by rank in turns, worker by worker.
+
+    Processes are numbered 100 * something + rank: the parents follow from that.
+    """
+    spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | fields)
+    streams = build_streams(spec, mount.engine.manifest)
+    rng = random.Random(0)
+    for epoch in epochs:
+        todo: list[list[tuple[int, int]]] = []
+        for rank in spec.ranks:
+            ids = streams.epoch_ids(epoch, rank)
+            batches = [ids[i : i + BATCH].tolist() for i in range(0, len(ids), BATCH)][: stop_after or None]
+            for worker in range(max(1, workers)):
+                pid = 100 * (1 + worker + (epoch * workers if workers else 0)) + rank
+                todo.append([(entry, pid) for batch in batches[worker :: max(1, workers)] for entry in batch])
+        opens = []
+        while any(todo):  # each worker a few samples at a time: within what a loader allows
+            for of_worker in todo:
+                for _ in range(rng.randint(1, 3)):
+                    if of_worker:
+                        opens.append(of_worker.pop(0))
+        yield opens
+
+
+async def read_all(mount: Mount, opens: list[tuple[int, int]]) -> None:
+    for entry, pid in opens:
+        await mount.read(entry, pid)
+        await trio.sleep(0.005)
+
+
+WRONG = [
+    ({"seed": 5}, {"seed": 5, "set_epoch": False}, range(6), "this job does not call set_epoch"),
+    ({"seed": 5, "set_epoch": False}, {"seed": 5}, range(6), "this job calls set_epoch"),
+    ({"seed": 5}, {"seed": 42}, range(6), "this job's seed is 42, not 5"),
+    ({"seed": 5}, {"seed": 5}, range(1, 7), "this job counts its epochs from 1"),
+    ({"seed": 5}, {"seed": 5}, range(9, 15), "it began with epoch 9, not 0"),
+    ({"seed": 5}, {"seed": 5, "shuffle": False}, range(6), "this job does not shuffle"),
+    ({"seed": 5, "world_size": 4}, {"seed": 5, "world_size": 2}, range(6), "this job's world size is 2, not 4"),
+    (
+        {"seed": 5, "world_size": 3, "ranks": [0]},
+        {"seed": 5, "world_size": 3, "ranks": [2]},
+        range(6),
+        "read by rank 2, not by rank 0",
+    ),
+    (
+        {"seed": 1},
+        {"seed": 1, "sampler": "torch-random", "generator": "own"},
+        range(6),
+        'sampler of this job is "torch-random"',
+    ),
+]
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize(("registered", "script", "epochs", "words"), WRONG)
+def test_what_the_script_does_otherwise_is_found_and_followed(
+    tmp_path: Path, registered: dict[str, Any], script: dict[str, Any], epochs: range, words: str, workers: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            stalls = 0
+            for opens in script_opens(mount, script, epochs, workers):
+                before = mount.engine.jobs["train"].matcher.observed
+                stalls = mount.engine.counters.all.reads["page_cache"].count
+                await read_all(mount, opens)
+                await trio.sleep(1)
+                assert mount.engine.jobs["train"].matcher.observed - before == len(opens)
+            job = mount.engine.jobs["train"]
+            assert len(job.known) == 1
+            assert words in job.known[0]
+            assert job.matcher.agreement_of_last(100) == 1.0
+            assert job.predicting
+            assert mount.engine.counters.all.reads["page_cache"].count - stalls >= 0.9 * len(opens)
+            assert job.current_epochs()[1] >= epochs[-1] - epochs[0]
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("seed", [987654321, -77])
+def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 60, staging=60 * 8192) as mount:
+            spec = parse_job({"epochs": 3, "batch_size": BATCH})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {"seed": seed, "epochs": 3}, range(3), 2):
+                await read_all(mount, opens)
+            assert mount.engine.jobs["train"] is job
+            assert not job.known
+            assert job.searches > 0
+            assert not job.predicting
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "world_size": 2})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {"world_size": 2}, range(5), workers, stop_after=4):
+                await read_all(mount, opens)
+            await trio.sleep(1)
+            assert job.matcher.agreed == job.matcher.observed == 5 * 2 * 4 * BATCH
+            assert mount.engine.jobs["train"] is job
+            assert job.searches == 0
+
+    simulate(body)
+
+
+def test_opens_that_come_before_their_epoch_is_computed_wait_for_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 40, staging=60 * 8192, seconds={"orders": 2.0}) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {}, range(4), 2):
+                for entry, pid in opens:
+                    await mount.read(entry, pid)
+            await trio.sleep(60)
+            assert not job.held
+            assert job.matcher.agreed == job.matcher.observed == 160
+
+    simulate(body)
+
+
+def test_random_opens_are_never_explained(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 24) as mount:
+            spec = parse_job({"epochs": 5, "batch_size": 4, "world_size": 2})
+            streams = build_streams(spec, mount.engine.manifest)
+            for case in range(40):
+                rng = np.random.default_rng(case)
+                cell = Cell(0, -1)
+                entries = np.concatenate([rng.permutation(mount.files) for _ in range(2)]).tolist()
+                opens = [Open(entry, 100 + i % 3, 1, cell, False, -1, -1) for i, entry in enumerate(entries)]
+                assert find(spec, streams, opens, [0, 1], len(mount.engine.manifest)) is None
+
+    simulate(body)
+
+
+def test_where_the_disagreement_began() -> None:
+    cell = Cell(0, 0)
+    agrees = [True] * 50 + [False, False, True, False, False, True, False]
+    opens = [Open(i, 1, 1, cell, fits, 0, i) for i, fits in enumerate(agrees)]
+    assert [seen.entry for seen in disagreeing(opens)] == list(range(50, 57))
+    assert not disagreeing(opens[:50])
