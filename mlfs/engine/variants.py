@@ -1,8 +1,8 @@
 """When reads don't come as registered: try what else the script may do, in the background, and adopt what proves right.
 
 In: jobs whose opens don't fit. Out: jobs that go on with another specification, and a sentence about it for `status`
-and the log. The trials run in a thread of the lowest priority; what they find must then be confirmed by opens that they
-have not seen. Run by `mlfs.engine.engine`; the thinking is in `mlfs.plan.variants`.
+and the log. The trials run in a thread, a long search at the lowest priority; what they find must then be confirmed by
+opens that they have not seen. Run by `mlfs.engine.engine`; the thinking is in `mlfs.plan.variants`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ LOG10_CHANCE = -6.0
 FOUND_SHARE = 0.4
 MOST_SEARCHES = 8
 NEAR_THE_BEGINNING = 256
+SMALL_SEARCH = 5_000_000
 MOST_ELEMENTS = 400_000_000
 """Samples whose order one search may compute: some 40 s of a core."""
 
@@ -193,7 +194,6 @@ def find(
         epochs: which the opens may belong to.
         n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
     """
-    lowest_priority()
     entries = np.array([seen.entry for seen in opens], dtype=np.int64)
     processes = np.array([seen.process for seen in opens], dtype=np.int64)
     own = built_in(spec.sampler)
@@ -207,6 +207,8 @@ def find(
                 continue
             ids = [other[1].epoch_ids(epoch, rank) for rank in other[0].ranks]
             elements += len(streams.sample_ids)
+            if elements > SMALL_SEARCH >= elements - len(streams.sample_ids):
+                lowest_priority()
             tried += 1
             score = screen(EpochIndex(epoch, 0, ids, n_entries), entries, processes)
             if score.share >= FOUND_SHARE and (best is None or score.log10_chance < best[0].log10_chance):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MOST_EPOCHS = 400
+MOST_EPOCHS = 2000
 
 
 @dataclass(frozen=True)
