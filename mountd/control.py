@@ -204,7 +204,10 @@ class Control:
             name = next(iter(self.engine.jobs))
         if not isinstance(name, str) or not self.engine.unregister(name):
             known = ", ".join(self.engine.jobs) or "none"
-            raise JobError(f"name: no job {name!r} is registered", f"registered: {known}", "name")
+            if name is None and self.engine.jobs:
+                raise JobError('job field "name" is missing: there are several jobs', f"registered: {known}", "name")
+            which = "no job" if name is None else f"name: no job {name!r}"
+            raise JobError(f"{which} is registered", f"registered: {known}", "name")
         return {"unregistered": name}
 
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable
 
 from mlfs.config import CacheDir, MountConfig
-from mlfs.errors import CacheError, ExitCode, MlfsError, SourceError
+from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.tiers.catalogue import source_path
 from mountd import mounts, runtime
 from mountd.mounts import Health
@@ -44,6 +44,7 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     _check_source(config.source, config.source_timeout_s)
     _check_mountpoint(config)
     _check_cache_dirs(config)
+    _check_own_files(config)
 
 
 def check_fuse(allow_other: bool) -> None:
@@ -187,6 +188,13 @@ def _check_cache_dirs(config: MountConfig) -> None:
                 raise CacheError(message, "give each directory once, with the size of both")
             seen.add((kind, resolved))
             _check_cache_dir(kind, cache, resolved, config)
+
+
+def _check_own_files(config: MountConfig) -> None:
+    """Nothing is written into the data set: a saved index there would be one more file of it at the next mount."""
+    for flag, path in (("index", config.index), ("log-file", config.log_file)):
+        if path is not None and is_below(mounts.resolve(path), config.source):
+            raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
 
 
 def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountConfig) -> None:

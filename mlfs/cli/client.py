@@ -19,6 +19,7 @@ ANSWER_TIMEOUT_S = 10.0
 # Registering computes and checks the order of a whole job: seconds for a data set of millions of files.
 COMMAND_TIMEOUT_S = 600.0
 _ANSWER_PART_BYTES = 1 << 20
+_NAMED = 3  # mounts that a refusal names
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
@@ -40,7 +41,9 @@ def not_mounted(path: str) -> MlfsError:
         hint = f"a file system of type {entry.fstype} is mounted there"
     else:
         others = sorted({e.mountpoint for e in mounts.mount_table() if e.is_mlfs})
-        hint = f"mlfs mounts here: {', '.join(others)}" if others else f"mount it first: mlfs mount {path}"
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        hint = f"mlfs mounts here: {', '.join(others[:_NAMED])}{more}"
+        hint = hint if others else f"mount it first: mlfs mount {path}"
     return MlfsError(f"{path} is not an mlfs mount", hint, ExitCode.NOT_MOUNTED)
 
 

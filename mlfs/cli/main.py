@@ -7,6 +7,7 @@ import whatever is heavy inside of `run`, so that `mlfs --help` and shell comple
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -76,6 +77,8 @@ def build_parser(argv: Sequence[str]) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Bad usage leaves through SystemExit(2)."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:  # `mlfs ... >&-`: what is printed goes nowhere
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         # Paths may hold any bytes; they are printed as they are.
         if isinstance(stream, io.TextIOWrapper):
@@ -89,15 +92,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:
         # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return ExitCode.OK
     except KeyboardInterrupt:
         return _complain("interrupted", ExitCode.INTERRUPTED, debug)
     except MlfsError as error:
         return _complain(str(error), error.exit_code, debug)
     except Exception as error:
-        hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
-        return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
+        return _unexpected(error, debug)
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffer of standard output nowhere: the interpreter would fail again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(error: Exception, debug: bool) -> int:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        _drop_output()
+        return _complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILURE, debug)
+    hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
+    return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
 
 
 def _complain(text: str, code: ExitCode, debug: bool) -> int:

@@ -240,8 +240,9 @@ class JobSpec(BaseModel):
 
     repeats: float | None = Field(
         None,
-        description="a number, 1 or more: times each sample is read",
+        description="a number, 1 to 1000: times each sample is read",
         ge=1,
+        le=1000,
         allow_inf_nan=False,
         json_schema_extra=_AUGMENT,
     )

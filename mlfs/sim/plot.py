@@ -67,6 +67,8 @@ def heat_map(seconds: Floats, ram: Sequence[str], ssd: Sequence[str], title: str
 
 
 def _save(figure: object, path: Path) -> None:
+    if path.is_dir():  # matplotlib would write DIR.png beside it
+        raise ConfigError(f"--plot {path}: Is a directory", "name a file that can be written, for example out.png")
     try:
         figure.savefig(path, dpi=150)  # type: ignore[attr-defined]
     except (OSError, ValueError) as error:

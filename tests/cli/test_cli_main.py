@@ -10,8 +10,10 @@ import sys
 
 import pytest
 
+from mlfs.cli import client
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode, MlfsError
+from mountd import mounts
 
 
 def mlfs(*argv: str | bytes, **more: str) -> subprocess.CompletedProcess[bytes]:
@@ -152,3 +154,22 @@ sys.exit(m.main(['status', '/x']))"""
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
+
+
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    full = subprocess.run(
+        f"{sys.executable} -m mlfs.cli.main simulate --list > /dev/full", shell=True, capture_output=True, check=False
+    )
+    assert full.returncode == ExitCode.FAILURE
+    assert full.stderr == b"mlfs: the output cannot be written: No space left on device\n"
+    closed = subprocess.run(
+        f"{sys.executable} -m mlfs.cli.main simulate --list >&-", shell=True, capture_output=True, check=False
+    )
+    assert (closed.returncode, closed.stderr) == (ExitCode.OK, b"")
+
+
+def test_a_refusal_names_few_of_the_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [mounts.MountEntry(i, 0, "0:9", f"/m{i}", "fuse.mlfs", f"mlfs:/s{i}") for i in range(9)]
+    monkeypatch.setattr(mounts, "mount_table", lambda: table)
+    hint = client.not_mounted("/nowhere").hint
+    assert hint == "mlfs mounts here: /m0, /m1, /m2 and 6 more"

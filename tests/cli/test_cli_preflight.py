@@ -161,3 +161,11 @@ def test_dead_mounts_are_cleaned_up_also_stacked_and_above(config: MountConfig, 
     tiny.kill(tiny.start(config.source))
     refused(config, ExitCode.SOURCE, "is empty", source=f"{config.source}/sub")
     assert mounts.mount_at(config.source) is None
+
+
+def test_own_files_are_not_written_into_the_data_set(config: MountConfig, open_dir: Path) -> None:
+    refused(config, ExitCode.USAGE, "--index .* is inside the source", index=f"{open_dir}/src/index")
+    refused(config, ExitCode.USAGE, "--log-file .* is inside the source", log_file=f"{open_dir}/src/sub/log")
+    (open_dir / "link").symlink_to("src")
+    refused(config, ExitCode.USAGE, "--index .* is inside the source", index=f"{open_dir}/link/index")
+    preflight.check(config.model_copy(update={"index": f"{open_dir}/src.index", "log_file": f"{open_dir}/log"}))

@@ -68,6 +68,7 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["thesis-s1", "--ram", "x", "--ssd", "0", "--policy", "mlfs"], "capacity: 'x' is not a size"),
         ([*QUICK[1:], "--policy", "mlfs", "--plot", "/nowhere/a.png"], "--plot /nowhere/a.png: No such file"),
         ([*QUICK[1:], "--policy", "mlfs", "--plot", "a.xyz"], "--plot a.xyz: "),
+        ([*QUICK[1:], "--policy", "mlfs", "--plot", "/"], "--plot /: Is a directory"),
     ],
 )
 def test_a_refusal_is_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

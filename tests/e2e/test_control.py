@@ -107,6 +107,7 @@ def test_a_wrong_registration_is_einval_and_one_line(
         ("[1]", "not a JSON object", '{"seed": 0, "epochs": 90}'),
         ('{"op": "registr", "epochs": 1}', "'registr' is unknown", 'did you mean "register"?'),
         ('{"op": "unregister", "name": "nobody"}', "no job 'nobody' is registered", "registered: none"),
+        ('{"op": "unregister"}', "no job is registered", "registered: none"),
     ],
 )
 def test_lines_that_are_no_command(mount: MlfsMount, line: str, says: str, hint: str) -> None:

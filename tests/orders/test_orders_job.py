@@ -111,6 +111,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("start_epoch", -1, "0 or more"),
     ("start_epoch", 9, "less than epochs, which is 9"),
     ("start_step", -1, "0 or more"),
+    ("repeats", 1e300, "1 to 1000"),
     ("order_file", "order.txt", "absolute path"),
     ("order_file", "/tmp/", "absolute path"),
     ("order_file", 3, "absolute path"),
