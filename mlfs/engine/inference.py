@@ -20,7 +20,7 @@ from mlfs.engine.seed_search import SeedSearch
 from mlfs.errors import JobError
 from mlfs.infer.confirm import Finding, confirm_sequential, refine
 from mlfs.infer.explain import JOB_NAME, Fields, explanations, in_words
-from mlfs.infer.question import FEWEST_SAMPLES, reads_needed
+from mlfs.infer.question import FEWEST_SAMPLES, MOST_HEADS, reads_needed
 from mlfs.infer.reads import Reads
 from mlfs.infer.recipes import Recipe
 from mlfs.infer.resume import Begin, fits_start, where
@@ -75,6 +75,8 @@ class Inference:
         self._reads = Reads()
         self._alternatives: list[Fields] = []
         self._lost_epoch = 0
+        self._asked: set[int] = set()
+        self._again = self._found = False
         self._wanted = trio.Event()
         self._scope: trio.CancelScope | None = None
         self._search: SeedSearch | None = None
@@ -107,11 +109,22 @@ class Inference:
                     self._lose(lock)
                 return
         self._reads.add(entry, process, parent)
-        if not self._busy and self._reads.enough(self._needed) and len(self.locks) < MOST_JOBS:
+        if self._busy:
+            self._ask_again_for(process)
+        elif self._reads.enough(self._needed) and len(self.locks) < MOST_JOBS:
             if self._failed_for.issuperset(self._reads.firsts):
                 return  # a search for these has failed; other processes may be another matter
             self._busy = True
             self._wanted.set()
+
+    def _ask_again_for(self, process: int) -> None:
+        """A search has begun without the reads of this process, which may be the one that begins a rank's epoch."""
+        first = [] if self._found else self._reads.firsts.get(process, [])
+        if len(first) >= self._needed and process not in self._asked and len(self._asked) < MOST_HEADS:
+            self._asked.add(process)
+            self._again = True
+            if self._search is not None:
+                self._search.kill()
 
     def _lose(self, lock: Lock) -> None:
         """The reads no longer come as explained: find out anew, beginning with the other explanations."""
@@ -164,6 +177,7 @@ class Inference:
         if self._idle:
             return
         self._began_s, self.progress = self.engine.clock(), None
+        self._asked, self._again, self._found = self._reads.processes(self._needed), False, False
         processes, heads = frozenset(self._reads.firsts), self._reads.heads(self._needed)
         found = await self.engine.runner.run(POOL, candidates, self.engine.manifest, heads, self._make_samples)
         alternatives, self._alternatives = self._alternatives, []
@@ -174,23 +188,28 @@ class Inference:
             await self._adopt(found[finding.data_set], finding, ())
             return
         locked = False
-        if found and self.searches < MOST_SEARCHES:
-            self.searches += 1
+        if found and self.searches < MOST_SEARCHES and not self._again:
             locked = await self._search_seeds(found)
-        if not locked:
+            self.searches += locked or not self._again
+        if self._again and not locked:
+            self._alternatives = alternatives
+            self._wanted.set()
+        elif not locked:
             self._failed_for |= processes
             self._reads = Reads()
             log.info("%s", InferenceState.UNKNOWN)
 
     async def _search_seeds(self, found: list[Candidate]) -> bool:
         """Have the other process search; adopt what it finds, and what it learns later of the epochs to come."""
-        search = self._search = SeedSearch([candidate.data_set for candidate in found])
+        search = SeedSearch([candidate.data_set for candidate in found])
+        self._search = search
         events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
 
         def tell(event: Event | None) -> None:
             if isinstance(event, Progress):
                 self.progress = event
             else:
+                self._found = self._found or event is not None
                 events.send_nowait(event)
 
         def search_in_thread() -> None:
@@ -217,6 +236,7 @@ class Inference:
                         break
             finally:
                 search.kill()
+                self._search = None
         return locked or last is not None
 
     # -- taking an explanation into use

@@ -58,6 +58,10 @@ class Reads:
             return False
         return lengths[0] >= needed or self.total >= _PATIENCE * needed
 
+    def processes(self, needed: int) -> set[int]:
+        """Those that have read `needed` files."""
+        return {process for process, first in self.firsts.items() if len(first) >= needed}
+
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
         heads = [list(first) for first in self.firsts.values()]

@@ -20,7 +20,7 @@ from support.trees import make_tree
 from mlfs.orders.permutation import randperm
 
 CLASSES, FILES, BATCH = 4, 1200, 16
-WAIT_S = 120
+WAIT_S = 60
 
 
 @pytest.fixture
@@ -185,6 +185,43 @@ def test_a_reader_in_file_order_is_recognised_and_a_registration_ends_the_guessi
         status = mount.status()
         assert [(job["name"], job["inferred"]) for job in status["jobs"]] == [("train", False)]
         assert status["inference"]["state"] == "a job is registered"
+
+
+def test_an_epoch_in_another_order_is_found_anew(images: Path) -> None:
+    """As of a script without a seed, whose next draw nobody can know."""
+    paths = sorted(str(path.relative_to(images)) for path in images.glob("*/*"))
+    orders = [[paths[i] for i in randperm(FILES, seed).tolist()] for seed in (1000, 77_000)]
+    context = mp.get_context("fork")
+    go_on = context.Semaphore(0)
+    with MlfsMount(images, infer=True) as mount:
+        process = context.Process(target=read_in_turns, args=(str(mount.path), orders, go_on))
+        process.start()
+        for words in ("seed 1000", "seed 77000"):
+            go_on.release()
+            assert wait_until(lambda words=words: is_locked(mount, words), WAIT_S), (words, mount.status())
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+
+
+def test_a_search_that_began_before_the_first_worker_had_read_begins_again(images: Path) -> None:
+    paths = sorted(str(path.relative_to(images)) for path in images.glob("*/*"))
+    order = [paths[i] for i in randperm(FILES, 4242).tolist()]
+    workers = [
+        [path for at in range(worker * BATCH, 160, 2 * BATCH) for path in order[at : at + BATCH]] for worker in (0, 1)
+    ]
+    context = mp.get_context("fork")
+    go_on = context.Semaphore(0)
+    with MlfsMount(images, infer=True) as mount:
+        processes = [
+            context.Process(target=read_in_turns, args=(str(mount.path), [reads], go_on)) for reads in reversed(workers)
+        ]
+        for process, done in zip(
+            processes, (lambda: searchers(mount) != [], lambda: is_locked(mount, "4242")), strict=True
+        ):
+            process.start()
+            go_on.release()
+            assert wait_until(done, WAIT_S), mount.status()
+            process.join(WAIT_S)
 
 
 def test_a_registration_ends_the_search_at_once(images: Path) -> None:
