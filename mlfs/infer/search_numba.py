@@ -19,6 +19,9 @@ from mlfs.infer.probes import Plan
 
 _LANES = 64
 _DEEPEST = 4096
+# A first test that holds for more than one in 2048 seeds (a limit is about 2^32 / modulus): it is quicker to make the
+# words of the later tests for all lanes than one by one for those that pass.
+_MOST_LIMIT = (1 << 32) // 2048
 _STEP = np.uint32(1812433253)
 _U = np.uint32
 
@@ -29,10 +32,12 @@ def search(plan: Plan, low: int, count: int, most: int) -> tuple[list[tuple[int,
     Returns them and how many there were in all.
     """
     seeds, tags = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    reach = int(plan.word.max())
+    reach, first_reach = int(plan.word.max()), int(plan.word[: plan.roots].max())
+    if int(plan.limit[: plan.roots].max()) > _MOST_LIMIT:
+        first_reach = reach
     total = int(
         _search(
-            low, count, reach, plan.roots, plan.word, plan.inverse, plan.shift, plan.limit, plan.residue,
+            low, count, first_reach, reach, plan.roots, plan.word, plan.inverse, plan.shift, plan.limit, plan.residue,
             plan.first, plan.tag, seeds, tags,
         )
     )  # fmt: skip
@@ -63,6 +68,19 @@ def _seed_lanes(state: Any, low: Any, high: Any, reach: int) -> None:
         _next_word(state, i)
         for lane in range(_LANES):
             high[i - 397, lane] = state[lane]
+
+
+@numba.njit(nogil=True)
+def _seed_one(seed: int, low: Any, high: Any, reach: int) -> None:
+    """The same for one seed, into lane 0."""
+    x = _U(seed)
+    low[0, 0] = x
+    for i in range(1, 398 + reach):
+        x = _U(_U(_STEP * _U(x ^ (x >> _U(30)))) + _U(i))
+        if i < reach + 2:
+            low[i, 0] = x
+        if i >= 397:
+            high[i - 397, 0] = x
 
 
 @numba.njit(nogil=True, inline="always")
@@ -111,18 +129,31 @@ def _below(node: int, lane: int, low: Any, high: Any, plan: Any, stack: Any, see
 
 
 @numba.njit(nogil=True)
+def _after_root(
+    node: int, lane: int, low: Any, high: Any, reach: int, deep_low: Any, deep_high: Any, plan: Any, stack: Any,
+    seed: int, out: Any, hits: int,
+) -> int:  # fmt: skip
+    """Walk the trie below a root that holds, with the words that it needs and not all lanes have."""
+    if reach + 1 == len(high):
+        return _below(node, lane, low, high, plan, stack, seed, out, hits)
+    _seed_one(seed, deep_low, deep_high, reach)
+    return _below(node, 0, deep_low, deep_high, plan, stack, seed, out, hits)
+
+
+@numba.njit(nogil=True)
 def _search(
-    start: int, count: int, reach: int, roots: int, word: Any, inverse: Any, shift: Any, limit: Any, residue: Any,
-    first: Any, tag: Any, seeds: Any, tags: Any,
+    start: int, count: int, first_reach: int, reach: int, roots: int, word: Any, inverse: Any, shift: Any,
+    limit: Any, residue: Any, first: Any, tag: Any, seeds: Any, tags: Any,
 ) -> int:  # fmt: skip
     state, outputs, held = np.empty(_LANES, _U), np.empty(_LANES, _U), np.empty(_LANES, np.uint8)
-    low, high = np.empty((reach + 2, _LANES), _U), np.empty((reach + 1, _LANES), _U)
+    low, high = np.empty((first_reach + 2, _LANES), _U), np.empty((first_reach + 1, _LANES), _U)
+    deep_low, deep_high = np.empty((reach + 2, 1), _U), np.empty((reach + 1, 1), _U)
     stack = np.empty(_DEEPEST, np.int64)
     plan, out, hits = (word, inverse, shift, limit, residue, first, tag), (seeds, tags), 0
     for base in range(start, start + count, _LANES):
         for lane in range(_LANES):
             state[lane] = _U(base + lane)
-        _seed_lanes(state, low, high, reach)
+        _seed_lanes(state, low, high, first_reach)
         last = -1
         for node in range(roots):
             i = word[node]
@@ -139,5 +170,7 @@ def _search(
             if some:
                 for lane in range(_LANES):
                     if held[lane]:
-                        hits = _below(node, lane, low, high, plan, stack, base + lane, out, hits)
+                        hits = _after_root(
+                            node, lane, low, high, reach, deep_low, deep_high, plan, stack, base + lane, out, hits
+                        )
     return hits
