@@ -55,12 +55,15 @@ def run(args: argparse.Namespace) -> int:
 
     Raises CacheError (no cache there, in use by a mount) or ConfigError (clear without a terminal and without --yes).
     """
-    sources = _chosen(args.directory, args.source)
-    if args.cache_action == "list":
-        return _list(sources, args.json)
-    if args.cache_action == "verify":
-        return _verify(sources, args.json, args.keep)
-    return _clear(sources, args.directory, args.yes)
+    try:
+        sources = _chosen(args.directory, args.source)
+        if args.cache_action == "list":
+            return _list(sources, args.json)
+        if args.cache_action == "verify":
+            return _verify(sources, args.json, args.keep)
+        return _clear(sources, args.directory, args.yes)
+    except PermissionError as error:
+        raise CacheError(f"{error.filename}: {error.strerror}", "run as the user who mounted with it") from None
 
 
 def _chosen(directory: str, source: str | None) -> list[SourceDir]:

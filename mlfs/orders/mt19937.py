@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 # MT19937.random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache.
 _CHUNK_WORDS = 1 << 15
+_SKIPPED_WORDS = 1 << 22
 _WORD_MASK = 0xFFFFFFFF
 
 
@@ -55,8 +56,9 @@ class TorchWords:
         return words
 
     def skip(self, count: int) -> None:
-        """Let the next `count` words go by."""
-        self._bits.random_raw(count, output=False)
+        """Let the next `count` words go by. In portions: Ctrl-C is served between them."""
+        for start in range(0, count, _SKIPPED_WORDS):
+            self._bits.random_raw(min(_SKIPPED_WORDS, count - start), output=False)
 
     def random_int64_seed(self) -> int:
         """What counts of `torch.empty((), dtype=torch.int64).random_()` used as a seed: the second of its 2 words."""

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, Wei
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from mlfs.errors import JobError
+from mlfs.orders import mt19937
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.registry import build_order
 from mlfs.orders.torch_generator import Tape
@@ -226,3 +227,12 @@ def test_weights_that_cannot_be_used_are_named(tmp_path: Path, text: str, says: 
         build_order(job(sampler="torch-weighted", weights_file=str(tmp_path / "w")), 5)
     assert says in caught.value.message
     assert caught.value.field == "weights_file"
+
+
+def test_words_are_skipped_in_portions_as_if_taken() -> None:
+    """In one call of minutes Ctrl-C would not be served."""
+    count = 2 * mt19937._SKIPPED_WORDS + 3
+    words, same = TorchWords(5), TorchWords(5)
+    words.skip(count)
+    words.skip(0)
+    assert words.take(4).tolist() == same.take(count + 4)[count:].tolist()

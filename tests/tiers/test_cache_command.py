@@ -186,3 +186,13 @@ def test_progress_passes_all_verdicts_on(directory: Path, monkeypatch: pytest.Mo
     source = cache._chosen(str(directory), "/two")[0]
     (store,) = upkeep.stores(source)
     assert list(cache._with_progress(iter(["a", None, "b", None]), store)) == ["a", None, "b", None]
+
+
+def test_a_cache_of_another_user_is_refused_in_one_line(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: object) -> list[object]:
+        raise PermissionError(13, "Permission denied", f"{directory}/mlfs-v1/x")
+
+    monkeypatch.setattr(upkeep, "stores", closed)
+    for action in (["list"], ["verify"], ["clear", "--yes"]):
+        with pytest.raises(CacheError, match="mlfs-v1/x: Permission denied"):
+            run(action[0], directory, *action[1:])
