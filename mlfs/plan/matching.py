@@ -278,7 +278,7 @@ class StreamMatcher:
             reader.lanes = [*entered, *reader.lanes][:LANES_OF_A_PROCESS]
             return self._record(entry, process, parent, begins[0], True, advance=self._under_way(begins[0]))
         near = sorted((place for place in places if self._near(place)), key=order)
-        far = [place for place in places if place not in near and self._beyond(place)]
+        far = [place for place in places if not self._near(place) and self._beyond(place)]
         strays = [self._lane(place, far=place in far) for place in [*near[:2], *far[:2]]]
         reader.lanes = [*reader.lanes[: LANES_OF_A_PROCESS - len(strays)], *strays]
         self._unfit += 1
