@@ -54,6 +54,8 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
         if x >= 0:
             parts[rank, epoch, process].append(x)
             whole[rank, epoch].append(x)
+    if not parts:  # all of them lie before the epoch's beginning: a job that resumes, and reads of another
+        return None
     processes = Counter((rank, epoch) for rank, epoch, _ in parts)
     most = max(processes.values(), default=1)  # workers that nobody saw explain nothing
     candidates = [(batch, workers) for batch, workers in _candidates(parts, processes, batch_hint) if workers <= most]
