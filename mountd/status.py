@@ -18,7 +18,7 @@ import mlfs
 from mlfs.engine.agreement import by_epoch, of_rank, whole
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
-from mlfs.engine.job import JobRun, JobState
+from mlfs.engine.job import GAVE_UP, JobRun, JobState
 from mlfs.engine.prefetch import PFS_QUEUE
 from mlfs.engine.table import State
 from mlfs.plan.placement import pfs_bound_bytes
@@ -90,6 +90,9 @@ def messages(engine: Engine) -> list[str]:
         return ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
     said = []
     for job in engine.jobs.values():
+        if job.given_up:
+            said.append(f"job {job.spec.name}: {GAVE_UP}")
+            continue
         if job.inferred:
             said.append(INFERRED)
         if job.known:

@@ -16,7 +16,7 @@ import trio
 from mlfs.engine.agreement import epoch_line
 from mlfs.engine.demand import Demand
 from mlfs.engine.fetch import ClassTier, Fetcher
-from mlfs.engine.job import JobRun, Outcome
+from mlfs.engine.job import GAVE_UP, JobRun, Outcome
 from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
@@ -186,9 +186,18 @@ class Engine:
         for job in self.jobs.values():
             if not job.member[entry]:
                 continue
-            self._came(job, job.observe(entry, *self._kin(pid)), demanded_bytes)
+            try:
+                self._came(job, job.observe(entry, *self._kin(pid)), demanded_bytes)
+            except Exception:
+                self._give_up(job)
         for watcher in self.watchers:
             watcher(entry, *self._kin(pid))
+
+    def _give_up(self, job: JobRun) -> None:
+        """A fault in the thinking about a job: it costs this job its prediction, never the mount."""
+        log.exception("job %s: %s", job.spec.name, GAVE_UP)
+        self._uses_over(job.give_up())
+        self._set_linger()
 
     def _came(self, job: JobRun, outcome: Outcome, demanded_bytes: int = 0) -> None:
         """Act on what an open of a job's sample came to."""
@@ -310,24 +319,31 @@ class Engine:
 
     def _judge_jobs(self) -> None:
         for job in self.jobs.values():
-            job.rate(self.clock())
-            stall_s = self.counters.all.stalls.total_s
-            self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
-            if job.judge():
-                log.warning("job %s: %s", job.spec.name, job.state)
-                if not job.predicting:
-                    self._uses_over(job.release_ahead())
-            self._uses_over(job.find_elsewhere())
-            if said := job.began_elsewhere():
-                log.warning("job %s: %s", job.spec.name, said)
-            for _ in job.epochs_begun():
-                self.counters.begin_epoch()
-            for epoch in job.epochs_ended():
-                log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
-            if job.missing_epochs():
-                self._epochs_wanted.set()
-            self.variants.look_at(job)
+            try:
+                if not job.given_up:
+                    self._judge(job)
+            except Exception:
+                self._give_up(job)
         self._set_linger()
+
+    def _judge(self, job: JobRun) -> None:
+        job.rate(self.clock())
+        stall_s = self.counters.all.stalls.total_s
+        self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
+        if job.judge():
+            log.warning("job %s: %s", job.spec.name, job.state)
+            if not job.predicting:
+                self._uses_over(job.release_ahead())
+        self._uses_over(job.find_elsewhere())
+        if said := job.began_elsewhere():
+            log.warning("job %s: %s", job.spec.name, said)
+        for _ in job.epochs_begun():
+            self.counters.begin_epoch()
+        for epoch in job.epochs_ended():
+            log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
+        if job.missing_epochs():
+            self._epochs_wanted.set()
+        self.variants.look_at(job)
 
     async def _run_epochs(self) -> None:
         """Compute the orders of the epochs to come before they are needed."""
@@ -346,10 +362,15 @@ class Engine:
         except (MlfsError, OSError) as error:  # an order file that is gone
             job.unknown.add(epoch)
             log.warning("job %s: the order of epoch %d is not known: %s", job.spec.name, epoch, error)
+        except Exception:  # an order of another package, perhaps
+            self._give_up(job)
         finally:
             job.loading.discard(epoch)
-        for outcome in job.release_held():
-            self._came(job, outcome)
+        try:
+            for outcome in job.release_held():
+                self._came(job, outcome)
+        except Exception:
+            self._give_up(job)
         self.prefetcher.kick()
 
     # -- copies in tiers

@@ -32,6 +32,7 @@ LOADED_AHEAD = 2048
 MOST_EPOCHS_AHEAD = 32
 MOST_HELD = 4096
 FEWEST_FIRST = 12
+GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
 SMALL_TREE = 1 << 16
 
 
@@ -66,6 +67,7 @@ class JobRun:
     """One job.
 
     Attributes:
+        given_up: whether following it failed: an open of its samples is nothing to it any more.
         known: what was found out while it ran, in plain words, the last one last.
         counted_anew: opens before the last adoption that were counted anew against what was adopted.
         searches, search_after: how often variants were tried, and after how many opens they may be again.
@@ -88,7 +90,7 @@ class JobRun:
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting = True
         self.finished = False
-        self.inferred = False
+        self.inferred = self.given_up = False
         self.known: list[str] = []
         self.pfs_bytes_by_epoch: dict[int, int] = {}
         self.matcher = self._matcher_at_start()
@@ -186,6 +188,8 @@ class JobRun:
 
     def missing_epochs(self) -> list[int]:
         """Epochs that should be loaded and are neither loaded nor being loaded."""
+        if self.given_up:
+            return []
         there = self.matcher.epochs.keys() | self.loading | self.unknown
         return [epoch for epoch in self._wanted_epochs() if epoch not in there]
 
@@ -355,6 +359,13 @@ class JobRun:
             index.looked = [bytearray(index.length) for _ in index.ids]
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         return entries
+
+    def give_up(self) -> list[int]:
+        """Predict nothing and look at nothing any more; returns the entries of uses counted ahead."""
+        self.given_up, self.predicting = True, False
+        self.member = bytearray(self.n_entries)
+        self.held.clear()
+        return self.release_ahead()
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
         """Attribute bytes read from the PFS to an epoch."""

@@ -29,7 +29,7 @@ VERSION: Final = 1
 MAX_WORLD_SIZE: Final = 1_000_000
 MAX_EPOCHS: Final = 1_000_000
 # They are passed over one by one, some seconds a billion.
-MAX_WORDS: Final = 10**11
+MAX_WORDS: Final = 10**10
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
 

@@ -403,3 +403,34 @@ def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path
             assert demand.close_large(handle) == entry
 
     simulate(body)
+
+
+def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 60, ram=1 << 20) as mount:
+            epochs = shuffled(mount.files, 3, 2)
+            await mount.engine.register(*given_job(epochs))
+            await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            await train(mount, epochs[:1])
+            await trio.sleep(1)
+
+            def fault(*_: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(job.matcher, "observe", fault)
+            await train(mount, epochs[1:])
+            await trio.sleep(1)
+            assert job.given_up
+            assert not job.predicting
+            assert not any(mount.engine.table.pending)
+            check_budgets(mount)
+            await mount.engine.register(*given_job(epochs))
+            await trio.sleep(1)
+            await train(mount, epochs)
+            await trio.sleep(1)
+            again = mount.engine.jobs["train"]
+            assert again.finished
+            assert again.matcher.agreed == 180
+
+    simulate(body)
