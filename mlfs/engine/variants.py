@@ -69,6 +69,19 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
     return listed[at:]
 
 
+def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
+    """Whether an epoch's samples that `opens` are about had been read already: they are of a later epoch then."""
+    index, ranks = job.matcher.epochs.get(epoch), job.matcher.ranks
+    own = {(seen.rank_index, seen.position) for seen in opens}  # what they were taken for themselves is no sign
+    places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.entry)] if index else []
+    if index is None or not places:
+        return False
+    read = [
+        ranks[rank].is_done(index.base + offset) and (rank, index.base + offset) not in own for rank, offset in places
+    ]
+    return sum(read) >= CONFIRMED * len(read)
+
+
 def lowest_priority() -> None:
     """This thread works when nobody else does (a thread's own niceness, on Linux)."""
     if threading.current_thread() is not threading.main_thread():
@@ -143,6 +156,8 @@ class VariantSearch:
         epochs = [job.spec.start_epoch]  # nothing ever fitted: the script has just begun
         if before:
             epochs = list(range(before[-1], min(before[-1] + 3, job.spec.epochs)))
+            if len(epochs) > 1 and read_before(job, before[-1], opens):
+                epochs = [*epochs[1:], epochs[0]]  # where all have the same order, the first that is tried is taken
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
         shape = job.matcher.shape
         found = await self.engine.runner.run(

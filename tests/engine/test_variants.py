@@ -110,6 +110,27 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
     simulate(body)
 
 
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_script_without_set_epoch_ends_with_its_last_epoch(tmp_path: Path, world: int, workers: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            fields = {"seed": 5, "epochs": 4, "world_size": world}
+            spec = parse_job({"batch_size": BATCH} | fields)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            script = fields | {"set_epoch": False}
+            for opens in script_opens(mount, script, range(4), workers):
+                await read_all(mount, opens)
+                await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert len(job.known) == 1
+            assert "does not call set_epoch" in job.known[0]
+            assert job.state == "finished"
+            assert not any(len(index.outstanding()) for index in job.matcher.epochs.values())
+
+    simulate(body)
+
+
 @pytest.mark.parametrize("seed", [987654321, -77])
 def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None:
     async def body() -> None:
