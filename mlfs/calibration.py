@@ -123,7 +123,8 @@ def _text(value: str) -> str:
 
 
 def _points(points: tuple[Point, ...]) -> str:
-    return "[" + ", ".join(f"[{count}, {rate:.1f}]" for count, rate in points) + "]"
+    # All digits: what is read back is what was measured and printed, also where it is rounded later.
+    return "[" + ", ".join(f"[{count}, {rate!r}]" for count, rate in points) + "]"
 
 
 def default_path(source: str) -> Path:

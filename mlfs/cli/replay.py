@@ -97,7 +97,8 @@ def read_record(path: str) -> list[Opened]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", "mlfs record MOUNT OUT writes such files"
         ) from None
-    return sorted(opens)
+    # By time alone: of opens within one microsecond the first line was the first.
+    return sorted(opens, key=lambda opened: opened.time_s)
 
 
 def write_orders(directory: str, epochs: list[Streams], wanted: int) -> None:

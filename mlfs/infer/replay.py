@@ -66,14 +66,15 @@ def _passes(opens: list[Opened]) -> list[list[Opened]]:
 
 def _streams(opens: list[Opened]) -> Streams:
     """One pass by stream, in the order in which streams begin."""
-    by_process: dict[int, list[Opened]] = {}
-    for opened in opens:
-        by_process.setdefault(opened.pid, []).append(opened)
-    streams: list[list[Opened]] = []
+    # By place, not by time: the clock of a record may stand still between two opens.
+    by_process: dict[int, list[tuple[int, Opened]]] = {}
+    for at, opened in enumerate(opens):
+        by_process.setdefault(opened.pid, []).append((at, opened))
+    streams: list[list[tuple[int, Opened]]] = []
     for reads in by_process.values():
-        free = next((stream for stream in streams if stream[-1].time_s < reads[0].time_s), None)
+        free = next((stream for stream in streams if stream[-1][0] < reads[0][0]), None)
         if free is None:
             streams.append(reads)
         else:
             free += reads
-    return [[opened.path for opened in stream] for stream in streams]
+    return [[opened.path for _, opened in stream] for stream in streams]

@@ -19,7 +19,7 @@ from mlfs.errors import ConfigError
 
 ONE = Budget(seconds=1000, bytes=100)
 points = st.lists(
-    st.tuples(st.integers(1, 4096), st.integers(1, 10**13).map(float)), min_size=1, max_size=5, unique_by=lambda p: p[0]
+    st.tuples(st.integers(1, 4096), st.floats(1e-3, 1e13)), min_size=1, max_size=5, unique_by=lambda p: p[0]
 ).map(lambda found: tuple(sorted(found)))
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 speeds = st.builds(Speeds, path=texts, read=points, write=points)

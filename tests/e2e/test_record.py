@@ -69,7 +69,7 @@ def test_what_was_recorded_is_what_the_next_run_is_served_by(images: Path, tmp_p
         run_script(mount)
         assert wait_until(lambda: mount.status()["jobs"][0]["state"] == "finished", WAIT_S), mount.status()
         (job,) = mount.status()["jobs"]
-        assert job["agreement"] >= 0.99  # where an epoch begins an open may be in doubt
+        assert job["agreement"] == 1.0
         assert (job["observed_opens"], job["inferred"]) == (2 * FILES, False)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from itertools import chain, count
+from pathlib import Path
 
+from mlfs.cli.replay import read_record
 from mlfs.infer.replay import Opened, epochs_of
 
 PATHS = [b"class%d/%03d.jpg" % (i % 3, i) for i in range(200)]
@@ -63,3 +67,14 @@ def test_every_epoch_has_as_many_streams() -> None:
     found = epochs_of(recorded([PATHS[:100], PATHS[100:]], [shuffled(3)]))
     assert [len(streams) for streams in found] == [2, 2]
     assert found[1] == [shuffled(3), [shuffled(3)[0]]]
+
+
+def test_opens_of_one_instant_stay_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
+    """The daemon digests opens in bunches: two of them may have the same microsecond, even of two processes."""
+    orders = [shuffled(1), shuffled(2)]
+    record = tmp_path / "run.opens"
+    lines = [json.dumps([1.5, 20 - epoch, 1, os.fsdecode(path)]) for epoch in (0, 1) for path in orders[epoch]]
+    record.write_text("".join(line + "\n" for line in lines))
+    assert epochs_of(read_record(str(record))) == [[order] for order in orders]
+    halves = [Opened(1.5, 20 - half, path) for half in (0, 1) for path in orders[0][half * 100 :][:100]]
+    assert epochs_of(halves) == [[orders[0]]]
