@@ -20,7 +20,7 @@ from support.trees import make_tree
 from mlfs.orders.permutation import randperm
 
 CLASSES, FILES, BATCH = 4, 1200, 16
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from support.mounts import MlfsMount
 
 FILES, SIZE = 60, 20_000
 PAGES_BYTES = -(-SIZE // 4096) * 4096
+WAIT_S = 120
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def test_a_calibration_is_found_and_advice_comes_from_the_mount(source: Path, tm
         for epoch in range(2):
             for name in (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines():
                 assert len((mount.path / name).read_bytes()) == SIZE
-            assert wait_until(lambda n=FILES * (epoch + 1): mount.status()["jobs"][0]["observed_opens"] == n, 60)
-        assert wait_until(lambda: not any(mount.status()["under_way"].values()), 60)
+            assert wait_until(lambda n=FILES * (epoch + 1): mount.status()["jobs"][0]["observed_opens"] == n, WAIT_S)
+        assert wait_until(lambda: not any(mount.status()["under_way"].values()), WAIT_S)
         job = mount.status()["jobs"][0]
         words = ["advise", "gpus", "--from-mount", str(source), "--gpus", "4", "--json"]
         asked = mount.run(*words, check=False)
@@ -64,7 +65,7 @@ def test_one_rank_of_many_keeps_what_it_reads_most(source: Path) -> None:
     flags = ["--ram", str(capacity * PAGES_BYTES), "--staging", "1M"]
     with MlfsMount(source, *flags) as mount:
         mount.register(seed=3, epochs=epochs, batch_size=4, layout="sorted", world_size=3, ranks=[1])
-        assert wait_until(lambda: bool(mount.status()["plan"].get("samples") == capacity), 60)
+        assert wait_until(lambda: bool(mount.status()["plan"].get("samples") == capacity), WAIT_S)
         orders = [(mount.path / f".mlfs/order/train/{e}/1").read_text().splitlines() for e in range(epochs)]
         counts = Counter(name for order in orders for name in order)
         best = sum(sorted(counts.values(), reverse=True)[:capacity])
@@ -72,7 +73,7 @@ def test_one_rank_of_many_keeps_what_it_reads_most(source: Path) -> None:
         for order in orders:
             for name in order:
                 assert (mount.path / name).read_bytes()
-        assert wait_until(lambda: not any(mount.status()["under_way"].values()), 60)
+        assert wait_until(lambda: not any(mount.status()["under_way"].values()), WAIT_S)
         (ram,) = mount.status()["tiers"]
         assert ram["used_bytes"] <= ram["capacity_bytes"]
         assert ram["samples"] == capacity

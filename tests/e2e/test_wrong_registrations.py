@@ -12,7 +12,7 @@ from support.looping import MOST_EPOCHS, Script, looping
 from support.mounts import MlfsMount
 
 FILES, CLASSES = 240, 4
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture
