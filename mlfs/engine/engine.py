@@ -246,7 +246,7 @@ class Engine:
         for epoch in job.missing_epochs()[:1]:
             job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         self._drop(spec.name)
-        self.jobs[spec.name] = job
+        self.jobs[spec.name], job.beside = job, self.jobs
         self._set_linger()
         self._epochs_wanted.set()
         if self.planner.wants(job):
@@ -299,7 +299,7 @@ class Engine:
         new.take_counts(job, opens)
         new.known.append(sentence)
         self._uses_over(job.release_ahead())
-        self.jobs[job.spec.name] = new
+        self.jobs[job.spec.name], new.beside = new, self.jobs
         new.cursors = [progress.frontier for progress in new.matcher.ranks]
         self.planner.forget(job.spec.name)
         if self.planner.wants(new):

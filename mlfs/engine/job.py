@@ -7,7 +7,7 @@ part of the status. Loop only, but for `load_epoch`, which is pure computing and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -74,6 +74,7 @@ class JobRun:
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
+        beside: the jobs of the mount, this one among them.
 
     Invariants: frontier <= cursor for each rank; an epoch's `looked` byte of a position is 1 exactly while its use is
     counted in the table's pending uses.
@@ -99,6 +100,8 @@ class JobRun:
         self.loading: set[int] = set()
         self.unknown: set[int] = set()
         self.held: deque[tuple[int, int, int]] = deque()
+        self.beside: Mapping[str, JobRun] = {}
+        self._others_processes: set[int] = set()
         self.elsewhere: set[int] = set()
         self._near_end, self._waits_from = True, 0
         self.counted_anew = 0
@@ -244,12 +247,30 @@ class JobRun:
         """Record an open of one of the job's samples.
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
+        Where jobs have samples in common, opens of a process that surely reads for another job count for nothing.
         """
+        if len(self.beside) > 1 and self._reads_for_another(process):
+            return HELD
         waits = self.held or (self._near_end and self._may_be_of_a_coming_epoch(entry, process))
         if waits and len(self.held) < MOST_HELD:
             self.held.append((entry, process, parent))
             return HELD
         return self._observe(entry, process, parent)
+
+    def _reads_for_another(self, process: int) -> bool:
+        """Whether another job predicts what a process opens, and this one does not."""
+        others = self._others_processes
+        if self.matcher.follows(process) or not any(
+            job.matcher.follows(process) for job in self.beside.values() if job is not self
+        ):
+            others.discard(process)
+            return False
+        if process not in others:
+            if len(others) >= MOST_HELD:
+                others.clear()
+            others.add(process)
+            self.matcher.disown(process)
+        return True
 
     def _may_be_of_a_coming_epoch(self, entry: int, process: int) -> bool:
         """Whether the open, of a rank near the end of what is loaded, may lie behind that."""

@@ -37,6 +37,7 @@ MOST_UNFIT = 512
 LEAST_LAG = 256
 BATCHES_OF_LAG = 16
 GUESSED_WORKERS = 64
+SURE_STREAK = 8
 
 
 class Open(NamedTuple):
@@ -56,15 +57,16 @@ class Open(NamedTuple):
 
 
 class _Reader:
-    """A process: the lanes it may be in, the likeliest first, and the last entry it opened."""
+    """A process: the lanes it may be in, the likeliest first, the last entry it opened, opens in a row that agreed."""
 
-    __slots__ = ("again", "lanes", "last_entry", "rank_index")
+    __slots__ = ("again", "lanes", "last_entry", "rank_index", "streak")
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
         self.last_entry = -1
         self.again = False
         self.rank_index = -1
+        self.streak = 0
 
 
 class StreamMatcher:
@@ -114,6 +116,7 @@ class StreamMatcher:
         self._ranks_below: OrderedDict[int, frozenset[int]] = OrderedDict()
         self._unfit = 0
         self._unfit_at_most = LEAST_UNFIT
+        self._lost = False  # the history had been full before some of it was disowned
 
     # -- agreement
 
@@ -156,6 +159,7 @@ class StreamMatcher:
             return self._observe_other(entry, process, parent, reader)
         # What comes 10,000 times a second: the next of the lane.
         reader.last_entry = entry
+        reader.streak += 1
         rank, position, cell = lane.rank_index, lane.next_position, lane.cell
         lane.advance()
         self.observed += 1
@@ -175,6 +179,22 @@ class StreamMatcher:
         if reader is not None and any(self._ahead(lane, place) >= 0 for lane in reader.lanes for place in places):
             return True
         return any(self._begins(place) for place in places)
+
+    def follows(self, process: int) -> bool:
+        """Whether the last opens of a process, too many for chance, all came as predicted."""
+        reader = self._readers.get(process)
+        return reader is not None and reader.streak >= SURE_STREAK
+
+    def disown(self, process: int) -> None:
+        """The last opens of a process turned out to be of another job: those that disagreed are not counted."""
+        self._lost = self._lost or len(self.history) == REMEMBERED_OPENS
+        own = [at for at, seen in enumerate(self.history) if seen.process == process][-SURE_STREAK:]
+        for at in reversed(own):
+            seen = self.history[at]
+            if not seen.agrees:
+                del self.history[at]
+                self.observed -= 1
+                seen.cell.observed -= 1
 
     def _observe_other(
         self, entry: int, process: int, parent: int, reader: _Reader | None
@@ -300,6 +320,7 @@ class StreamMatcher:
         cell = self._cell(place) if place else self._cell_of_nobody()
         reader = self._readers[process]
         again, reader.again = reader.again, False
+        reader.streak = reader.streak + 1 if agrees else 0
         self.observed += 1
         self.agreed += agrees
         cell.observed += 1
@@ -407,7 +428,7 @@ class StreamMatcher:
 
     def _seen_by_count(self) -> list[Seen]:
         """The last opens, if they are all that ever were: an entry is read once an epoch, so its count is its epoch."""
-        if len(self.history) == REMEMBERED_OPENS:
+        if self._lost or len(self.history) == REMEMBERED_OPENS:
             return []
         epochs = [self.epochs[epoch] for epoch in sorted(self.epochs)]
         counts: Counter[int] = Counter()
@@ -428,7 +449,7 @@ class StreamMatcher:
     def _take_over(self, shape: Shape) -> list[tuple[int, Given]]:
         """Replay the last opens with another shape; take its state if it fits more of them."""
         starts = list(self.starts)
-        if len(self.history) == REMEMBERED_OPENS:  # else all that ever was
+        if self._lost or len(self.history) == REMEMBERED_OPENS:  # else all that ever was
             starts = [progress.floor for progress in self.ranks]
             for seen in self.history:
                 if seen.position >= 0:

@@ -434,3 +434,46 @@ def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, mo
             assert again.matcher.agreed == 180
 
     simulate(body)
+
+
+@pytest.mark.parametrize("pids", [(100, 200), (200, 100)])
+def test_reads_of_another_job_over_the_same_files_do_not_count_against_a_job(
+    tmp_path: Path, pids: tuple[int, int]
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 90, ram=1 << 20) as mount:
+            first, second = shuffled(mount.files, 3, 1, seed=1), shuffled(mount.files[:60], 3, 1, seed=2)
+            await mount.engine.register(*given_job(first, name="first"))
+            await mount.engine.register(*given_job(second, name="second"))
+            states = set()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(train, mount, first, 0.01, pids[0])
+                await trio.sleep(0.5)  # the second begins when the first is under way
+                states.add(mount.engine.jobs["second"].state)
+                nursery.start_soon(train, mount, second, 0.01, pids[1])
+            await trio.sleep(1)
+            jobs = mount.engine.jobs
+            assert states == {"waiting for the first read"}
+            for name, opens in (("first", 270), ("second", 180)):
+                matcher = jobs[name].matcher
+                assert matcher.agreed >= opens - 8
+                assert matcher.agreement == 1.0
+                assert jobs[name].finished
+                assert sum(cell.observed for cell in matcher.cells.values()) == matcher.observed == matcher.agreed
+
+    simulate(body)
+
+
+def test_a_wrong_job_beside_a_right_one_is_still_noticed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 90, ram=1 << 20) as mount:
+            right, wrong = shuffled(mount.files, 3, 1, seed=1), shuffled(mount.files, 3, 1, seed=2)
+            await mount.engine.register(*given_job(right, name="right"))
+            await mount.engine.register(*given_job(wrong, name="wrong"))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(train, mount, right, 0.01, 100)
+                nursery.start_soon(train, mount, shuffled(mount.files, 3, 1, seed=3), 0.01, 200)
+            jobs = mount.engine.jobs
+            assert jobs["wrong"].state == "prediction failing"
+
+    simulate(body)

@@ -154,3 +154,24 @@ def test_samples_read_twice_an_epoch_have_two_positions() -> None:
     assert sorted(index.codes(4)) == [0, 2, 5]
     assert index.codes(2) == [1]
     assert index.codes(0) == []
+
+
+@pytest.mark.parametrize("before", [0, 1, 2100])
+def test_opens_of_another_job_are_taken_back(before: int) -> None:
+    n = 4000
+    matcher = matcher_for(1, n, 1, 8, 2)
+    own, other = streams_of(1, 0, n, 1)[0].tolist(), streams_of(2, 0, n, 1)[0].tolist()
+    for entry in own[:before]:
+        matcher.observe(entry, 7)
+    assert matcher.follows(7) == (before >= 8)
+    for entry in other[:8]:
+        matcher.observe(entry, 9)
+    assert not matcher.follows(9)
+    matcher.disown(9)
+    assert matcher.observed == matcher.agreed
+    assert sum(cell.observed for cell in matcher.cells.values()) == matcher.observed
+    assert all(seen.agrees for seen in matcher.history)
+    for entry in own[before:]:
+        matcher.observe(entry, 7)
+    assert matcher.observed == matcher.agreed
+    assert matcher.ranks[0].floor == n
