@@ -218,9 +218,12 @@ class JobRun:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
         if self.told_begin or self.matcher.agreement_of_last(FEWEST_FIRST) < 1.0 or self.matcher.agreed < FEWEST_FIRST:
             return ""
-        self.told_begin = True
         start = self.spec.start_epoch
-        epoch = min(e for (e, _), cell in self.matcher.cells.items() if cell.agreed >= 4 or e > start)
+        epochs = [e for (e, _), cell in self.matcher.cells.items() if cell.agreed >= 4 or e > start]
+        if not epochs:  # many ranks, each with few opens
+            return ""
+        self.told_begin = True
+        epoch = min(epochs)
         if epoch <= start or self.inferred:
             return ""
         if epoch == start + 1:
@@ -367,7 +370,7 @@ class JobRun:
         before = self.predicting
         if self.predicting and self.matcher.drifting:
             self.predicting = False
-        elif not self.predicting and agreement is not None and agreement >= RECOVERED:
+        elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
             self.predicting = True
             self.cursors = [progress.frontier for progress in self.matcher.ranks]
         return self.predicting != before

@@ -477,3 +477,22 @@ def test_a_wrong_job_beside_a_right_one_is_still_noticed(tmp_path: Path) -> None
             assert jobs["wrong"].state == "prediction failing"
 
     simulate(body)
+
+
+def test_a_job_beside_one_of_many_processes_still_waits_for_its_first_read(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 240, ram=1 << 20) as mount:
+            first, second = shuffled(mount.files, 2, 12, seed=1), shuffled(mount.files, 2, 1, seed=2)
+            await mount.engine.register(*given_job(first, name="first"))
+            await mount.engine.register(*given_job(second, name="second"))
+            await train(mount, first)
+            await trio.sleep(1)
+            assert mount.engine.jobs["first"].finished  # a fault in following it would have dropped it
+            assert mount.engine.jobs["second"].predicting
+            await train(mount, second, pid0=900)
+            await trio.sleep(1)
+            job = mount.engine.jobs["second"]
+            assert job.matcher.agreement == 1.0
+            assert job.finished
+
+    simulate(body)
