@@ -181,15 +181,19 @@ def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
 
 
 def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
-    """Samples and bytes that lie in the page cache for the rank, from its next read on without a gap."""
-    position, samples, total = job.matcher.ranks[index].frontier, 0, 0
+    """Samples and bytes that lie in the page cache for the rank, from its next read on without a gap.
+
+    What was read out of turn leaves no gap: it is not read again.
+    """
+    progress = job.matcher.ranks[index]
+    position, samples, total = progress.frontier, 0, 0
     state, sizes = engine.table.state, engine.table.sizes
     while position < job.cursors[index]:
         epoch = job.index_at(position)
         if epoch is None:
             break
         for entry in epoch.ids[index][position - epoch.base : job.cursors[index] - epoch.base].tolist():
-            if entry >= 0:
+            if entry >= 0 and not progress.is_done(position):
                 if state[entry] not in (State.STAGED, State.RECENT):
                     return samples, total
                 samples += 1
