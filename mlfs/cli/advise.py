@@ -1,6 +1,6 @@
 """`mlfs advise gpus|servers|batch`: how many GPUs, how many parameter servers, which mini-batch size.
 
-In: parsed arguments from `mlfs.cli.main`, for --from-mount a mount's status. Out: the formula with the numbers in it
+In: parsed arguments from `mlfs.cli.commands`, for --from-mount a mount's status. Out: the formula with the numbers in it
 and what follows, or JSON. The mathematics is mlfs.advise. Errors leave as ConfigError, one line each.
 """
 

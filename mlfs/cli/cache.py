@@ -1,6 +1,6 @@
 """`mlfs cache list|verify|clear DIR`: what lies on disk in a cache directory.
 
-In: parsed arguments from `mlfs.cli.main`. Out: a table or JSON on stdout, an exit code. The work is done by
+In: parsed arguments from `mlfs.cli.commands`. Out: a table or JSON on stdout, an exit code. The work is done by
 `mlfs.tiers.upkeep`. Errors leave as MlfsError for the main program to print.
 """
 

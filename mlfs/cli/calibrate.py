@@ -1,6 +1,6 @@
 """`mlfs calibrate SOURCE`: measure the source, cache directories and memory, for the daemon and for `mlfs plan`.
 
-In: parsed arguments from `mlfs.cli.main`. Out: a TOML file, a table, a picture if asked for. The measuring is
+In: parsed arguments from `mlfs.cli.commands`. Out: a TOML file, a table, a picture if asked for. The measuring is
 mlfs.calibrate. Ctrl-C and SIGTERM leave no file behind.
 """
 

@@ -1,133 +1,50 @@
-"""The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
+"""The way into the `mlfs` command: so light that Ctrl-C is heard before anything that takes a while is imported.
 
-In: argv. Out: an exit code (docs/exit-codes.md). Called by the `mlfs` script and `python -m mlfs.cli.main`.
-A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. These modules
-import whatever is heavy inside of `run`, so that `mlfs --help` and shell completion are quick.
+In: the words of the shell. Out: an exit code. Called by the `mlfs` script and `python -m mlfs.cli.main`. What the words
+mean is `mlfs.cli.commands`.
 """
 
 from __future__ import annotations
 
-import errno
-import importlib
-import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-import mlfs
-from mlfs.cli import mount, register, status, unmount
-from mlfs.cli.parser import Parser
-from mlfs.errors import ExitCode, MlfsError
-
-_DESCRIPTION = """\
-Mount a directory of training files read-only, tell it the seed of the training job, and have each file in memory
-just before the job reads it. The training script stays as it is.
-"""
-
-_EPILOG = """\
-the whole way:
-  mlfs mount /data/imagenet
-  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
-      --world-size 4 --ranks 0-3
-  torchrun --nproc-per-node 4 train.py
-  mlfs status /data/imagenet
-  mlfs unmount /data/imagenet
-
-mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
-"""
-
-# Commands whose modules are too heavy to import for a help text: (module, one line).
-_HEAVY = {
-    "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
-    "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
-    "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
-    "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),
-    "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
-    "plan": ("mlfs.cli.plan", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
-    "simulate": ("mlfs.cli.simulate", "compare policies on a simulated cluster"),
-    "calibrate": ("mlfs.cli.calibrate", "measure how fast the source, disks and memory are"),
-    "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
-}
-
-
-def build_parser(argv: Sequence[str]) -> Parser:
-    """The parser for this command line; heavy sub-commands are filled in only when they are named in it."""
-    parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
-    parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
-    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    light = {
-        "mount": mount.add_parser,
-        "unregister": register.add_unregister_parser,
-        "status": status.add_parser,
-        "unmount": unmount.add_parser,
-    }
-    first = ("mount", "register", "order", "unregister", "status", "unmount")
-    for name in (*first, *(name for name in _HEAVY if name not in first)):
-        if name in light:
-            light[name](commands)
-        elif name in argv:
-            importlib.import_module(_HEAVY[name][0]).add_parser(commands)
-        else:
-            commands.add_parser(name, help=_HEAVY[name][1])
-    return parser
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. Bad usage leaves through SystemExit(2)."""
-    argv = sys.argv[1:] if argv is None else argv
-    if sys.stdout is None:  # `mlfs ... >&-`: what is printed goes nowhere
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    for stream in (sys.stdout, sys.stderr):
-        # Paths may hold any bytes; they are printed as they are.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
-    debug = False
+    """Run the command line and return the exit code. Bad usage leaves through SystemExit(2).
+
+    Args:
+        argv: None for the words of this process; others leave its signals alone.
+    """
+    if argv is not None:
+        from mlfs.cli.commands import main as run
+
+        return run(argv)
+    # Elsewhere Ctrl-C is ignored (`nohup mlfs ... &`), or somebody's who embeds us.
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _leave)
     try:
-        args = build_parser(argv).parse(argv)
-        debug = args.debug
-        code = int(args.run(args))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
-        _drop_output()
-        return ExitCode.OK
-    except KeyboardInterrupt:
-        return _complain("interrupted", ExitCode.INTERRUPTED, debug)
-    except MlfsError as error:
-        return _complain(str(error), error.exit_code, debug)
-    except Exception as error:
-        return _unexpected(error, debug)
+        from mlfs.cli.commands import main as run
+
+        return run(sys.argv[1:], _hear_interrupts if ours else lambda: None)
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, _leave)
 
 
-def _drop_output() -> None:
-    """Send what is still in the buffer of standard output nowhere: the interpreter would fail again at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _leave(_number: int, _frame: object) -> None:
+    """Nothing has begun yet, or all is done: no KeyboardInterrupt in the middle of somebody's import."""
+    os._exit(128 + signal.SIGINT)
 
 
-def _unexpected(error: Exception, debug: bool) -> int:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
-        _drop_output()
-        return _complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILURE, debug)
-    hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
-    return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
-
-
-def _complain(text: str, code: ExitCode, debug: bool) -> int:
-    if debug:
-        import traceback
-
-        traceback.print_exc()
-    # A name with a newline in it must not make two lines of one error.
-    print(f"mlfs: {one_line(text)}", file=sys.stderr)
-    return code
-
-
-def one_line(text: str) -> str:
-    """The text with control characters shown as escapes."""
-    return "".join(char if char >= " " and char != "\x7f" else repr(char)[1:-1] for char in text)
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`mlfs mount SOURCE [MOUNTPOINT]`: check everything, start the daemon, return when the mount answers.
 
 In: parsed arguments. Out: a few lines that say what was mounted and what to do next, an exit code. Called by
-`mlfs.cli.main`. The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line:
+`mlfs.cli.commands`. The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line:
 {"progress": {"phase", "dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how"}} or
 {"error": {"message", "hint", "exit_code"}}. With --foreground the same is served and reported in this process.
 """

@@ -1,7 +1,7 @@
 """`mlfs order SOURCE ...`: print the order in which a training job will read the files of a directory. No mount.
 
 In: parsed arguments (the same flags as `mlfs register`), a directory. Out: paths relative to it on stdout, one a line
-or, with --null, each ended by a NUL byte. Called by `mlfs.cli.main`. A saved index of the directory is used if no
+or, with --null, each ended by a NUL byte. Called by `mlfs.cli.commands`. A saved index of the directory is used if no
 directory has changed since; otherwise it is scanned, and the index is saved for the next time.
 """
 

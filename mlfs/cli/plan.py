@@ -2,7 +2,7 @@
 
 In: parsed arguments (the flags of a job, the cluster's nodes and caches), a directory's real sizes, a calibration or
 given bandwidths. Out: time of each epoch, stalls, PFS bytes, where the data lie, what to buy; text or JSON. The
-mathematics is mlfs.plan.epochs. Called by `mlfs.cli.main`.
+mathematics is mlfs.plan.epochs. Called by `mlfs.cli.commands`.
 """
 
 from __future__ import annotations

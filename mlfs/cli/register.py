@@ -1,7 +1,7 @@
 """`mlfs register MOUNT ...` and `mlfs unregister MOUNT [NAME]`: tell a mount what a training job will read.
 
 In: parsed arguments, the environment (--from-env), a JSON file. Out: one JSON line on the mount's control file; what
-the mount understood and the first paths that it predicts for each rank, on stdout. Called by `mlfs.cli.main`.
+the mount understood and the first paths that it predicts for each rank, on stdout. Called by `mlfs.cli.commands`.
 The values are judged by the mount, not here: it knows the samplers, and its control file answers scripts the same way.
 """
 

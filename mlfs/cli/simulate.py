@@ -1,7 +1,7 @@
 """`mlfs simulate SCENARIO`: how long a job takes on some cluster under each policy.
 
 In: parsed arguments. Out: a table or JSON on stdout, a picture. The work is done by `mlfs.sim`. Errors leave as
-MlfsError for the main program to print. Called by `mlfs.cli.main`.
+MlfsError for the main program to print. Called by `mlfs.cli.commands`.
 """
 
 from __future__ import annotations

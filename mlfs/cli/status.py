@@ -1,6 +1,6 @@
 """`mlfs status MOUNT`: what a mount does, in tables or as JSON, once or again and again.
 
-In: parsed arguments, MOUNT/.mlfs/status. Out: text on stdout. Called by `mlfs.cli.main`. Each section is made from
+In: parsed arguments, MOUNT/.mlfs/status. Out: text on stdout. Called by `mlfs.cli.commands`. Each section is made from
 the part of the JSON that is about it; what is missing is shown as `-`, so that a status of another version still reads.
 """
 

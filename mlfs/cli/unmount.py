@@ -1,7 +1,7 @@
 """`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, see the daemon off.
 
 In: parsed arguments. Out: exit code; BUSY with the processes named when readers do not let go in time. Called by
-`mlfs.cli.main`. Also cleans up after a daemon that was killed, and gets rid of one that hangs (--force).
+`mlfs.cli.commands`. Also cleans up after a daemon that was killed, and gets rid of one that hangs (--force).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from mlfs.cli import client
+from mlfs.cli import client, commands
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode, MlfsError
 from mountd import mounts
@@ -36,7 +36,7 @@ def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_each_flag_says_its_default() -> None:
-    parser = cli.build_parser(["register", "order"])
+    parser = commands.build_parser(["register", "order"])
     choices = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     required = {"--help", "--epochs"}
     for name in ("mount", "register", "order", "status", "unmount"):
@@ -63,7 +63,7 @@ def test_the_help_imports_nothing_heavy_and_little_at_all() -> None:
         command = [sys.executable, "-c", f"import sys, argparse; {code}; print(*sys.modules)"]
         return set(subprocess.run(command, capture_output=True, check=True).stdout.decode().split())
 
-    ours = loaded("from mlfs.cli.main import build_parser; build_parser([]).format_help()")
+    ours = loaded("from mlfs.cli.commands import build_parser; build_parser([]).format_help()")
     assert not ours & {"numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config", "mountd.mounts"}
     # What makes it quick, told by what does not depend on the machine: 40 modules when this was written.
     assert len(ours - loaded("pass")) < 80

@@ -1,0 +1,142 @@
+"""The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
+
+In: argv. Out: an exit code (docs/exit-codes.md). Called by `mlfs.cli.commands`.
+A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. These modules
+import whatever is heavy inside of `run`, so that `mlfs --help` and shell completion are quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlfs
+from mlfs.cli import mount, register, status, unmount
+from mlfs.cli.parser import Parser
+from mlfs.errors import ExitCode, MlfsError
+
+_DESCRIPTION = """\
+Mount a directory of training files read-only, tell it the seed of the training job, and have each file in memory
+just before the job reads it. The training script stays as it is.
+"""
+
+_EPILOG = """\
+the whole way:
+  mlfs mount /data/imagenet
+  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
+      --world-size 4 --ranks 0-3
+  torchrun --nproc-per-node 4 train.py
+  mlfs status /data/imagenet
+  mlfs unmount /data/imagenet
+
+mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
+"""
+
+# Commands whose modules are too heavy to import for a help text: (module, one line).
+_HEAVY = {
+    "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
+    "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
+    "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
+    "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),
+    "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
+    "plan": ("mlfs.cli.plan", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
+    "simulate": ("mlfs.cli.simulate", "compare policies on a simulated cluster"),
+    "calibrate": ("mlfs.cli.calibrate", "measure how fast the source, disks and memory are"),
+    "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
+}
+
+
+def build_parser(argv: Sequence[str]) -> Parser:
+    """The parser for this command line; heavy sub-commands are filled in only when they are named in it."""
+    parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
+    parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    light = {
+        "mount": mount.add_parser,
+        "unregister": register.add_unregister_parser,
+        "status": status.add_parser,
+        "unmount": unmount.add_parser,
+    }
+    first = ("mount", "register", "order", "unregister", "status", "unmount")
+    for name in (*first, *(name for name in _HEAVY if name not in first)):
+        if name in light:
+            light[name](commands)
+        elif name in argv:
+            importlib.import_module(_HEAVY[name][0]).add_parser(commands)
+        else:
+            commands.add_parser(name, help=_HEAVY[name][1])
+    return parser
+
+
+def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
+    """Run the command line and return the exit code; `begin` is called when the command does.
+
+    Bad usage leaves through SystemExit(2).
+    """
+    if sys.stdout is None:  # `mlfs ... >&-`: what is printed goes nowhere
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    for stream in (sys.stdout, sys.stderr):
+        # Paths may hold any bytes; they are printed as they are.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
+    debug = False
+    try:
+        args = build_parser(argv).parse(argv)
+        debug = args.debug
+        begin()
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
+        _drop_output()
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        return _complain("interrupted", ExitCode.INTERRUPTED, debug)
+    except MlfsError as error:
+        return _complain(str(error), error.exit_code, debug)
+    except Exception as error:
+        if _was_interrupted(error):
+            return _complain("interrupted", ExitCode.INTERRUPTED, debug)
+        return _unexpected(error, debug)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind it: an import that is interrupted may make another exception of that."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _drop_output() -> None:
+    """Send what is still in the buffer of standard output nowhere: the interpreter would fail again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _unexpected(error: Exception, debug: bool) -> int:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        _drop_output()
+        return _complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILURE, debug)
+    hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
+    return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
+
+
+def _complain(text: str, code: ExitCode, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    # A name with a newline in it must not make two lines of one error.
+    print(f"mlfs: {one_line(text)}", file=sys.stderr)
+    return code
+
+
+def one_line(text: str) -> str:
+    """The text with control characters shown as escapes."""
+    return "".join(char if char >= " " and char != "\x7f" else repr(char)[1:-1] for char in text)
