@@ -1,7 +1,7 @@
 """`mlfs advise gpus|servers|batch`: how many GPUs, how many parameter servers, which mini-batch size.
 
-In: parsed arguments from `mlfs.cli.commands`, for --from-mount a mount's status. Out: the formula with the numbers in it
-and what follows, or JSON. The mathematics is mlfs.advise. Errors leave as ConfigError, one line each.
+In: parsed arguments from `mlfs.cli.commands`, for --from-mount a mount's status. Out: the formula with the
+numbers in it and what follows, or JSON. The mathematics is mlfs.advise. Errors leave as ConfigError, one line each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An argument parser whose errors are one line with the nearest right word.
 
-In: argv. Out: a namespace, or one line on standard error and exit code 2. Made by `mlfs.cli.commands`; the parsers of its
-sub-commands are of the same class by themselves.
+In: argv. Out: a namespace, or one line on standard error and exit code 2. Made by `mlfs.cli.commands`; the parsers of
+its sub-commands are of the same class by themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`mlfs record MOUNT OUT`: keep what is opened on a mount, until Ctrl-C or the mount's end.
 
 In: parsed arguments. Out: a file of one JSON array a line, [seconds, pid, parent, path], that appears under its name
-when it is whole. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads it. The daemon writes to a FIFO that only this user
-may open; when this command ends in whatever way, the daemon notices and stops.
+when it is whole. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads it. The daemon writes to a FIFO that only this
+user may open; when this command ends in whatever way, the daemon notices and stops.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.Argume
     )
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("name", metavar="NAME", nargs="?", help="the job's name (default: the only job)")
+    parser.add_argument("--name", metavar="NAME", dest="named", help="the same, as register has it (default: NAME)")
     parser.set_defaults(run=run_unregister)
 
 
@@ -105,10 +106,12 @@ def run_unregister(args: argparse.Namespace) -> int:
     """Unregister."""
     from mlfs.cli import client
 
+    if None not in (args.name, args.named) and args.name != args.named:
+        raise ConfigError(f"two names are given: {args.name} and {args.named}", "unregister one job at a time")
+    name = args.name if args.named is None else args.named
     mountpoint = client.require_mount(args.mount)
-    command = {"op": "unregister"} | ({} if args.name is None else {"name": args.name})
-    client.send(mountpoint, command)
-    print(f"unregistered {args.name or 'the job'} at {mountpoint}")
+    answer = client.send(mountpoint, {"op": "unregister"} | ({} if name is None else {"name": name}))
+    print(f"unregistered {answer.get('unregistered', 'the job')} at {mountpoint}")
     return ExitCode.OK
 
 

@@ -1,7 +1,8 @@
 """`mlfs replay RECORD [MOUNT]`: make an explicit order from recorded opens, and register it.
 
 In: a file of `mlfs record`. Out: a directory of order files, one a stream and epoch, that appears when it is whole; a
-job of the sampler "explicit". Called by `mlfs.cli.commands`. How streams and epochs are told apart: `mlfs.infer.replay`.
+job of the sampler "explicit". Called by `mlfs.cli.commands`. How streams and epochs are told apart:
+`mlfs.infer.replay`.
 """
 
 from __future__ import annotations

@@ -191,7 +191,11 @@ class Engine:
             except Exception:
                 self._give_up(job)
         for watcher in self.watchers:
-            watcher(entry, *self._kin(pid))
+            try:
+                watcher(entry, *self._kin(pid))
+            except Exception:  # a fault there costs what is watched for, never the mount
+                log.exception("opens are not watched any more by %r", watcher)
+                self.watchers = [other for other in self.watchers if other is not watcher]
 
     def _give_up(self, job: JobRun) -> None:
         """A fault in the thinking about a job: it costs this job its prediction, never the mount."""

@@ -5,7 +5,8 @@ reads every sample equally often: then what comes first is kept, and nothing is 
 runs some ranks reads some samples more often: how often is counted epoch by epoch in a thread of its own, from the
 first read on, and the plan takes effect when it is there. The decisions are mlfs.plan.placement's.
 
-`choose` and `kept` run in worker threads, `Counting.add` and `adopt` in the planning thread, the others on the loop.
+`choose` and `kept` run in worker threads, `Counting.add`, `adopt` and `plan` in the planning thread, the others on the
+loop.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Placing:
         self.reserved_bytes = [0, 0]
         self.planned: dict[str, int] = {}
         self._counted: dict[str, npt.NDArray[np.uint16]] = {}
+        self._changes = 0  # of `_counted`
         self._lock = threading.Lock()
 
     def needs_counting(self, spec: JobSpec) -> bool:
@@ -68,26 +70,40 @@ class Placing:
 
     def adopt(self, counting: Counting, held_by: bytearray, capacities_bytes: Sequence[int]) -> None:
         """All epochs of a job are counted: plan with them. In the planning thread."""
-        self._counted[counting.spec.name] = counting.reads
-        self._plan(held_by, capacities_bytes)
+        with self._lock:
+            self._counted[counting.spec.name] = counting.reads
+            self._changes += 1
+        self.plan(held_by, capacities_bytes)
 
-    def forget(self, name: str, held_by: bytearray, capacities_bytes: Sequence[int]) -> None:
-        """A job has ended."""
-        if self._counted.pop(name, None) is not None:
-            self._plan(held_by, capacities_bytes)
-
-    def _plan(self, held_by: bytearray, capacities_bytes: Sequence[int]) -> None:
-        if not self._counted:
-            with self._lock:
+    def forget(self, name: str) -> bool:
+        """A job has ended; whether there is to be another plan, for the jobs that are left."""
+        with self._lock:
+            if self._counted.pop(name, None) is None:
+                return False
+            self._changes += 1
+            if not self._counted:
                 self.classes, self.reserved_bytes, self.planned = None, [0, 0], {}
-            return
+            return bool(self._counted)
+
+    def plan(self, held_by: bytearray, capacities_bytes: Sequence[int]) -> None:
+        """Plan for the jobs that are counted now; again if another one came or went meanwhile."""
+        while not self._plan(held_by, capacities_bytes):
+            pass
+
+    def _plan(self, held_by: bytearray, capacities_bytes: Sequence[int]) -> bool:
+        with self._lock:
+            counted, changes = list(self._counted.values()), self._changes
+        if not counted:
+            return True
         reads = np.zeros(len(self.sizes), dtype=np.uint32)
-        for counts in self._counted.values():
+        for counts in counted:
             reads += counts
         footprints = np.asarray(self.sizes).astype(np.int64)
         footprints += -footprints % PAGE_BYTES
         classes = keep_most_read(footprints, reads, capacities_bytes)
         with self._lock:
+            if self._changes != changes:
+                return False
             missing = np.frombuffer(held_by, dtype=np.uint8) == 0
             self.reserved_bytes = [int(footprints[missing & (classes == index)].sum()) for index in (MEMORY, DISK)]
             self.planned = {
@@ -97,6 +113,7 @@ class Placing:
                 "reads": int(reads.sum()),
             }
             self.classes = classes
+            return True
 
     def choose(self, entry: int, size_bytes: int, rooms: Sequence[ClassRoom]) -> int:
         """The index in `rooms` of the class that shall keep the entry, or NOWHERE."""

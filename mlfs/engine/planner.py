@@ -37,6 +37,7 @@ class Planner:
         self.table = table
         self.runner = runner
         self.waiting: dict[str, JobRun] = {}
+        self._plan_again = False
         self._wanted = trio.Event()
 
     @property
@@ -57,16 +58,28 @@ class Planner:
     def forget(self, name: str) -> None:
         """The job has ended."""
         self.waiting.pop(name, None)
-        self.placing.forget(name, self.table.held_by, self.capacities_bytes)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        if self.placing.forget(name):
+            self._plan_again = True
+            self._wanted.set()
 
     async def run(self) -> None:
         """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            while self.waiting:
+            while self.waiting or self._plan_again:
+                if self._plan_again:
+                    self._plan_again = False
+                    await self.runner.run("plan", self.placing.plan, self.table.held_by, self.capacities_bytes)
+                    continue
                 name, job = next(iter(self.waiting.items()))
-                await self._count(name, job)
+                try:
+                    await self._count(name, job)
+                except Exception as error:  # an order file that is gone: the job goes on without a plan
+                    log.warning("job %s: not planned: %s", name, error)
                 if self.waiting.get(name) is job:
                     del self.waiting[name]
 
@@ -74,14 +87,10 @@ class Planner:
         counting = self.placing.begin(job.spec, job.streams)
         last = min(job.spec.epochs, job.spec.start_epoch + MOST_EPOCHS)
         for epoch in range(job.spec.start_epoch, last):
-            try:
-                await self.runner.run("plan", counting.add, epoch)
-            except Exception as error:  # an order file that is gone: the job goes on without a plan
-                log.warning("job %s: not planned: %s", name, error)
-                return
+            await self.runner.run("plan", counting.add, epoch)
             if self.waiting.get(name) is not job:
                 return  # unregistered, or registered anew
         await self.runner.run("plan", self.placing.adopt, counting, self.table.held_by, self.capacities_bytes)
         if self.waiting.get(name) is not job:
-            self.placing.forget(name, self.table.held_by, self.capacities_bytes)
+            self._forget(name)
         log.info("job %s: planned %s", name, self.placing.planned)

@@ -62,11 +62,11 @@ class Recorders:
         except OSError as error:
             log.info("a recording ended: %s", error.strerror)
         finally:
-            self.engine.watchers.remove(recording.opened)
+            if recording.opened in self.engine.watchers:
+                self.engine.watchers.remove(recording.opened)
             del self.recordings[fifo]
-        os.close(
-            recording.fd
-        )  # not when cancelled: a thread may still write, and the number may be another file's then
+        # Not when cancelled: a thread may still write, and the number may be another file's then.
+        os.close(recording.fd)
 
 
 class _Recording:

@@ -5,17 +5,23 @@ In: a specification and its streams. Out: epochs by position and positions by ep
 
 from __future__ import annotations
 
+import threading
+
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
 
 class Timeline:
-    """Linear position: the sum of the lengths of the epochs before, plus the index within the epoch."""
+    """Linear position: the sum of the lengths of the epochs before, plus the index within the epoch.
+
+    The loop asks, and workers that compute an epoch's order.
+    """
 
     def __init__(self, spec: JobSpec, streams: JobStreams) -> None:
         self.spec = spec
         self.streams = streams
-        self._bases = [0]
+        self._bases = [0]  # only grows, under the lock
+        self._lock = threading.Lock()
 
     @property
     def start(self) -> int:
@@ -30,8 +36,10 @@ class Timeline:
 
     def base(self, epoch: int) -> int:
         """Linear position of an epoch's first sample."""
-        while len(self._bases) <= epoch:
-            self._bases.append(self._bases[-1] + self.streams.length(len(self._bases) - 1))
+        if len(self._bases) <= epoch:
+            with self._lock:
+                while len(self._bases) <= epoch:
+                    self._bases.append(self._bases[-1] + self.streams.length(len(self._bases) - 1))
         return self._bases[epoch]
 
     def begin(self, epoch: int) -> int:

@@ -14,7 +14,7 @@ HEAVY = ("scipy", "matplotlib", "torch", "numba")
     "code",
     [
         "from mlfs.cli import commands; commands.build_parser(['--help'])",
-        "from mlfs.cli import commands; commands.build_parser(['mount']); import mlfs.cli.mount, mlfs.config, mountd.preflight",
+        "from mlfs.cli.commands import build_parser; build_parser(['mount']); import mlfs.config, mountd.preflight",
         "import mountd.daemon, mountd.calibrated",
         "from mlfs.cli import commands; commands.build_parser(['plan', 'advise', 'calibrate'])",
     ],

@@ -182,14 +182,16 @@ def test_what_the_mount_understood_is_printed(open_dir: Path, tiny: Mounts, caps
         assert line in out
     assert cli.main(["register", path, "--seed", "-1"]) == ExitCode.BAD_JOB
     assert capsys.readouterr().err == "mlfs: seed: must not be negative (give 0 or more)\n"
-    assert cli.main(["unregister", path, "train"]) == 0
-    assert cli.main(["unregister", path]) == 0
+    assert cli.main(["unregister", path, "train", "--name", "val"]) == ExitCode.USAGE
+    for words in (["train"], ["--name", "train"], []):
+        assert cli.main(["unregister", path, *words]) == 0
     assert cli.main(["status", path, "--json"]) == 0
     out = capsys.readouterr().out
     commands = json.loads(out[out.index("{") :])["commands"]
     # The refused one was noted as well.
-    assert commands[-2:] == [{"op": "unregister", "name": "train"}, {"op": "unregister"}]
-    assert len(commands) == 4
+    by_name = {"op": "unregister", "name": "train"}
+    assert commands[-3:] == [by_name, by_name, {"op": "unregister"}]
+    assert len(commands) == 5
 
 
 def test_where_nothing_is_mounted(open_dir: Path, tiny: Mounts, capsys: pytest.CaptureFixture[str]) -> None:

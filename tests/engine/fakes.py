@@ -7,7 +7,7 @@ test waits. Nothing here knows FUSE.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import trio
+import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
@@ -101,6 +102,11 @@ class GivenStreams:
 
     def epoch_ids(self, epoch: int, rank: int) -> np.ndarray:
         return np.array(self._epochs[epoch][rank], dtype=np.int64)
+
+
+def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run under a clock that jumps over all waits."""
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def given_job(epochs: list[list[list[int]]], batch_size: int = 4, name: str = "train", **more: Any) -> tuple[Any, Any]:

@@ -6,22 +6,15 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from fakes import Mount, given_job, running, shuffled
+from fakes import Mount, given_job, running, shuffled, simulate
 
 from mlfs.engine.table import State, footprint_bytes
 from mlfs.plan.placement import pfs_bound_bytes
-
-
-def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run under a clock that jumps over all waits."""
-    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def train(mount: Mount, epochs: list[list[list[int]]], step_s: float = 0.01, pid0: int = 100) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from fakes import GivenStreams, InlineRunner, given_job, running, shuffled
+from fakes import GivenStreams, InlineRunner, given_job, running, shuffled, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +24,6 @@ from mlfs.engine.table import footprint_bytes
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 
 PAGE = 4096
-
-
-def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run under a clock that jumps over all waits."""
-    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def hits(stream: list[int], kept: set[int]) -> int:
@@ -107,6 +101,51 @@ def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> 
             assert not mount.engine.planner.waiting
             assert mount.engine.fetcher.placing.classes is None
             assert await mount.read(mount.files[0]) == mount.content(mount.files[0])
+
+    simulate(body)
+
+
+def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    placing = Placing(memoryview(np.full(4, PAGE, dtype=np.int64)))
+
+    def counting(name: str, reads: list[int]) -> Counting:
+        spec: Any = SimpleNamespace(name=name)
+        return Counting(spec, GivenStreams([[[]]], 1), np.array(reads, np.uint16))  # type: ignore[arg-type]
+
+    def keep(*args: Any, **more: Any) -> Any:
+        ended = [name for name in ending if placing.forget(name) is not None]
+        ending.clear()
+        assert len(ended) <= 1
+        return keep_most_read(*args, **more)
+
+    monkeypatch.setattr("mlfs.engine.placing.keep_most_read", keep)
+    ending: list[str] = []
+    placing.adopt(counting("first", [9, 9, 2, 2]), bytearray(4), (2 * PAGE, 0))
+    assert placing.classes is not None
+    assert placing.classes.tolist() == [MEMORY, MEMORY, NOWHERE, NOWHERE]
+    ending.append("first")
+    placing.adopt(counting("second", [2, 2, 4, 4]), bytearray(4), (2 * PAGE, 0))
+    assert placing.classes.tolist() == [NOWHERE, NOWHERE, MEMORY, MEMORY]
+    ending.append("second")
+    placing.plan(bytearray(4), (2 * PAGE, 0))
+    assert placing.classes is None
+    assert placing.reserved_bytes == [0, 0]
+    assert not placing.forget("second")
+
+
+def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=3 * footprint_bytes(5000)) as mount:
+            for name, part in (("first", mount.files[:4]), ("second", mount.files[8:])):
+                await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
+            await trio.sleep(1)
+            placing = mount.engine.fetcher.placing
+            assert placing.planned["reads"] == 48
+            mount.engine.unregister("first")
+            await trio.sleep(1)
+            assert placing.planned["reads"] == 24
+            assert placing.classes is not None
+            assert set(np.flatnonzero(placing.classes != NOWHERE)) <= set(mount.files[8:])
 
     simulate(body)
 

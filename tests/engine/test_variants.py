@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from fakes import Mount, running
+from fakes import Mount, running, simulate
 
 from mlfs.engine.variants import disagreeing, find
 from mlfs.job import parse_job
@@ -20,11 +20,6 @@ from mlfs.plan.lanes import Cell
 from mlfs.plan.matching import Open
 
 FILES, EPOCHS, BATCH = 150, 30, 8
-
-
-def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run under a clock that jumps over all waits."""
-    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def script_opens(
