@@ -116,7 +116,7 @@ class JobSpec(BaseModel):
     pattern: str | None = Field(
         None,
         description='a pattern of paths relative to root, "*/*.jpg" for files in class directories',
-        min_length=1,
+        pattern="[^/]",
         json_schema_extra=_DATA,
     )
     split: tuple[int | float, ...] | None = Field(

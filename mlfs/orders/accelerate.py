@@ -41,7 +41,7 @@ class AccelerateOrder:
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         if spec.shuffle:
-            check_length(n_samples)
+            check_length(n_samples, "shuffle")
         self._spec = spec
         self._n_samples = n_samples
         self._even = spec.even_batches is not False and spec.world_size > 1

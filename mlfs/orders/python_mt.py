@@ -1,7 +1,8 @@
 """Python's random.shuffle, bit for bit, without its loop over the elements.
 
-In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.python_random`.
-Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
+In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.script_shuffles` and
+`mlfs.orders.split`. Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits), Modules/_randommodule.c;
+Python 3.11 to 3.14.
 
 shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
 where k is the bit length of i + 1. How many words a draw takes depends on the i it is for, and that on how many were

@@ -5,8 +5,8 @@ indices. Made by `mlfs.orders.registry`. Sources: RASampler in torchvision's ref
 RepeatAugSampler in timm/data/distributed_sampler.py (timm 1.0.31).
 
 randperm(n), each entry repeated in place, padded from its own start, dealt round-robin; a rank stops early, so that an
-epoch is about n samples in all. RASampler is seeded with seed + epoch, timm with the epoch alone. The script is taken
-to call set_epoch.
+epoch is about n samples in all. RASampler is seeded with seed + epoch, timm with the epoch alone; without set_epoch
+every epoch has the order of the first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT, randperm
+from mlfs.orders.permutation import randperm
 from mlfs.orders.shuffle import Permutation
+from mlfs.orders.torch_generator import check_length
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -37,9 +38,8 @@ class RASamplerOrder:
     """
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
-        if spec.shuffle and n_samples >= TORCH_32BIT_LIMIT:
-            message = f"{n_samples} samples cannot be shuffled: the limit is {TORCH_32BIT_LIMIT - 1}"
-            raise JobError(message, 'narrow "root", or set "shuffle": false', "shuffle")
+        if spec.shuffle:
+            check_length(n_samples, "shuffle")
         self._spec = spec
         self._n_samples = n_samples
         self._repeats = float(REPEATS) if spec.repeats is None else spec.repeats

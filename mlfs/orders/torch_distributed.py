@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.errors import JobError
 from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.deal import rank_length, rank_positions
-from mlfs.orders.permutation import TORCH_32BIT_LIMIT, randperm
+from mlfs.orders.permutation import randperm
+from mlfs.orders.torch_generator import check_length
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -30,9 +30,8 @@ class DistributedOrder:
     """
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
-        if spec.shuffle and n_samples >= TORCH_32BIT_LIMIT:
-            message = f"{n_samples} samples cannot be shuffled: the limit is {TORCH_32BIT_LIMIT - 1}"
-            raise JobError(message, 'narrow "root", or set "shuffle": false', "shuffle")
+        if spec.shuffle:
+            check_length(n_samples, "shuffle")
         self._spec = spec
         self._n_samples = n_samples
         self._permutation = lru_cache(maxsize=EPOCHS_KEPT)(self._permute)

@@ -81,12 +81,16 @@ class EpochWords:
         return self._tape.at(self._before + epoch * self._step + iterators * self._base_words)
 
 
-def check_length(n_samples: int) -> None:
+def check_length(n_samples: int, field: str = "sampler") -> None:
     """Refuse more samples than torch shuffles by the rule that is known here (214,748,363).
+
+    Args:
+        field: what to change instead: "sampler", or "shuffle" where the sampler reads that.
 
     Raises:
         JobError: there are more.
     """
     if n_samples >= TORCH_32BIT_LIMIT:
         message = f"{n_samples} samples cannot be shuffled: the limit is {TORCH_32BIT_LIMIT - 1}"
-        raise JobError(message, 'narrow "root", or use "sampler": "sequential"', "sampler")
+        way_out = 'set "shuffle": false' if field == "shuffle" else 'use "sampler": "sequential"'
+        raise JobError(message, f'narrow "root", or {way_out}', field)

@@ -16,14 +16,14 @@ A script that leaves each epoch early has "trailing_permutation": false.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.one_stream import OneStream
 from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.torch_generator import EpochWords, check_length
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SEED_WORDS: Final = 2
 
 
-class RandomOrder:
+class RandomOrder(OneStream):
     """As many permutations as num_samples needs, or num_samples draws with replacement, an epoch.
 
     Raises:
@@ -47,41 +47,27 @@ class RandomOrder:
             hint = 'the default generator only seeds; with "replacement" there are no permutations'
             message = 'job field "trailing_permutation" must be left out: it changes nothing for this job'
             raise JobError(message, hint, "trailing_permutation")
+        super().__init__(spec.num_samples or n_samples)
         self._n = n_samples
-        self._drawn = spec.num_samples or n_samples
         self._replacement = bool(spec.replacement)
         self._seeded_each_epoch = spec.generator == "default"
         self._words = EpochWords(spec, self._words_an_epoch(trailing is not False))
-        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._draw_epoch)
-
-    def stream_length(self, epoch: int) -> int:
-        """num_samples, or the data set's length."""
-        return self._drawn
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The dataset indices in read order, shape (stream_length(epoch),), read-only, the same for every rank."""
-        return self._epoch(epoch)
 
     def _words_an_epoch(self, to_the_end: bool) -> int:
         if self._seeded_each_epoch:
             return _SEED_WORDS
         if self._replacement:
-            return self._drawn
-        whole, rest = divmod(self._drawn, self._n)
+            return self._length
+        whole, rest = divmod(self._length, self._n)
         return (whole + bool(rest or to_the_end)) * words_of_randperm(self._n)
 
     def _draw_epoch(self, epoch: int) -> Indices:
         words = self._words.at(epoch)
         if self._seeded_each_epoch:
             words = TorchWords(words.random_int64_seed())
-        stream = self._draw(words)
-        stream.flags.writeable = False
-        return stream
-
-    def _draw(self, words: TorchWords) -> Indices:
         if self._replacement:
-            return draw_with_replacement(self._n, self._drawn, words)
-        return draw_permutations(self._n, self._drawn, words)
+            return draw_with_replacement(self._n, self._length, words)
+        return draw_permutations(self._n, self._length, words)
 
 
 def draw_with_replacement(n: int, count: int, words: TorchWords) -> Indices:

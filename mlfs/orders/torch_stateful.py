@@ -17,14 +17,14 @@ the second is read; persistent workers make two in the first epoch and one in ea
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.one_stream import OneStream
 from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.torch_generator import BASE_SEED_WORDS, Tape, check_length
 from mlfs.orders.torch_random import draw_permutations, draw_with_replacement
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CHUNK: Final = 32  # randint is called for so many at a time
 
 
-class StatefulOrder:
+class StatefulOrder(OneStream):
     """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch.
 
     Raises:
@@ -44,8 +44,8 @@ class StatefulOrder:
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         check_length(n_samples)
+        super().__init__(spec.num_samples or n_samples)
         self._n = n_samples
-        self._drawn = spec.num_samples or n_samples
         self._replacement = bool(spec.replacement)
         self._workers = bool(spec.num_workers)
         self._persistent = self._workers and bool(spec.persistent_workers)
@@ -61,20 +61,11 @@ class StatefulOrder:
             words.skip(self._before)
             seed, self._before, self._between = words.random_int64_seed(), 0, 0
         self._tape = Tape(seed)
-        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._draw_epoch)
-
-    def stream_length(self, epoch: int) -> int:
-        """num_samples, or the data set's length."""
-        return self._drawn
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The dataset indices in read order, shape (stream_length(epoch),), read-only, the same for every rank."""
-        return self._epoch(epoch)
 
     def _place(self, epoch: int) -> int:
         """Where the words of the epoch's iterator that is read begin."""
         chunk = _CHUNK if self._replacement else words_of_randperm(self._n)
-        chunks = -(-self._drawn // (_CHUNK if self._replacement else self._n))
+        chunks = -(-self._length // (_CHUNK if self._replacement else self._n))
         # Words from the first iterator of an epoch to the one that is read, and from there to the next epoch.
         lead = chunk + self._base_words if self._workers else 0
         rest = chunk * chunks + self._between + (0 if self._workers else self._base_words)
@@ -88,9 +79,6 @@ class StatefulOrder:
         if self._replacement:
             first = draw_with_replacement(self._n, _CHUNK, words)
             words.skip(pause)
-            rest = draw_with_replacement(self._n, max(self._drawn - _CHUNK, 0), words)
-            stream = np.concatenate([first, rest])[: self._drawn]
-        else:
-            stream = draw_permutations(self._n, self._drawn, words, pause)
-        stream.flags.writeable = False
-        return stream
+            rest = draw_with_replacement(self._n, max(self._length - _CHUNK, 0), words)
+            return np.concatenate([first, rest])[: self._length]
+        return draw_permutations(self._n, self._length, words, pause)

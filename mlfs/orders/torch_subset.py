@@ -8,12 +8,12 @@ default one itself; unlike RandomSampler it neither seeds another nor shuffles o
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.contract import Indices, Resolve
+from mlfs.orders.one_stream import OneStream
 from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.torch_generator import EpochWords, check_length
 
@@ -21,24 +21,13 @@ if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
 
-class SubsetOrder:
+class SubsetOrder(OneStream):
     """A permutation of the part an epoch."""
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
         check_length(n_samples)
-        self._n = n_samples
+        super().__init__(n_samples)
         self._words = EpochWords(spec, words_of_randperm(n_samples))
-        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._draw_epoch)
-
-    def stream_length(self, epoch: int) -> int:
-        """The length of the part."""
-        return self._n
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The indices into the part in read order, shape (stream_length(epoch),), read-only, for every rank."""
-        return self._epoch(epoch)
 
     def _draw_epoch(self, epoch: int) -> Indices:
-        stream = next_randperm(self._n, self._words.at(epoch)).astype(np.int64)
-        stream.flags.writeable = False
-        return stream
+        return next_randperm(self._length, self._words.at(epoch)).astype(np.int64)

@@ -10,15 +10,15 @@ the sampler "explicit".
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.one_stream import OneStream
 from mlfs.orders.order_file import read_weights
 from mlfs.orders.torch_generator import EpochWords
 
@@ -29,7 +29,7 @@ _WORDS_A_DRAW: Final = 2
 _MANTISSA_BITS: Final = 53
 
 
-class WeightedOrder:
+class WeightedOrder(OneStream):
     """num_samples draws an epoch, each sample with its weight's probability.
 
     Raises:
@@ -37,8 +37,8 @@ class WeightedOrder:
     """
 
     def __init__(self, spec: JobSpec, n_samples: int, resolve: Resolve | None = None) -> None:
-        self._drawn = spec.num_samples or n_samples
-        if spec.replacement is False or self._drawn == 1:
+        super().__init__(spec.num_samples or n_samples)
+        if spec.replacement is False or self._length == 1:
             field = "replacement" if spec.replacement is False else "num_samples"
             message = f'job field "{field}" is {"false" if field == "replacement" else 1}: that order is not known'
             raise JobError(message, 'write it down and use "sampler": "explicit"', field)
@@ -47,22 +47,11 @@ class WeightedOrder:
             message = f"the weights file {spec.weights_file!r} has {len(weights)} weights for {n_samples} samples"
             raise JobError(message, "write one weight for each sample, in the data set's order", "weights_file")
         self._cumulative = _cumulative(weights, str(spec.weights_file))
-        self._words = EpochWords(spec, _WORDS_A_DRAW * self._drawn)
-        self._epoch = lru_cache(maxsize=EPOCHS_KEPT)(self._draw_epoch)
-
-    def stream_length(self, epoch: int) -> int:
-        """num_samples, or the data set's length."""
-        return self._drawn
-
-    def rank_stream(self, epoch: int, rank: int) -> Indices:
-        """The dataset indices in read order, shape (stream_length(epoch),), read-only, the same for every rank."""
-        return self._epoch(epoch)
+        self._words = EpochWords(spec, _WORDS_A_DRAW * self._length)
 
     def _draw_epoch(self, epoch: int) -> Indices:
-        uniform = draw_uniform(self._drawn, self._words.at(epoch))
-        stream = np.searchsorted(self._cumulative, uniform, side="left").astype(np.int64)
-        stream.flags.writeable = False
-        return stream
+        uniform = draw_uniform(self._length, self._words.at(epoch))
+        return np.searchsorted(self._cumulative, uniform, side="left").astype(np.int64)
 
 
 def draw_uniform(count: int, words: TorchWords) -> npt.NDArray[np.float64]:

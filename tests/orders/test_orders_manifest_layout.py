@@ -112,3 +112,9 @@ def test_tf_list_files_takes_a_pattern(source: Path, pattern: str, names: list[b
     found = samples(job(layout="tf-list-files", pattern=pattern), tree)
     followed = [b"img/2.jpg" if name == b"mask/linked.png" else name for name in names]
     assert [tree.path(entry) for entry in found] == followed
+
+
+@pytest.mark.parametrize("pattern", ["", "/", "//"])
+def test_a_pattern_without_a_name_is_refused(pattern: str) -> None:
+    with pytest.raises(JobError, match="pattern"):
+        job(layout="tf-list-files", pattern=pattern)

@@ -10,8 +10,12 @@ import stat
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from mlfs.errors import JobError
-from mlfs.orders.layouts.contract import NOT_HERE, ROOT, Outside, Tree
+from mlfs.orders.layouts.contract import NOT_HERE, ROOT, Outside, SampleIds, Tree
+from mlfs.orders.layouts.names import decode, entry_types
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -34,6 +38,22 @@ class Seen(NamedTuple):
     exists: bool
     entry: int
     files: tuple[bytes, ...] = ()
+
+
+class Listed(NamedTuple):
+    """A directory's entries with links followed, as os.walk tells files from directories.
+
+    Attributes:
+        samples: the entry behind each, `NOT_HERE` for what is no file of the tree.
+        is_file: whether os.walk would list it among the files.
+        directories: position and what is there, of those that it would list among the directories.
+        linked: the positions of these that are links.
+    """
+
+    samples: SampleIds
+    is_file: npt.NDArray[np.bool_]
+    directories: list[tuple[int, Seen]]
+    linked: frozenset[int]
 
 
 @dataclass
@@ -102,6 +122,28 @@ class Links:
         if self._is(entry, stat.S_IFDIR):
             return Seen(True, True, entry)
         return Seen(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
+
+    def listed(self, entries: range) -> Listed:
+        """What a directory's entries are. Raises JobError as `look` does."""
+        types = entry_types(self._tree, entries)
+        samples = np.arange(entries.start, entries.stop, dtype=np.int64)
+        samples[types != stat.S_IFREG] = NOT_HERE
+        is_file = types != stat.S_IFDIR
+        directories = []
+        for at in np.flatnonzero((types == stat.S_IFDIR) | (types == stat.S_IFLNK)).tolist():
+            seen = self.look(entries[at])
+            samples[at] = seen.entry
+            is_file[at] = not seen.is_directory
+            if seen.is_directory:
+                directories.append((at, seen))
+        return Listed(samples, is_file, directories, frozenset(np.flatnonzero(types == stat.S_IFLNK).tolist()))
+
+    def check_no_loop(self, directory: int, above: tuple[int, ...]) -> None:
+        """Raises JobError for a directory that has come up again below itself."""
+        if directory in above:
+            shown = decode(self._tree.path(directory)) or "."
+            hint = 'remove the link, or use "layout": "sorted", which follows no links to directories'
+            raise JobError(f"a link below the directory {shown!r} leads back to it", hint, "layout")
 
     def _is(self, entry: int, file_type: int) -> bool:
         return stat.S_IFMT(int(self._tree.mode[entry])) == file_type

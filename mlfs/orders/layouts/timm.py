@@ -10,15 +10,13 @@ mount of ours the order of the names' bytes. Files beside the class directories 
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Sequence
 
 import numpy as np
 
-from mlfs.errors import JobError
 from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
-from mlfs.orders.layouts.names import Endings, decode, entry_types
+from mlfs.orders.layouts.names import Endings, decode, encode
 
 ENDINGS = ("png", "jpg", "jpeg")
 
@@ -76,10 +74,7 @@ class _Finder:
             if seen.entry == NOT_HERE:
                 found += self._outside(prefix, seen.files)
                 continue
-            if seen.entry in above:
-                shown = decode(self._tree.path(seen.entry)) or "."
-                hint = 'remove the link, or use "layout": "sorted", which follows no links to directories'
-                raise JobError(f"a link below the directory {shown!r} leads back to it", hint, "layout")
+            self._links.check_no_loop(seen.entry, above)
             files, directories = self._list(prefix, seen.entry)
             above = (*above, seen.entry)
             todo.append(files)
@@ -90,24 +85,15 @@ class _Finder:
         """What is right in a directory: its samples with their keys, and its sub-directories."""
         entries = self._tree.children(directory)
         names = [decode(self._tree.name(entry)) for entry in entries]
-        types = entry_types(self._tree, entries)
-        samples = np.arange(entries.start, entries.stop, dtype=np.int64)
-        samples[types != stat.S_IFREG] = NOT_HERE
-        is_file = types != stat.S_IFDIR
-        directories: list[tuple[str, Seen]] = []
-        for at in np.flatnonzero((types == stat.S_IFDIR) | (types == stat.S_IFLNK)).tolist():
-            seen = self._links.look(entries[at])
-            samples[at] = seen.entry
-            is_file[at] = not seen.is_directory
-            if seen.is_directory:
-                directories.append((names[at], seen))
+        samples, is_file, below, _ = self._links.listed(entries)
         wanted = np.flatnonzero(self._match(names) & is_file).tolist()
         ids = samples.tolist()
-        return [(prefix + natural_key(names[at]), ids[at]) for at in wanted], directories
+        files = [(prefix + natural_key(names[at]), ids[at]) for at in wanted]
+        return files, [(names[at], seen) for at, seen in below]
 
     def _match(self, names: Sequence[str]) -> np.ndarray:
         """os.path.splitext takes no ending from a name that begins with its only dot."""
-        return self._endings.match([name.lstrip(".").encode("utf-8", "surrogateescape") for name in names])
+        return self._endings.match([encode(name.lstrip(".")) for name in names])
 
     def _outside(self, prefix: str, files: tuple[bytes, ...]) -> _Files:
         """The files behind a link that leaves the tree: they take up indices, and that is all that is known of them."""

@@ -8,16 +8,14 @@ str, and for os.walk whole paths.
 
 from __future__ import annotations
 
-import stat
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
-from mlfs.errors import JobError
 from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
-from mlfs.orders.layouts.names import Endings, code_point_order, decode, entry_types
+from mlfs.orders.layouts.names import Endings, code_point_order, decode
 
 
 class _Walked(NamedTuple):
@@ -54,8 +52,7 @@ class Walker:
             if seen.entry == NOT_HERE:
                 walked += self._walk_outside(path, seen.files)
                 continue
-            if seen.entry in above:
-                raise self._loop(seen.entry)
+            self._links.check_no_loop(seen.entry, above)
             samples, directories = self._list(seen.entry)
             walked.append(_Walked(path, samples))
             above = (*above, seen.entry)
@@ -67,17 +64,8 @@ class Walker:
         """The samples right in a directory, in order, and its sub-directories."""
         entries = self._tree.children(directory)
         names = [self._tree.name(entry) for entry in entries]
-        types = entry_types(self._tree, entries)
-        samples = np.arange(entries.start, entries.stop, dtype=np.int64)
-        samples[types != stat.S_IFREG] = NOT_HERE
-        is_file = types != stat.S_IFDIR
-        directories: list[tuple[str, Seen]] = []
-        for at in np.flatnonzero((types == stat.S_IFDIR) | (types == stat.S_IFLNK)).tolist():
-            seen = self._links.look(entries[at])
-            is_file[at] = not seen.is_directory
-            samples[at] = seen.entry
-            if seen.is_directory and (self._follow_links or types[at] == stat.S_IFDIR):
-                directories.append((decode(names[at]), seen))
+        samples, is_file, below, linked = self._links.listed(entries)
+        directories = [(decode(names[at]), seen) for at, seen in below if self._follow_links or at not in linked]
         wanted = self._endings.match(names) & is_file
         order = code_point_order(names)
         if order is None:
@@ -91,8 +79,3 @@ class Walker:
         places = (file.rpartition(b"/")[0] for file, wanted in zip(files, matching, strict=True) if wanted)
         counts = Counter(f"{path}/{decode(place)}" if place else path for place in places)
         return [_Walked(place, np.full(count, NOT_HERE, dtype=np.int64)) for place, count in counts.items()]
-
-    def _loop(self, directory: int) -> JobError:
-        shown = decode(self._tree.path(directory)) or "."
-        hint = 'remove the link, or use "layout": "sorted", which follows no links to directories'
-        return JobError(f"a link below the directory {shown!r} leads back to it", hint, "layout")
