@@ -3,19 +3,17 @@
 
 In: names of layouts (all by default). Out: a JSON file each, with the library's version: trees, and what the library
 lists, in its order. Checked against mlfs in every test run (tests/orders/test_orders_layouts_recorded.py). The same
-command with another --seed, --trees and --out makes fresh cases for the live comparison (`python -m pytest -m oracle`).
+command with another --seed, --cases and --out makes fresh cases for the live comparison (`python -m pytest -m oracle`).
 
     scripts/record_layouts.py                      record again what is in the repository
-    scripts/record_layouts.py timm --seed 7 --trees 200 --out DIRECTORY
+    scripts/record_layouts.py timm --seed 7 --cases 200 --out DIRECTORY
 
 Names that are no UTF-8 stand as Python decodes them (PEP 383), escaped in JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import os
 import random
 import sys
@@ -24,6 +22,8 @@ import types
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+
+import recording
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests" / "orders" / "recorded_layouts"
 
@@ -166,7 +166,7 @@ def record(layout: str, seed: int, count: int, out: Path) -> Path:
     distribution, make_listing, utf8 = LIBRARIES[layout]
     listing = make_listing()
     draw = random.Random(f"{layout} {seed}")
-    lines = []
+    cases = []
     for _ in range(count):
         tree = draw_tree(draw, utf8)
         with tempfile.TemporaryDirectory() as root:
@@ -177,29 +177,9 @@ def record(layout: str, seed: int, count: int, out: Path) -> Path:
                         os.unlink(os.path.join(root, path))
                         del tree[path]
             listed = [os.path.relpath(path, root) for path in listing(root)]
-        lines.append(json.dumps({"tree": tree, "listed": listed}))
-    path = out / f"{layout}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({"library": distribution, "version": version(distribution)})[:-1]
-    path.write_text(f'{head}, "cases": [\n' + ",\n".join(lines) + "\n]}\n")
-    return path
-
-
-def main() -> int:
-    """Record the layouts asked for, in the processes of this command: give one at a time where libraries clash."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("layouts", nargs="*", metavar="LAYOUT", help=f"of {', '.join(LIBRARIES)} (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the trees drawn (default: 0)")
-    parser.add_argument("--trees", type=int, default=25, help="how many for each layout (default: 25)")
-    parser.add_argument("--out", type=Path, default=RECORDED, help="the directory written to")
-    args = parser.parse_args()
-    unknown = sorted(set(args.layouts) - set(LIBRARIES))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(LIBRARIES)}")
-    for layout in args.layouts or LIBRARIES:
-        print(record(layout, args.seed, args.trees, args.out))
-    return 0
+        cases.append({"tree": tree, "listed": listed})
+    return recording.write(out / f"{layout}.json", distribution, version(distribution), cases)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(recording.run(__doc__, list(LIBRARIES), 25, RECORDED, record))

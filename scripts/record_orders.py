@@ -14,53 +14,26 @@ the function, and raises ImportError where that is not possible.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import random
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import recording
+
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE.parent / "tests" / "orders" / "recorded"
-
-
-def main() -> int:
-    """Record the libraries asked for; 1 if one could not be."""
-    known = sorted(path.stem for path in (HERE / "oracles").glob("*.py") if path.stem not in ("__init__", "case"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("libraries", nargs="*", metavar="LIBRARY", help=f"of {', '.join(known)} (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the cases drawn (default: 0)")
-    parser.add_argument("--cases", type=int, default=12, help="how many of each library (default: 12)")
-    parser.add_argument("--out", type=Path, default=RECORDED, help="the directory written to")
-    args = parser.parse_args()
-    unknown = sorted(set(args.libraries) - set(known))
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
-    failed = 0
-    for name in args.libraries or known:
-        try:
-            path = record(name, args.seed, args.cases, args.out)
-        except ImportError as error:
-            print(f"record_orders: {name}: {error}: install it, or leave it out", file=sys.stderr)
-            failed = 1
-        else:
-            print(path)
-    return failed
 
 
 def record(name: str, seed: int, count: int, out: Path) -> Path:
     """Write one library's file."""
     module = importlib.import_module(f"oracles.{name}")
-    cases = [json.dumps(case._asdict()) for case in module.cases(random.Random(f"{name} {seed}"), count)]
+    cases = [case._asdict() for case in module.cases(random.Random(f"{name} {seed}"), count)]
     told = getattr(module, "VERSION", None) or version(module.DISTRIBUTION)
-    what = {"library": module.DISTRIBUTION, "version": told}
-    head = json.dumps(what)[:-1]
-    path = out / f"{name}.json"
-    path.write_text(f'{head}, "cases": [\n' + ",\n".join(cases) + "\n]}\n")
-    return path
+    return recording.write(out / f"{name}.json", module.DISTRIBUTION, told, cases)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    known = sorted(path.stem for path in (HERE / "oracles").glob("*.py") if path.stem not in ("__init__", "case"))
+    sys.exit(recording.run(__doc__, known, 12, RECORDED, record))

@@ -19,6 +19,7 @@ from mlfs.errors import CacheError, ConfigError, ExitCode
 from mlfs.tiers import catalogue, upkeep
 from mlfs.tiers.catalogue import SourceDir
 from mlfs.tiers.upkeep import Store
+from mlfs.units import format_size
 
 _PROGRESS_AFTER_S = 2.0
 _SHOWN_FAULTS = 20
@@ -94,7 +95,7 @@ def _list(sources: list[SourceDir], as_json: bool) -> int:
     for store in found:
         newest = datetime.fromtimestamp(store.newest_ns / 1e9).strftime("%Y-%m-%d %H:%M")
         samples = str(store.samples) if store.samples >= 0 else "damaged"
-        rows.append((_label(store.source), str(store.kind), samples, _human(store.used_bytes), newest))
+        rows.append((_label(store.source), str(store.kind), samples, format_size(store.used_bytes), newest))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     for row in rows:
         print(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}")
@@ -158,7 +159,7 @@ def _with_progress(verdicts: Iterator[str | None], store: Store) -> Iterator[str
 
 def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
     found = [store for source in sources for store in upkeep.stores(source)]
-    size = _human(sum(store.used_bytes for store in found))
+    size = format_size(sum(store.used_bytes for store in found))
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("clear asks before it removes anything, and there is no terminal", "give --yes")
@@ -172,11 +173,3 @@ def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
         upkeep.clear(source)
     print(f"Removed {size}.")
     return ExitCode.OK
-
-
-def _human(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"

@@ -72,11 +72,12 @@ def run(args: argparse.Namespace) -> int:
     """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
     from mlfs import calibration
     from mlfs.calibrate.meter import Meter
+    from mountd import mounts
 
     _check(args)
     with _interruptible(Meter(time.monotonic)) as meter:
         result = _measure(args, meter)
-    path = Path(args.output) if args.output else calibration.default_path(args.source)
+    path = Path(args.output) if args.output else calibration.default_path(mounts.resolve(args.source))
     try:
         calibration.save(result, path)
         if args.plot:
@@ -102,10 +103,11 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} {getattr(args, name)}: 1 to 1024 can be used", "")
     if args.plot and Path(args.plot).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot {args.plot}: unknown kind of picture", "end it in .png, .pdf or .svg")
-    entry = mounts.mount_at(mounts.resolve(args.source))
-    if entry is not None and entry.is_mlfs:
-        hint = f"mlfs unmount {args.source}, or give the source's own path"
-        raise SourceError(f"{args.source} is an mlfs mount: its caches would be measured, not the source", hint)
+    if args.seed < 0:
+        raise ConfigError(f"--seed {args.seed} is below 0", "a whole number from 0")
+    for entry in mounts.enclosing_mlfs(args.source):
+        hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
+        raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
 
 
 @contextmanager
@@ -124,9 +126,10 @@ def _interruptible(meter: Meter) -> Iterator[Meter]:
 def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
     from mlfs.calibrate.places import directory_points, doubling, memory_points, source_points
     from mlfs.calibration import Calibration, SourceSpeeds, Speeds
+    from mlfs.cli.tree import opened
 
-    source_fd, manifest = _open(args.source, meter)
-    try:
+    with opened(args.source) as source_fd:
+        manifest = _scanned(source_fd, args.source, meter)
         paths, mean_bytes = _some_files(manifest, args.seed)
         readers, threads = len(doubling(args.readers)), len(doubling(args.threads))
         places = readers + 2 * threads * (1 + len(args.ssd))
@@ -141,8 +144,6 @@ def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
                 ))  # fmt: skip
                 ssd.append(Speeds(path=os.path.abspath(directory), read=tuple(points[0]), write=tuple(points[1])))
             copies = memory_points(meter, int(mean_bytes), args.threads, _budget(args, places, 2 * threads), report)
-    finally:
-        os.close(source_fd)
     if not read:
         raise SourceError(f"no file of {args.source} could be read", "are they all empty, or not yours to read?")
     source = SourceSpeeds(path=os.path.abspath(args.source), read=tuple(read), mean_sample_bytes=mean_bytes)
@@ -178,30 +179,17 @@ def _directory(directory: str, measure: Any) -> tuple[list[Any], list[Any]]:
     return reads, writes
 
 
-def _open(source: str, meter: Meter) -> tuple[int, Manifest]:
-    from mlfs.cli.mount import Progress
-    from mlfs.manifest_index import default_index_path, manifest_for
+def _scanned(fd: int, source: str, meter: Meter) -> Manifest:
+    from mlfs.cli.tree import scanned
     from mlfs.scan import ScanStopped
 
     try:
-        source_fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
-    try:
-        with Progress() as progress:
-            manifest, _ = manifest_for(
-                source_fd, source, default_index_path(source), stop=meter.stopped.is_set,
-                progress=lambda dirs, files: progress.update({"phase": "scan", "dirs": dirs, "files": files}),
-            )  # fmt: skip
-        if not manifest.n_files:
-            raise SourceError(f"{source} holds no files", "is it the right directory, and is its storage mounted?")
+        manifest = scanned(fd, source, meter.stopped.is_set)
     except ScanStopped:
-        os.close(source_fd)
         raise KeyboardInterrupt from None
-    except BaseException:
-        os.close(source_fd)
-        raise
-    return source_fd, manifest
+    if not manifest.n_files:
+        raise SourceError(f"{source} holds no files", "is it the right directory, and is its storage mounted?")
+    return manifest
 
 
 def _some_files(manifest: Manifest, seed: int) -> tuple[list[bytes], float]:

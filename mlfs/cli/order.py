@@ -12,16 +12,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlfs.cli.job_flags import add_job_flags
 from mlfs.cli.register import add_origin_flags, job_fields
-from mlfs.errors import ExitCode, JobError, MlfsError, SourceError
+from mlfs.cli.tree import job_streams
+from mlfs.errors import ExitCode, JobError, MlfsError
+from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts.contract import NOTHING
-
-if TYPE_CHECKING:
-    from mlfs.manifest import Manifest
 
 OUTSIDE = b"(outside of the source)"
 _PORTION = 1 << 14
@@ -67,8 +64,6 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Print the order; raises JobError for what is wrong with the job, SourceError when SOURCE cannot be read."""
-    from mlfs.job import parse_job
-
     fields = job_fields(args, os.environ)
     epoch = fields.get("start_epoch", 0) if args.epoch is None else args.epoch
     if args.epoch is not None and isinstance(epoch, int):
@@ -87,46 +82,13 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _paths(source: str, spec: object, epoch: int, rank: int, head: int | None) -> Iterator[bytes]:
-    from mlfs.job import JobSpec
-    from mlfs.orders.layouts.outside import files_behind
-    from mlfs.orders.streams import build_streams
-
-    assert isinstance(spec, JobSpec)
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
-    try:
-        manifest = _manifest(fd, source)
-        outside = files_behind(b"/proc/self/fd/%d" % fd)
-        streams = build_streams(spec, manifest, os.fsencode(os.path.abspath(source)), outside)
+def _paths(source: str, spec: JobSpec, epoch: int, rank: int, head: int | None) -> Iterator[bytes]:
+    with job_streams(source, spec) as (streams, manifest):
         ids = streams.epoch_ids(epoch, rank)
-    finally:
-        os.close(fd)
-    start = spec.start_step * spec.batch_size if epoch == spec.start_epoch else 0
+    start = spec.start_step * streams.batch_files if epoch == spec.start_epoch else 0
     wanted = ids[start:] if head is None else ids[start : start + head]
     inside = manifest.paths(wanted[wanted >= 0])
     return (next(inside) if entry >= 0 else OUTSIDE for entry in wanted.tolist() if entry != NOTHING)
-
-
-def _manifest(fd: int, source: str) -> Manifest:
-    """The tree: from the saved index if it is still right. A mount is scanned: its source's index is not this one."""
-    from mlfs.cli.mount import Progress
-    from mlfs.manifest_index import default_index_path, manifest_for
-    from mlfs.scan import scan
-    from mountd import mounts
-
-    with Progress() as progress:
-
-        def report(directories: int, files: int) -> None:
-            progress.update({"phase": "scan", "dirs": directories, "files": files})
-
-        path = mounts.resolve(source)
-        entry = mounts.mount_at(path)
-        if mounts.enclosing_mlfs(path) or (entry is not None and entry.is_mlfs):
-            return scan(fd, progress=report)
-        return manifest_for(fd, path, Path(default_index_path(path)), progress=report)[0]
 
 
 def _print(paths: Iterable[bytes], null: bool) -> None:

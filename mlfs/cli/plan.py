@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.job_flags import add_job_flags
 from mlfs.cli.register import add_origin_flags, job_fields
+from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, SourceError
 
 if TYPE_CHECKING:
@@ -89,37 +90,20 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes {args.nodes}: the job has {spec.world_size} ranks", "give a larger --world-size")
     calibration = _calibration(args)
     began = time.perf_counter()
-    streams, sizes = _streams(args.source, spec)
-    found = _foretell(args, spec, streams, sizes, calibration, time.perf_counter() - began)
+    with job_streams(args.source, spec) as (streams, manifest):
+        found = _foretell(args, spec, streams, manifest.size, calibration, time.perf_counter() - began)
     print(json.dumps(found, indent=2) if args.json else "\n".join(plan_text.lines(found)))
     return ExitCode.OK
 
 
 def _calibration(args: argparse.Namespace) -> Calibration | None:
     from mlfs import calibration
+    from mountd import mounts
 
     if args.calibration is not None:
         return calibration.load(args.calibration)
-    path = calibration.default_path(args.source)
+    path = calibration.default_path(mounts.resolve(args.source))
     return calibration.load(path) if path.exists() else None
-
-
-def _streams(source: str, spec: JobSpec) -> tuple[JobStreams, npt.NDArray[np.int64]]:
-    """The job's streams over the source, and the size of each of the source's entries."""
-    from mlfs.cli.order import _manifest
-    from mlfs.orders.layouts.outside import files_behind
-    from mlfs.orders.streams import build_streams
-
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
-    try:
-        manifest = _manifest(fd, source)
-        outside = files_behind(b"/proc/self/fd/%d" % fd)
-        return build_streams(spec, manifest, os.fsencode(os.path.abspath(source)), outside), manifest.size
-    finally:
-        os.close(fd)
 
 
 def _foretell(

@@ -35,7 +35,7 @@ def test_a_calibration_is_found_and_advice_comes_from_the_mount(source: Path, tm
         assert rates["ram"]["calibrated"] == [[n, round(rate)] for n, rate in made["memory"]["read"]]
         refused = mount.run("calibrate", str(source), *short, check=False)
         assert refused.returncode == 3
-        assert "is an mlfs mount" in refused.stderr
+        assert "is in an mlfs mount" in refused.stderr
         mount.register(seed=1, epochs=2, batch_size=4, layout="sorted")
         for epoch in range(2):
             for name in (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines():

@@ -64,6 +64,6 @@ def test_each_layout_has_a_record() -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("layout", LIBRARIES)
 def test_a_library_itself_lists_what_we_do(layout: str, tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, layout, "--seed", str(os.getpid()), "--trees", "150", "--out", tmp_path]
+    command = [sys.executable, SCRIPT, layout, "--seed", str(os.getpid()), "--cases", "150", "--out", tmp_path]
     subprocess.run(command, check=True)
     assert check(tmp_path / f"{layout}.json") == 150

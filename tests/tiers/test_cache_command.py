@@ -53,7 +53,7 @@ def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", directory) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["SOURCE", "KIND", "SAMPLES", "SIZE", "NEWEST"]
-    assert lines[1].split()[:5] == ["/data/one", "ssd", "5", "40.0", "KiB"]
+    assert lines[1].split()[:5] == ["/data/one", "ssd", "5", "40", "KiB"]
 
 
 def test_list_while_mounted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,66 @@
+"""The directory with the training files, for commands that look at it without a mount.
+
+In: the path a user typed. Out: its tree, from the saved index if no directory has changed since, and a job's streams
+over it. Called by `mlfs.cli.order`, `plan` and `calibrate`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mlfs.errors import SourceError
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
+    from mlfs.manifest import Manifest
+    from mlfs.orders.streams import JobStreams
+
+
+@contextmanager
+def opened(source: str) -> Iterator[int]:
+    """A descriptor of the directory; SourceError when it cannot be opened."""
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceError(f"{source}: {error.strerror}", "give the directory with the training files") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Manifest:
+    """The tree, with progress on stderr. A mount is scanned: its source's index is not this one.
+
+    Args:
+        fd: of `opened`. stop: asked now and then; ScanStopped when it says True.
+    """
+    from mlfs.cli.mount import Progress
+    from mlfs.manifest_index import default_index_path, manifest_for
+    from mlfs.scan import scan
+    from mountd import mounts
+
+    path = mounts.resolve(source)
+    with Progress() as progress:
+
+        def report(directories: int, files: int) -> None:
+            progress.update({"phase": "scan", "dirs": directories, "files": files})
+
+        if mounts.enclosing_mlfs(path):
+            return scan(fd, progress=report, stop=stop)
+        return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop)[0]
+
+
+@contextmanager
+def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
+    """A job's streams over the directory, and its tree. Inside, orders may still look behind links that leave it."""
+    from mlfs.orders.layouts.outside import files_behind
+    from mlfs.orders.streams import build_streams
+
+    with opened(source) as fd:
+        manifest = scanned(fd, source)
+        outside = files_behind(b"/proc/self/fd/%d" % fd)
+        yield build_streams(spec, manifest, os.fsencode(os.path.abspath(source)), outside), manifest
