@@ -1,8 +1,8 @@
 """How many threads load for each GPU of a node, and how many preprocess (Lobster 2022, Sections 4.1-4.4).
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
-preprocessing and training time. Out: threads for each GPU. Called by whoever plans per-GPU queues; the simulator's
-nodes load as a whole, where it makes no difference.
+preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
+`mlfs.plan.queues`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.loading import gap_s, loading_s
 from mlfs.plan.model import Curve, Floats
 
 Threads = npt.NDArray[np.int64]
@@ -21,7 +20,7 @@ Threads = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PiecewiseLinear:
-    """Seconds to preprocess a sample by number of threads: two lines that meet the measurements best (Section 4.1).
+    """Seconds to preprocess a sample, or a byte of it, by number of threads: the best two lines (Section 4.1).
 
     Attributes:
         split: up to this many threads the first line holds. lines: (intercept, slope) of each, seconds.
@@ -76,69 +75,98 @@ def nearest_model(models: dict[float, PiecewiseLinear], size_bytes: float) -> Pi
     return models[min(models, key=lambda known: (abs(known - size_bytes), known))]
 
 
-def load_s(route_bytes: Floats, rates: Sequence[Curve], threads: int) -> float:
-    """Eq. 1: seconds to load one GPU's batch: local, remote and PFS bytes, each by `threads` threads in turn.
+def rates_by_threads(rates: Sequence[Curve], most: int) -> Floats:
+    """Shape (most + 1, R): bytes per second of each route by number of threads, 0 to `most`."""
+    return np.stack([curve.at(np.arange(most + 1)) for curve in rates], axis=-1)
+
+
+def load_s(route_bytes: Floats, table: Floats, threads: Threads) -> Floats:
+    """Eq. 1: seconds to load GPUs' batches: local, remote and PFS bytes, each by all of the GPU's threads in turn.
 
     Args:
-        route_bytes: (R,). rates: aggregate bandwidth of each route by number of threads; 0 threads load nothing, ever.
+        route_bytes: (..., R). table: of `rates_by_threads`. threads: (...), at least 1 each.
     """
-    return loading_s(route_bytes.tolist(), [threads] * len(rates), rates)
+    return np.asarray((route_bytes / table[threads]).sum(axis=-1))
 
 
 def assign(
-    batches: Floats, rates: Sequence[Curve], preprocess_s: Floats, train_s: float, most: int, tolerance_s: float
+    batches: Floats,
+    rates: Sequence[Curve],
+    preprocess_s: Floats,
+    train_s: float | Floats,
+    most: int,
+    tolerance_s: float,
 ) -> Threads:
     """Algorithm 1: loading threads for each GPU of a node, so that |T_L + T_P - T_train| is least (eq. 2).
 
     Args:
-        batches: (M, R) bytes by route of each GPU's batch. rates: as in `load_s`.
-        preprocess_s: (M,). train_s: of one step. most: T_L, threads that the node has for loading, at least M.
+        batches: (..., M, R) bytes by route of each GPU's batch; leading axes are nodes and steps, each for itself.
+        rates: aggregate bandwidth of each route by number of threads. preprocess_s: (..., M). train_s: (...), of one
+        step. most: T_L, threads that a node has for loading, at least M.
         tolerance_s: tau: a GPU that is off by less keeps its share in proportion to its queue.
 
     Returns:
-        (M,), each at least 1, together at most `most`: where the GPUs want more, each gets its part of it.
+        (..., M), each at least 1, together at most `most`: where the GPUs of a node want more, eq. 3 rules, and they
+        get what lets them end alike.
 
     Raises:
         ValueError: fewer threads than GPUs.
     """
-    gpus = len(batches)
+    gpus = batches.shape[-2]
     if most < gpus:
         raise ValueError(f"{most} threads for {gpus} GPUs: each needs one at least")
-    queued = batches.sum(axis=1)
-    wanted = in_proportion(queued, most)
-    for gpu in range(gpus):
-        late = gap_s(load_s(batches[gpu], rates, int(wanted[gpu])), float(preprocess_s[gpu]), train_s)
-        if abs(late) >= tolerance_s:
-            wanted[gpu] = _search(batches[gpu], rates, train_s - preprocess_s[gpu], most)
-    return wanted if wanted.sum() <= most else in_proportion(wanted.astype(np.float64), most)
+    table = rates_by_threads(rates, most)
+    wanted = in_proportion(batches.sum(axis=-1), most)
+    taken_s = load_s(batches, table, wanted)
+    work = wanted * taken_s
+    allowed_s = np.asarray(train_s)[..., None] - preprocess_s
+    off = np.abs(taken_s - allowed_s) >= tolerance_s
+    wanted[off] = _search(batches[off], table, allowed_s[off], most)
+    over = wanted.sum(axis=-1) > most
+    wanted[over] = in_proportion(work[over], most)
+    return wanted
 
 
-def _search(batch: Floats, rates: Sequence[Curve], allowed_s: float, most: int) -> int:
-    """The number of threads, 1 to `most`, whose loading time is nearest to `allowed_s`; the fewest of equals.
+def _search(batches: Floats, table: Floats, allowed_s: Floats, most: int) -> Threads:
+    """Numbers of threads, 1 to `most`, whose loading times are nearest to `allowed_s`; the fewest of equals.
 
     Binary search: aggregate bandwidths do not fall with threads, so loading time does not rise. A route that gets
     slower with more threads ends the search early, as the paper's window of recorded differences does.
+
+    Args: batches (K, R), allowed_s (K,). Returns (K,).
     """
-    low, high = 1, most
-    best, least = 1, abs(load_s(batch, rates, 1) - allowed_s)
-    while low <= high:
-        middle = (low + high) // 2
-        late = load_s(batch, rates, middle) - allowed_s
-        if abs(late) < least or (abs(late) == least and middle < best):
-            best, least = middle, abs(late)
-        if late > 0:
-            low = middle + 1
-        else:
-            high = middle - 1
+    low, high = np.ones(len(batches), dtype=np.int64), np.full(len(batches), most, dtype=np.int64)
+    best = low.copy()
+    least = np.abs(load_s(batches, table, best) - allowed_s)
+    while (searching := low <= high).any():
+        middle = np.where(searching, (low + high) // 2, best)
+        late = load_s(batches, table, middle) - allowed_s
+        better = (np.abs(late) < least) | ((np.abs(late) == least) & (middle < best))
+        best, least = np.where(better, middle, best), np.where(better, np.abs(late), least)
+        low = np.where(searching & (late > 0), middle + 1, low)
+        high = np.where(searching & (late <= 0), middle - 1, high)
     return best
 
 
 def in_proportion(weights: Floats, total: int) -> Threads:
-    """`total` dealt in proportion to the weights, at least 1 each; largest remainders first, ties to the lower."""
-    n = len(weights)
-    whole = float(weights.sum())
-    exact = (total - n) * (weights / whole if whole else np.full(n, 1.0 / n))
-    dealt: Threads = np.floor(exact).astype(np.int64)
-    rest = total - n - int(dealt.sum())
-    dealt[np.argsort(-(exact - dealt), kind="stable")[:rest]] += 1
-    return dealt + 1
+    """`total` dealt in proportion to the weights (..., M), at least 1 each; equal parts where there is no weight."""
+    return topped_up(np.ones(weights.shape, dtype=np.int64), weights, total)
+
+
+def topped_up(dealt: Threads, weights: Floats, total: int) -> Threads:
+    """Deal what is left of `total` one by one to whoever has most weight for each one it has; ties go to the lower.
+
+    So the largest weight / threads, which is the slowest queue's time, is as small as whole threads make it (Adams's
+    method of apportionment).
+
+    Args: dealt (..., M), at least 1 each; weights (..., M), not negative.
+    """
+    gpus = weights.shape[-1]
+    counts = dealt.reshape(-1, gpus).copy()
+    weight = weights.reshape(-1, gpus)
+    weight = np.where(weight.any(axis=1, keepdims=True), weight, 1.0)
+    left = total - counts.sum(axis=1)
+    while len(rows := np.flatnonzero(left > 0)):
+        counts[rows, (weight[rows] / counts[rows]).argmax(axis=1)] += 1
+        left[rows] -= 1
+    return counts.reshape(dealt.shape)

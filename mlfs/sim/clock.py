@@ -16,6 +16,8 @@ import numpy as np
 
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.contract import Overlap, Traits, Writing
+from mlfs.plan.queues import GpuNode
+from mlfs.sim.queues import GpuQueues, Stage, ThreadCost
 from mlfs.sim.tally import Tally
 
 
@@ -29,15 +31,29 @@ class Sharing(Enum):
 class Loading:
     """Loading times of one policy on one cluster."""
 
-    def __init__(self, model: PerformanceModel, traits: Traits, sharing: Sharing) -> None:
+    def __init__(self, model: PerformanceModel, traits: Traits, sharing: Sharing, node: GpuNode | None = None) -> None:
         self.model, self.traits, self.sharing = model, traits, sharing
-        self.threads = 1 if traits.one_thread else model.staging.threads
+        self.gpus = node.gpus if node else 1
+        self.queues = GpuQueues(model, node or GpuNode(), traits)
+        # One thread: each GPU's own process reads by itself.
+        self.threads = self.gpus if traits.one_thread else model.staging.threads
         self.class_threads = sum(storage.threads for storage in model.classes)
 
     def lanes(self, tally: Tally) -> Floats:
-        """Shape (T, L, N): seconds that each lane of each node works for each step; lanes work side by side."""
-        lanes = self._paper(tally) if self.sharing is Sharing.PAPER else self._conserving(tally)
-        return np.stack(np.broadcast_arrays(*lanes), axis=1)
+        """Shape (T, L, N * M): seconds that each lane of each GPU works for each step; lanes work side by side.
+
+        What a node does as a whole stands in the lanes of each of its GPUs.
+        """
+        thread_s = self._thread_cost(tally)
+        stage = self.queues.stage(tally, self.threads, thread_s)
+        pfs_s = self._pfs_s(tally)
+        lanes = self._paper(tally, stage) if self.sharing is Sharing.PAPER else self._conserving(tally, stage, pfs_s)
+        stacked = np.stack(np.broadcast_arrays(*lanes), axis=1)
+        if self.gpus == 1:
+            return stacked
+        per_thread = thread_s(stage.loading)
+        own = self.queues.lanes(tally, stage, per_thread, self._pfs_thread_s(tally, stage, per_thread, pfs_s))
+        return np.stack([*np.repeat(stacked, self.gpus, axis=2).swapaxes(0, 1), *own], axis=1)
 
     def cost(self, tally: Tally) -> Floats:
         """(R,) seconds a byte by route, for one thread."""
@@ -55,41 +71,59 @@ class Loading:
         )
         return cost + (float(model.write_s(1.0)) if self.traits.writing is Writing.THREAD else 0.0)
 
+    def _thread_cost(self, tally: Tally) -> ThreadCost:
+        """What a loading thread takes for a byte. Conserving: threads share what the PFS gives their node."""
+        cost, readers = self._cost(readers_of(tally)), readers_of(tally)
+        share = self._pfs_rate(readers) / readers
+        paper = self.sharing is Sharing.PAPER
+        return lambda threads: cost if paper else np.concatenate([[threads / share], cost[1:]])
+
+    def _pfs_rate(self, readers: int) -> float:
+        """What all readers get together."""
+        return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
+
+    def _pfs_s(self, tally: Tally) -> Floats:
+        """Conserving: (T, N) seconds until each node has its bytes of a step from the PFS."""
+        steps, nodes = tally.queued.shape[:2]
+        if self.traits.overlap is not Overlap.WINDOW:
+            return shared_finish_s(tally.loaded[:, :, 0], self.model)
+        drawn = tally.loaded[:, :, 0].sum(axis=1) + tally.background.sum() / max(1, steps)
+        return np.repeat((drawn / self._pfs_rate(readers_of(tally)))[:, None], nodes, axis=1)
+
+    def _pfs_thread_s(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_s: Floats) -> Floats | float:
+        """Seconds a byte from the PFS for one thread: of what the node gets in that step, where nodes load in step."""
+        if self.sharing is Sharing.PAPER or self.traits.overlap is Overlap.WINDOW:
+            return float(thread_s[0])
+        wanted = tally.loaded[:, :, 0]
+        return np.asarray(stage.loading * pfs_s / np.where(wanted > 0, wanted, np.inf))[:, :, None]
+
     def _pooled(self, tally: Tally) -> Floats:
         """Seconds of preprocessing after the fetch, where the policy does it so."""
         if self.traits.writing is not Writing.POOL:
-            return np.zeros(tally.loaded.shape[:2])
+            return np.zeros(tally.queued.shape[:2])
         return np.asarray(self.model.write_s(tally.node_bytes) / self.model.staging.threads)
 
-    def _paper(self, tally: Tally) -> list[Floats]:
-        cost, steps = self._cost(readers_of(tally)), len(tally.loaded)
-        aside = tally.background[None, :] * cost[0] / max(1, self.class_threads) / max(1, steps)
+    def _paper(self, tally: Tally, stage: Stage) -> list[Floats]:
+        cost, loaded = self._cost(readers_of(tally)), tally.loaded
+        aside = tally.background[None, :] * cost[0] / max(1, self.class_threads) / max(1, len(loaded))
         if not self.traits.own_lanes:
-            load = tally.loaded @ cost / self.threads + self._pooled(tally)
+            load = loaded @ cost / stage.loading + self._pooled(tally)
             return [load, aside] if tally.background.any() else [load]
-        lanes = [tally.loaded[:, :, 0] * cost[0] / (self.threads + self.class_threads)]
+        lanes = [loaded[:, :, 0] * cost[0] / (self.threads + self.class_threads)]
         n = len(self.model.classes)
         for j, storage in enumerate(self.model.classes):
-            both = tally.loaded[:, :, 1 + j] * cost[1 + j] + tally.loaded[:, :, 1 + n + j] * cost[1 + n + j]
+            both = loaded[:, :, 1 + j] * cost[1 + j] + loaded[:, :, 1 + n + j] * cost[1 + n + j]
             lanes.append(both / storage.threads)
         return lanes
 
-    def _conserving(self, tally: Tally) -> list[Floats]:
-        model, readers = self.model, readers_of(tally)
-        total_rate = min(float(model.pfs.at(readers)), readers * model.node_pfs_bytes_per_s)
-        steps, nodes = tally.loaded.shape[:2]
-        if self.traits.overlap is Overlap.WINDOW:
-            drawn = tally.loaded[:, :, 0].sum(axis=1) + tally.background.sum() / max(1, steps)
-            pfs = np.repeat((drawn / total_rate)[:, None], nodes, axis=1)
-        else:
-            pfs = shared_finish_s(tally.loaded[:, :, 0], model)
-        cost = self._cost(readers)
-        other = tally.loaded[:, :, 1:] @ cost[1:] / self.threads + self._pooled(tally)
-        lanes = [pfs] if self.traits.own_lanes else [pfs + other]
+    def _conserving(self, tally: Tally, stage: Stage, pfs_s: Floats) -> list[Floats]:
+        model, cost = self.model, self._cost(readers_of(tally))
+        other = tally.loaded[:, :, 1:] @ cost[1:] / stage.loading + self._pooled(tally)
+        lanes = [pfs_s] if self.traits.own_lanes else [pfs_s + other]
         for j, storage in enumerate(model.classes):
             lanes.append(tally.served[:, :, j] / float(storage.read.at(storage.threads)))
         lanes.append(tally.network / model.network_bytes_per_s)
-        lanes.append(tally.node_bytes / model.preprocess_bytes_per_s)
+        lanes.append(tally.node_bytes / stage.preprocess_bytes_per_s)
         return lanes
 
     def preload_s(self, class_bytes: Floats, readers: int) -> float:
@@ -115,7 +149,8 @@ class Loading:
 
 def readers_of(tally: Tally) -> int:
     """gamma: how many nodes read from the PFS in the epoch, at least one."""
-    return max(1, int(((tally.loaded[:, :, 0].sum(axis=0) + tally.background) > 0).sum()))
+    drawn = tally.queued[:, :, :, 0].sum(axis=(0, 2)) + tally.background
+    return max(1, int((drawn > 0).sum()))
 
 
 def shared_finish_s(wanted_bytes: Floats, model: PerformanceModel) -> Floats:
@@ -131,18 +166,18 @@ def shared_finish_s(wanted_bytes: Floats, model: PerformanceModel) -> Floats:
 
 
 class Clock:
-    """Time of a bulk-synchronous job, epoch by epoch: a step ends when its slowest node has loaded and computed it."""
+    """Time of a bulk-synchronous job, epoch by epoch: a step ends when its slowest GPU has loaded and computed it."""
 
     def __init__(self, overlap: Overlap, window_steps: int) -> None:
         self.overlap = overlap
         self.window = max(1, window_steps)
         self.now = 0.0
-        self._loaded: Floats | None = None  # (L, N) when each lane was last done
+        self._loaded: Floats | None = None  # (L, N * M) when each lane was last done
         self._ends = np.zeros(self.window)  # ends of the last `window` steps
         self._pending = 0.0  # BATCH: compute time of the step whose data are there
 
     def advance(self, lanes: Floats, compute_s: Floats) -> float:
-        """Run an epoch: lanes (T, L, N), compute_s (T, N). Returns when it ends."""
+        """Run an epoch: lanes (T, L, N * M), compute_s (T, N * M). Returns when it ends."""
         if self.overlap is Overlap.WINDOW:
             self._window(lanes, compute_s)
         else:

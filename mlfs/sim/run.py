@@ -69,7 +69,8 @@ class _Tracks:
 
     def __init__(self, simulation: Simulation, policy: Policy, sharing: Sharing) -> None:
         self.model, self.policy = simulation.model, policy
-        self.loading = Loading(self.model, policy.traits, sharing)
+        self.gpus = simulation.scenario.node.gpus
+        self.loading = Loading(self.model, policy.traits, sharing, simulation.scenario.node)
         self.padded = np.append(simulation.sizes, 0.0)
         step_bytes = simulation.sizes.mean() * self.model.global_batch / self.model.nodes
         window = int(min(self.model.staging.capacity_bytes / max(step_bytes, 1e-9), simulation.order.steps))
@@ -89,8 +90,9 @@ class _Tracks:
 
     def epoch(self, epoch: int, reads: Reads) -> None:
         """Add an epoch."""
-        counted = tally(reads, self.padded, self.model)
-        compute_s = counted.node_bytes / self.model.compute_bytes_per_s
+        counted = tally(reads, self.padded, self.model, self.gpus)
+        gpu_rate = self.model.compute_bytes_per_s / self.gpus
+        compute_s = counted.gpu_bytes.reshape(len(counted.queued), -1) / gpu_rate
         if self.policy.traits.free:
             lanes = np.zeros((len(compute_s), 1, compute_s.shape[1]))
         else:
@@ -98,13 +100,13 @@ class _Tracks:
             self._add(counted, lanes, compute_s)
         before = self.clock.now
         after = self.clock.advance(lanes, compute_s)
-        total = float(counted.loaded.sum())
+        total = float(counted.queued.sum())
         bound = total if epoch == 0 else max(0.0, total - self.model.capacity_bytes)
         pfs = 0.0 if self.policy.traits.free else counted.pfs_bytes
         self.epochs.append(EpochResult(after - before, float(compute_s.max(axis=1).sum()), pfs, bound))
 
     def _add(self, counted: Tally, lanes: Floats, compute_s: Floats) -> None:
-        by_route = counted.loaded.sum(axis=(0, 1))
+        by_route = counted.queued.sum(axis=(0, 1, 2))
         self.bytes += by_route
         self.seconds += by_route * self.loading.cost(counted)
         self.counts += counted.counts

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from mlfs.errors import ConfigError, SourceError
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
+from mlfs.plan.queues import GpuNode
 from mlfs.units import parse_size
 
 SHIPPED = "scenarios"
@@ -48,9 +49,23 @@ def _curve(value: object) -> dict[float, float]:
     return points
 
 
+def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
+    """A rate, points by threads, or points by threads for several sample sizes."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    if not isinstance(value, dict) or not value:
+        raise ValueError("write a number of MB/s above 0, or points by threads such as { 2 = 300, 4 = 600, ... }")
+    by_size = value if any(isinstance(points, dict) for points in value.values()) else {1.0: value}
+    portfolio = {_size(size): _curve(points) for size, points in by_size.items()}
+    if any(len(points) < 4 for points in portfolio.values()):
+        raise ValueError("points by threads: two lines are put through them, which needs four at least")
+    return portfolio
+
+
 Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0)]
 MBps = Annotated[float, Field(gt=0)]
 CurveMBps = Annotated[dict[float, float], BeforeValidator(_curve)]
+PortfolioMBps = Annotated[float | dict[float, dict[float, float]], BeforeValidator(_portfolio)]
 
 
 class _Table(BaseModel):
@@ -68,16 +83,26 @@ class ClassTable(_Table):
 
 
 class ClusterTable(_Table):
-    """The cluster (NoPFS, Table 2). A node's compute rate is all its GPUs' together."""
+    """The cluster (NoPFS, Table 2). A node's compute rate is all its GPUs' together, as its preprocessing rate is."""
 
     nodes: int = Field(ge=1, le=32767)
+    gpus: int = Field(default=1, ge=1)
     compute_MBps: MBps
-    preprocess_MBps: MBps
+    preprocess_MBps: PortfolioMBps
+    preprocess_threads: int = Field(default=0, ge=0)
     network_MBps: MBps
     pfs_MBps: CurveMBps
     node_pfs_MBps: MBps = float("inf")
     staging: ClassTable
     classes: list[ClassTable] = []
+
+    @model_validator(mode="after")
+    def _threads(self) -> ClusterTable:
+        if self.gpus > self.staging.threads:
+            raise ValueError(f"{self.gpus} GPUs need as many staging threads at least, not {self.staging.threads}")
+        if isinstance(self.preprocess_MBps, dict) != bool(self.preprocess_threads):
+            raise ValueError("preprocess_threads goes with points of preprocess_MBps by threads, and they with it")
+        return self
 
 
 class DataTable(_Table):
@@ -125,13 +150,27 @@ class Scenario(_Table):
             global_batch=job.batch * cluster.nodes,
             drop_last=job.drop_last,
             compute_bytes_per_s=cluster.compute_MBps * MB,
-            preprocess_bytes_per_s=cluster.preprocess_MBps * MB,
+            preprocess_bytes_per_s=self._preprocess_bytes_per_s(),
             network_bytes_per_s=cluster.network_MBps * MB,
             pfs=_to_curve(cluster.pfs_MBps),
             staging=_to_class(cluster.staging),
             classes=tuple(_to_class(table) for table in cluster.classes if table.capacity > 0),
             node_pfs_bytes_per_s=cluster.node_pfs_MBps * MB,
         )
+
+    @property
+    def node(self) -> GpuNode:
+        """What a node has beyond the performance model."""
+        cluster, points = self.cluster, self.cluster.preprocess_MBps
+        curves = {size: _to_curve(curve) for size, curve in points.items()} if isinstance(points, dict) else {}
+        return GpuNode(cluster.gpus, curves, cluster.preprocess_threads)
+
+    def _preprocess_bytes_per_s(self) -> float:
+        """beta; where it is measured by threads and sizes, with the configured threads and the nearest size."""
+        rate = self.cluster.preprocess_MBps
+        if not isinstance(rate, dict):
+            return rate * MB
+        return self.node.preprocess_bytes_per_s(self.data.mean, self.cluster.preprocess_threads)
 
     def sizes_bytes(self) -> Floats:
         """Sizes of all samples, shape (F,). Raises SourceError for a source that cannot be read."""

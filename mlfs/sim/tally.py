@@ -24,18 +24,28 @@ class Tally(NamedTuple):
     """An epoch in bytes.
 
     Attributes:
-        loaded: (T, N, R) bytes that each node loads in each step by each route.
+        queued: (T, N, M, R) bytes that each GPU of each node has loaded in each step by each route.
         served: (T, N, J) bytes that each node's classes give out, to itself and to peers.
         network: (T, N) the larger of what a node sends and receives.
         background: (N,) drawn from the PFS by class threads beside the steps.
         counts: (R,) reads by route.
     """
 
-    loaded: Floats
+    queued: Floats
     served: Floats
     network: Floats
     background: Floats
     counts: npt.NDArray[np.int64]
+
+    @property
+    def loaded(self) -> Floats:
+        """(T, N, R): bytes that each node loads in each step by each route."""
+        return self.queued[:, :, 0] if self.queued.shape[2] == 1 else np.asarray(self.queued.sum(axis=2))
+
+    @property
+    def gpu_bytes(self) -> Floats:
+        """(T, N, M): bytes of each GPU's batch."""
+        return np.asarray(self.queued.sum(axis=3))
 
     @property
     def node_bytes(self) -> Floats:
@@ -45,11 +55,14 @@ class Tally(NamedTuple):
     @property
     def pfs_bytes(self) -> float:
         """All that comes from the PFS in the epoch."""
-        return float(self.loaded[:, :, 0].sum() + self.background.sum())
+        return float(self.queued[:, :, :, 0].sum() + self.background.sum())
 
 
-def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
-    """Count an epoch; `padded_sizes` has a 0 behind the last sample, where id -1 points."""
+def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int = 1) -> Tally:
+    """Count an epoch; `padded_sizes` has a 0 behind the last sample, where id -1 points.
+
+    A node's batch is dealt to its `gpus` one by one, as a distributed sampler deals to ranks.
+    """
     steps, nodes, batch = reads.ids.shape
     stride = max(1, CHUNK_SAMPLES // max(1, nodes * batch))
     parts = [
@@ -61,27 +74,29 @@ def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
             ),
             padded_sizes,
             model,
+            gpus,
         )
         for start in range(0, steps, stride)
     ]
     if len(parts) == 1:
         return parts[0]
-    loaded, served, network = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    queued, served, network = (np.concatenate([part[column] for part in parts]) for column in range(3))
     counts = np.sum([part.counts for part in parts], axis=0)
-    return Tally(loaded, served, network, reads.background_bytes, counts)
+    return Tally(queued, served, network, reads.background_bytes, counts)
 
 
-def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
+def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int) -> Tally:
     """Count some steps."""
-    steps, nodes, _ = reads.ids.shape
+    steps, nodes, batch = reads.ids.shape
     n_classes, n_routes = len(model.classes), 1 + 2 * len(model.classes)
     sizes = padded_sizes[reads.ids].ravel()
     own = np.arange(nodes, dtype=np.int16)[None, :, None]
     stored = reads.storage != PFS
     route = np.where(stored, reads.storage + np.where(reads.node == own, 1 + n_classes, 1), 0).ravel()
     reader = np.arange(steps * nodes, dtype=np.int64).reshape(steps, nodes, 1)
-    slot = (np.broadcast_to(reader, reads.ids.shape).ravel() * n_routes) + route
-    loaded: Floats = np.bincount(slot, sizes, minlength=steps * nodes * n_routes).astype(np.float64)
+    gpu = reader * gpus + np.arange(batch) % gpus if gpus > 1 else reader
+    slot = (np.broadcast_to(gpu, reads.ids.shape).ravel() * n_routes) + route
+    queued: Floats = np.bincount(slot, sizes, minlength=steps * nodes * gpus * n_routes).astype(np.float64)
     keeper = np.arange(steps, dtype=np.int64)[:, None, None] * nodes + reads.node
     served: Floats = np.zeros((steps, nodes, n_classes))
     mask = stored.ravel()
@@ -93,5 +108,5 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel) -> Tally:
     taker = np.broadcast_to(reader, reads.ids.shape).ravel()[moved]
     received = np.bincount(taker, sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
     counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
-    loaded = loaded.reshape(steps, nodes, n_routes)
-    return Tally(loaded, served, np.maximum(sent, received), reads.background_bytes, counts)
+    queued = queued.reshape(steps, nodes, gpus, n_routes)
+    return Tally(queued, served, np.maximum(sent, received), reads.background_bytes, counts)

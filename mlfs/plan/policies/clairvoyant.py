@@ -11,6 +11,7 @@ Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node co
 - Even: no node owns more than its part.
 - Fast: a node's fastest class holds what it reads most.
 - Side by side: PFS, peers and each class have their own threads, so that none waits behind another.
+- Pooled: they serve all GPUs of the node, the nearest need first (`mlfs.engine.prefetch`), so that none has too few.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.owners import Placement, place
-from mlfs.plan.policies.contract import PFS, Ids, Kept, Overlap, Policy, Reads, Traits, View, capacities
+from mlfs.plan.policies.contract import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View, capacities
 from mlfs.plan.policies.holdings import Finder
 
 
@@ -56,6 +57,6 @@ class Clairvoyant:
 POLICY = Policy(
     "mlfs",
     "one owner for each sample, chosen for good: PFS bytes at the bound, reads local, owners even",
-    Traits(Overlap.WINDOW, own_lanes=True),
+    Traits(Overlap.WINDOW, own_lanes=True, queues=Queues.POOLED),
     Clairvoyant,
 )

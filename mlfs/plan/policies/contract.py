@@ -80,6 +80,14 @@ class Writing(Enum):
     THREAD = "thread"  # by the thread that fetched: read = fetch + write
 
 
+class Queues(Enum):
+    """Whom a node's loading threads serve, where the node has several GPUs."""
+
+    EVEN = "even"  # each GPU's own loader has as many threads as any other's
+    ASSIGNED = "assigned"  # Lobster: moved between the GPUs' queues, and between loading and preprocessing
+    POOLED = "pooled"  # all threads serve all GPUs, what is needed first
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """How a policy moves data, as far as time depends on it.
@@ -89,6 +97,7 @@ class Traits:
         one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
         own_lanes: PFS, peers and each class have threads of their own, which work side by side.
         true_order: every sample of the data set is read in the sampler's own order.
+        queues: see there.
         free: reads cost nothing and come from nowhere: the lower bound.
     """
 
@@ -97,6 +106,7 @@ class Traits:
     one_thread: bool = False
     own_lanes: bool = False
     true_order: bool = True
+    queues: Queues = Queues.EVEN
     free: bool = False
 
 

@@ -1,7 +1,7 @@
 """Lobster: nodes keep what they read, and evict by reuse count and reuse distance, but never a last copy for them.
 
 Pure. In: a view. Out: reads from the own copies, a peer's, or the PFS. Source: Liu et al. (2022), Sections 4.2 and 4.4.
-How many threads serve each GPU's queue: `mlfs.plan.threads`.
+How many threads serve each GPU's queue: `mlfs.plan.queues`, by the trait `Queues.ASSIGNED`.
 
 Decided once an epoch: a node's candidates are its copies and what it read. The reuse count policy drops what it will
 not
@@ -20,6 +20,7 @@ from mlfs.plan.policies.contract import (
     Ids,
     Overlap,
     Policy,
+    Queues,
     Reads,
     Storages,
     Traits,
@@ -88,6 +89,6 @@ class Lobster:
 POLICY = Policy(
     "lobster",
     "copies of what is read, evicted by reuse count and distance, never a last copy (Lobster, Sec. 4)",
-    Traits(Overlap.WINDOW),
+    Traits(Overlap.WINDOW, queues=Queues.ASSIGNED),
     Lobster,
 )

@@ -1,0 +1,80 @@
+"""Nodes of several GPUs: what the queue of each GPU has to do, beside what the node as a whole has to do.
+
+In: a `Tally`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of each
+GPU. Called by `mlfs.sim.clock.Loading`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
+
+A queue of k of the node's P threads has k / P of what the node gets. The node's own lanes stand beside those of its
+queues: however threads are divided, and whichever queue runs ahead, a node never loads faster than all its threads do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.policies.contract import Queues, Traits, Writing
+from mlfs.plan.queues import Batch, GpuNode, coordinated, divided
+from mlfs.sim.tally import Tally
+
+ThreadCost = Callable[[int], Floats]  # by how many threads load: (R,) seconds a byte for one of them
+
+
+class Stage(NamedTuple):
+    """How a node's threads are used in an epoch."""
+
+    loading: int
+    preprocess_bytes_per_s: float
+
+
+class GpuQueues:
+    """The queues of one policy on one kind of node."""
+
+    def __init__(self, model: PerformanceModel, node: GpuNode, traits: Traits) -> None:
+        self.model, self.node, self.traits = model, node, traits
+        self.assigned = traits.queues is Queues.ASSIGNED
+
+    def stage(self, tally: Tally, loading: int, thread_s: ThreadCost) -> Stage:
+        """Threads as the cluster's record has them; a policy that assigns them may move some to loading."""
+        node, usual = self.node, Stage(loading, self.model.preprocess_bytes_per_s)
+        if not (self.assigned and node.preprocessing):
+            return usual
+        shares = len(tally.queued) * self.model.nodes * node.gpus
+        batch = Batch(tally.queued.sum(axis=(0, 1, 2)) / shares, self._train_s(tally))
+        sample_bytes = batch.size_bytes * shares / max(1, int(tally.counts.sum()))
+        if not sample_bytes:
+            return usual
+        count = coordinated(node, batch, sample_bytes, loading, thread_s)
+        return Stage(loading + node.preprocess_threads - count, node.preprocess_bytes_per_s(sample_bytes, count))
+
+    def lanes(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
+        """(T, N * M) seconds each: loading and preprocessing of each GPU, where the policy gives it threads.
+
+        Args:
+            thread_s: (R,) seconds a byte for one thread, by which threads are assigned. pfs_thread_s: the same for the
+            PFS, step by step (T, N, 1).
+        """
+        lanes = []
+        if not (self.traits.own_lanes or self.traits.queues is Queues.POOLED):
+            work = tally.queued[..., 0] * pfs_thread_s + tally.queued[..., 1:] @ thread_s[1:]
+            if self.traits.writing is Writing.POOL:
+                work = work + self.model.write_s(tally.gpu_bytes)
+            lanes.append(work / self._threads(tally, stage, thread_s))
+        if not self.assigned:  # the training framework's own workers, as many for each GPU
+            lanes.append(tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s)
+        return [lane.reshape(len(lane), -1) for lane in lanes]
+
+    def _threads(self, tally: Tally, stage: Stage, thread_s: Floats) -> Floats | float:
+        """Threads of each queue, (T, N, M) or the same for all: whole ones, and those that are left over idle."""
+        if not self.assigned:
+            return float(stage.loading // self.node.gpus)
+        preprocess_s = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
+        threads = divided(tally.queued, thread_s, preprocess_s, self._train_s(tally), stage.loading)
+        return threads.astype(np.float64)
+
+    def _train_s(self, tally: Tally) -> float:
+        """T_train: what a step trains on average; the paper takes it as constant."""
+        steps = len(tally.queued) * self.model.nodes
+        return float(tally.queued.sum()) / steps / self.model.compute_bytes_per_s
