@@ -15,13 +15,13 @@ from mlfs.plan.owners import Copies, Placement
 from mlfs.plan.placement import in_classes
 from mlfs.plan.policies import clairvoyant
 from mlfs.plan.policies.clairvoyant import Clairvoyant
-from mlfs.plan.policies.contract import PFS, Policy, Unfit, View, capacities
+from mlfs.plan.policies.contract import PFS, Policy, Queues, Unfit, View, capacities
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import Scenario, load
 
-SHRINK = {"thesis-s2": 4, "thesis-s3": 8, "thesis-s4": 8, "small-cluster": 16}
+SHRINK = {"thesis-s2": 4, "thesis-s3": 8, "thesis-s4": 8, "small-cluster": 16, "lobster-node": 16}
 NO_COPIES = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))
 
 
@@ -90,6 +90,8 @@ def variants() -> list[Policy]:
         replace(default, name="owner is the first reader", begin=FirstReader),
         replace(default, name="owners dealt", begin=Dealt),
         replace(default, name="one lane for all routes", traits=shared),
+        replace(default, name="one lane, as many threads for each GPU", traits=replace(shared, queues=Queues.EVEN)),
+        replace(default, name="one lane, threads by Algorithm 1", traits=replace(shared, queues=Queues.ASSIGNED)),
         replace(nopfs, name="nopfs with lanes of its own", traits=replace(nopfs.traits, own_lanes=True)),
         nopfs,
         POLICIES["lobster"],

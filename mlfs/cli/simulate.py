@@ -262,6 +262,6 @@ def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult]
         console.print(f"{policy}: {why}")
     console.print(
         "before: before the first step. local, peer: share of reads. least: what must come from the PFS. uneven: "
-        "steps in which some nodes wait for data and others do not.",
+        "steps in which some GPUs wait for data and others do not.",
         style="dim",
     )

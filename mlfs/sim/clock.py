@@ -52,7 +52,9 @@ class Loading:
         if self.gpus == 1:
             return stacked
         per_thread = thread_s(stage.loading)
-        own = self.queues.lanes(tally, stage, per_thread, self._pfs_thread_s(tally, stage, per_thread, pfs_s))
+        own = self.queues.loading(tally, stage, per_thread, self._pfs_thread_s(tally, stage, per_thread, pfs_s))
+        if self.sharing is Sharing.CONSERVING:
+            own += self.queues.preprocessing(tally, stage)
         return np.stack([*np.repeat(stacked, self.gpus, axis=2).swapaxes(0, 1), *own], axis=1)
 
     def cost(self, tally: Tally) -> Floats:

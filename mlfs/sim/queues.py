@@ -49,22 +49,26 @@ class GpuQueues:
         count = coordinated(node, batch, sample_bytes, loading, thread_s)
         return Stage(loading + node.preprocess_threads - count, node.preprocess_bytes_per_s(sample_bytes, count))
 
-    def lanes(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
-        """(T, N * M) seconds each: loading and preprocessing of each GPU, where the policy gives it threads.
+    def loading(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
+        """(T, N * M) seconds: loading of each GPU's batch, where the policy gives it threads of its own.
 
         Args:
             thread_s: (R,) seconds a byte for one thread, by which threads are assigned. pfs_thread_s: the same for the
             PFS, step by step (T, N, 1).
         """
-        lanes = []
-        if not (self.traits.own_lanes or self.traits.queues is Queues.POOLED):
-            work = tally.queued[..., 0] * pfs_thread_s + tally.queued[..., 1:] @ thread_s[1:]
-            if self.traits.writing is Writing.POOL:
-                work = work + self.model.write_s(tally.gpu_bytes)
-            lanes.append(work / self._threads(tally, stage, thread_s))
-        if not self.assigned:  # the training framework's own workers, as many for each GPU
-            lanes.append(tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s)
-        return [lane.reshape(len(lane), -1) for lane in lanes]
+        if self.traits.own_lanes or self.traits.queues is Queues.POOLED:
+            return []
+        work = tally.queued[..., 0] * pfs_thread_s + tally.queued[..., 1:] @ thread_s[1:]
+        if self.traits.writing is Writing.POOL:
+            work = work + self.model.write_s(tally.gpu_bytes)
+        return [(work / self._threads(tally, stage, thread_s)).reshape(len(work), -1)]
+
+    def preprocessing(self, tally: Tally, stage: Stage) -> list[Floats]:
+        """(T, N * M) seconds: the training framework's own workers, as many for each GPU; Lobster's serve all."""
+        if self.assigned:
+            return []
+        work = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
+        return [work.reshape(len(work), -1)]
 
     def _threads(self, tally: Tally, stage: Stage, thread_s: Floats) -> Floats | float:
         """Threads of each queue, (T, N, M) or the same for all: whole ones, and those that are left over idle."""

@@ -28,8 +28,8 @@ class PolicyResult:
         seconds: simulated run time. preload_s: of it before the first step. compute_s: what no stalls would take.
         stall_s: seconds - compute_s. bytes_share, seconds_share: by route, of all loaded bytes, of all loading time.
         hit_ratio: reads by route over all reads: local:CLASS and peer:CLASS; pfs is the rest.
-        imbalance: mean over steps of (slowest - fastest) / slowest node's loading time.
-        imbalanced_steps: share of steps in which some node's loading takes longer than its compute, and some node's
+        imbalance: mean over steps of (slowest - fastest) / slowest loading time, over all GPUs of all nodes.
+        imbalanced_steps: share of steps in which some GPU's loading takes longer than its compute, and some GPU's
         does not (Lobster, Section 5.3).
         pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0 and max(0, S - N D) later (DESIGN.md, section 5).
     """

@@ -8,13 +8,81 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.plan.model import Curve
-from mlfs.plan.threads import PiecewiseLinear, assign, in_proportion, load_s, nearest_model, preprocessing_threads
+from mlfs.plan.threads import (
+    PiecewiseLinear,
+    assign,
+    in_proportion,
+    load_s,
+    nearest_model,
+    preprocessing_threads,
+    rates_by_threads,
+    topped_up,
+)
 
 RATES = (Curve(((1, 50.0), (8, 400.0))), Curve(((1, 20.0), (8, 100.0))), Curve(((1, 10.0), (4, 30.0), (8, 35.0))))
 
 batches = st.lists(
     st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(1, 300)), min_size=1, max_size=6
 ).map(lambda rows: np.array(rows, dtype=np.float64))
+
+
+def plain_load_s(batch: np.ndarray, threads: int) -> float:
+    """Eq. 1, for one GPU."""
+    total = 0.0
+    for size, curve in zip(batch.tolist(), RATES, strict=True):
+        total += size / curve.at(threads)
+    return total
+
+
+def plain_in_proportion(weights: list[float], total: int) -> list[int]:
+    """One by one to whoever has most weight a thread; the first of equals."""
+    weights = weights if any(weights) else [1.0] * len(weights)
+    dealt = [1] * len(weights)
+    while sum(dealt) < total:
+        most = max(weight / count for weight, count in zip(weights, dealt, strict=True))
+        dealt[[weight / count for weight, count in zip(weights, dealt, strict=True)].index(most)] += 1
+    return dealt
+
+
+def plain_assign(loads: np.ndarray, preprocess_s: np.ndarray, train_s: float, most: int, tau: float) -> list[int]:
+    """Algorithm 1 for one node and step, line by line."""
+    wanted = plain_in_proportion([float(load.sum()) for load in loads], most)
+    work = [count * plain_load_s(load, count) for load, count in zip(loads, wanted, strict=True)]
+    for gpu, load in enumerate(loads):
+        allowed = train_s - float(preprocess_s[gpu])
+        if abs(plain_load_s(load, wanted[gpu]) - allowed) < tau:
+            continue
+        low, high, best, least = 1, most, 1, abs(plain_load_s(load, 1) - allowed)
+        while low <= high:
+            middle = (low + high) // 2
+            late = plain_load_s(load, middle) - allowed
+            if abs(late) < least or (abs(late) == least and middle < best):
+                best, least = middle, abs(late)
+            low, high = (middle + 1, high) if late > 0 else (low, middle - 1)
+        wanted[gpu] = best
+    return wanted if sum(wanted) <= most else plain_in_proportion(work, most)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    gpus=st.integers(1, 6),
+    steps=st.integers(1, 5),
+    spare=st.integers(0, 14),
+    train_s=st.floats(0.5, 40.0),
+    tau=st.sampled_from([0.0, 0.3, 2.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_all_steps_at_once_is_each_step_by_itself(
+    gpus: int, steps: int, spare: int, train_s: float, tau: float, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    loads = generator.integers(0, 300, (steps, 2, gpus, 3)) * generator.integers(0, 2, (steps, 2, gpus, 3)) * 1.0
+    preprocess_s = generator.choice([0.0, 0.2, 50.0], (steps, 2, gpus))
+    at_once = assign(loads, RATES, preprocess_s, train_s, gpus + spare, tau)
+    for step in range(steps):
+        for node in range(2):
+            alone = plain_assign(loads[step, node], preprocess_s[step, node], train_s, gpus + spare, tau)
+            assert at_once[step, node].tolist() == alone
 
 
 @settings(deadline=None, max_examples=100)
@@ -33,8 +101,8 @@ def test_threads_are_shared_out_whole_and_each_gpu_has_one(loads: np.ndarray, tr
 def test_one_gpu_gets_what_brute_force_finds(load: tuple[int, ...], train_s: float, most: int) -> None:
     batch = np.array([load], dtype=np.float64)
     threads = int(assign(batch, RATES, np.zeros(1), train_s, most, 0.0)[0])
-    off = [abs(load_s(batch[0], RATES, count) - train_s) for count in range(1, most + 1)]
-    assert off[threads - 1] == pytest.approx(min(off))
+    off = np.abs(load_s(batch, rates_by_threads(RATES, most), np.arange(1, most + 1)) - train_s)
+    assert off[threads - 1] == pytest.approx(off.min())
 
 
 def test_the_straggler_gets_more_and_who_is_in_time_keeps_its_share() -> None:
@@ -53,6 +121,17 @@ def test_in_proportion_deals_all(weights: list[float], spare: int) -> None:
     dealt = in_proportion(np.array(weights), len(weights) + spare)
     assert dealt.sum() == len(weights) + spare
     assert (dealt >= 1).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 6))
+def test_the_slowest_queue_is_as_fast_as_whole_threads_make_it(weights: list[int], spare: int) -> None:
+    total = len(weights) + spare
+    dealt = in_proportion(np.array(weights, dtype=np.float64), total)
+    every = [counts for counts in np.ndindex(*[total + 1] * len(weights)) if min(counts) > 0 and sum(counts) == total]
+    best = min(max(weight / count for weight, count in zip(weights, counts, strict=True)) for counts in every)
+    assert (np.array(weights) / dealt).max() == best
+    assert (topped_up(dealt, np.array(weights, dtype=np.float64), total) == dealt).all()
 
 
 def test_two_lines_are_found_again_and_give_the_fewest_threads_at_the_peak() -> None:

@@ -16,6 +16,7 @@ from mlfs.sim.scenario import load, shipped_names
 # Fewer samples, the proportions kept; what is not here runs in full.
 SHRUNK = {
     "environment-grid": 20,
+    "lobster-node": 16,
     "nopfs-cosmoflow": 8,
     "nopfs-imagenet1k": 32,
     "nopfs-imagenet22k": 256,

@@ -95,7 +95,7 @@ class Traits:
     Attributes:
         overlap, writing: see there.
         one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
-        own_lanes: PFS, peers and each class have threads of their own, which work side by side.
+        own_lanes: PFS, peers and each class have threads of their own, which work side by side and serve all GPUs.
         true_order: every sample of the data set is read in the sampler's own order.
         queues: see there.
         free: reads cost nothing and come from nowhere: the lower bound.
