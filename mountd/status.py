@@ -19,6 +19,7 @@ from mlfs.engine.agreement import by_epoch, of_rank, whole
 from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import GAVE_UP, JobRun, JobState
+from mlfs.engine.loader import loader_of
 from mlfs.engine.prefetch import PFS_QUEUE
 from mlfs.engine.table import State
 from mlfs.plan.placement import pfs_bound_bytes
@@ -117,7 +118,7 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "agreement_recent": round(matcher.agreement or 0.0, 6),
         "observed_opens": matcher.observed,
         "agreement_by_epoch": agreement_by_epoch(job),
-        "loader": loader_status(job),
+        "loader": loader_of(job),
         "reading_s": round(engine.prefetcher.rates.reading_s(job.spec.name), 6),
         "stalled_s": round(engine.prefetcher.rates.stalled_s(job.spec.name), 6),
         "found_out": job.known,
@@ -140,17 +141,6 @@ def agreement_by_epoch(job: JobRun) -> Json:
             "ranks": {str(rank): round(share.share, 6) for rank, share in sorted(shares.items()) if rank >= 0},
         }
         for epoch, shares in sorted(by_epoch(job).items())[-SHOWN_EPOCHS:]
-    }
-
-
-def loader_status(job: JobRun) -> Json:
-    """How the processes of a rank share its stream, as learned from what they opened."""
-    shape = job.matcher.shape
-    per_sample = job.streams.files_per_sample
-    return {
-        "readers": shape.workers or None,
-        "batch_size": shape.batch // per_sample if shape.workers != 1 and shape.batch % per_sample == 0 else None,
-        "early": shape.slack - 1,
     }
 
 

@@ -211,12 +211,30 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 _size(ahead.get("bytes")),
                 _duration(ahead.get("seconds")),
             )
-        parts += [_title(title), table]
+        parts += [_title(title), *_loader(job), table]
         if job.get("message"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
     if not parts and not _list(status, "messages"):
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
+
+
+def _loader(job: dict[str, Any]) -> list[RenderableType]:
+    """How the rank's processes share its stream, and how that is known."""
+    from rich.text import Text
+
+    said = []
+    for name, key in (("batch size", "batch_size"), ("workers", "num_workers"), ("prefetch depth", "prefetch_depth")):
+        known = _part(_part(job, "loader"), key)
+        if not known:
+            continue
+        value = f"{_count(known.get('value'))} ({known.get('from', _NONE)})"
+        if known.get("value") is None:
+            least, most = known.get("at_least"), known.get("at_most")
+            value = f"at least {_count(least)}" if _is_number(most) or least not in (None, 1) else "unknown"
+            value += f", at most {_count(most)}" if _is_number(most) else ""
+        said.append(f"{name} {value}")
+    return [Text(f"loader: {', '.join(said)}")] if said else []
 
 
 def _reads(status: dict[str, Any]) -> list[RenderableType]:

@@ -121,7 +121,7 @@ class Engine:
         self.demand = self._make_demand()
         self.variants = VariantSearch(self)
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._events: list[tuple[int, int]] = []
+        self._events: list[tuple[int, int, float]] = []
         self._digesting = 0
         self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
 
@@ -152,13 +152,13 @@ class Engine:
         """A reader holds the entry open from now on."""
         if not self._events:
             self._events_wanted.set()
-        self._events.append((entry, pid))
+        self._events.append((entry, pid, self.clock()))
 
     def released(self, entry: int) -> None:
         """A reader closed the entry."""
         if not self._events:
             self._events_wanted.set()
-        self._events.append((entry, -1))
+        self._events.append((entry, -1, 0.0))
 
     async def _run_events(self) -> None:
         """Digest opens and releases in batches: off the readers' path."""
@@ -169,9 +169,9 @@ class Engine:
             events, self._events = self._events, []
             self._digesting = len(events)
             for turn in range(0, len(events), EVENTS_A_TURN):
-                for entry, pid in events[turn : turn + EVENTS_A_TURN]:
+                for entry, pid, at_s in events[turn : turn + EVENTS_A_TURN]:
                     if pid >= 0:
-                        self._digest_open(entry, pid)
+                        self._digest_open(entry, pid, at_s)
                     else:
                         self._digest_release(entry)
                 await trio.lowlevel.checkpoint()
@@ -179,7 +179,7 @@ class Engine:
             self._digesting = 0
             self.prefetcher.kick()
 
-    def _digest_open(self, entry: int, pid: int) -> None:
+    def _digest_open(self, entry: int, pid: int, at_s: float) -> None:
         counts = self.table.open_count
         counts[entry] = counts.get(entry, 0) + 1
         demanded_bytes = self.demand.from_pfs.pop(entry, 0)
@@ -187,7 +187,7 @@ class Engine:
             if not job.member[entry]:
                 continue
             try:
-                self._came(job, job.observe(entry, *self._kin(pid)), demanded_bytes)
+                self._came(job, job.observe(entry, *self._kin(pid), at_s), demanded_bytes)
             except Exception:
                 self._give_up(job)
         for watcher in self.watchers:

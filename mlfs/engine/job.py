@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mlfs.engine.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.depth import DepthWatch
 from mlfs.plan.inverse import EpochIndex, Match
 from mlfs.plan.lanes import Shape
 from mlfs.plan.matching import Open, StreamMatcher
@@ -34,6 +35,7 @@ MOST_HELD = 4096
 FEWEST_FIRST = 12
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
 SMALL_TREE = 1 << 16
+UNTIMED = -1.0
 
 
 class JobState(StrEnum):
@@ -74,6 +76,7 @@ class JobRun:
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
+        depth: how many batches the loader's workers are handed ahead.
         beside: the jobs of the mount, this one among them.
 
     Invariants: frontier <= cursor for each rank; an epoch's `looked` byte of a position is 1 exactly while its use is
@@ -99,7 +102,8 @@ class JobRun:
         self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
         self.unknown: set[int] = set()
-        self.held: deque[tuple[int, int, int]] = deque()
+        self.held: deque[tuple[int, int, int, float]] = deque()
+        self.depth = DepthWatch(spec.start_epoch)
         self.beside: Mapping[str, JobRun] = {}
         self._others_processes: set[int] = set()
         self.elsewhere: set[int] = set()
@@ -246,8 +250,8 @@ class JobRun:
 
     # -- observed opens
 
-    def observe(self, entry: int, process: int, parent: int) -> Outcome:
-        """Record an open of one of the job's samples.
+    def observe(self, entry: int, process: int, parent: int, at_s: float = UNTIMED) -> Outcome:
+        """Record an open of one of the job's samples, and when it came.
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
         Where jobs have samples in common, opens of a process that surely reads for another job count for nothing.
@@ -256,9 +260,9 @@ class JobRun:
             return HELD
         waits = self.held or (self._near_end and self._may_be_of_a_coming_epoch(entry, process))
         if waits and len(self.held) < MOST_HELD:
-            self.held.append((entry, process, parent))
+            self.held.append((entry, process, parent, at_s))
             return HELD
-        return self._observe(entry, process, parent)
+        return self._observe(entry, process, parent, at_s)
 
     def _reads_for_another(self, process: int) -> bool:
         """Whether another job predicts what a process opens, and this one does not."""
@@ -314,9 +318,11 @@ class JobRun:
         self._ended = max(self._ended, other._ended)
         self._begun = max(self._begun, other._begun)
 
-    def _observe(self, entry: int, process: int, parent: int) -> Outcome:
+    def _observe(self, entry: int, process: int, parent: int, at_s: float = UNTIMED) -> Outcome:
         before = self.matcher.agreed
         match, given = self.matcher.observe(entry, process, parent)
+        if self.depth.epoch >= 0:
+            self._watch_depth(entry, process, match, at_s)
         unfit = self.matcher.agreed <= before
         if (unfit or self.shadow is not None) and self._shadow_leads(entry, process, parent, match):
             return Outcome(None, [], True)
@@ -330,9 +336,42 @@ class JobRun:
         if frontier >= self._waits_from:
             self._near_end = True
         self.cursors[rank] = max(self.cursors[rank], frontier)
-        self.elsewhere.discard(rank)
+        if rank in self.elsewhere:
+            self._reads_here_after_all(rank)
         used = self.use_over(match)
         return Outcome(match, [used, *over] if used >= 0 else over)
+
+    def _reads_here_after_all(self, rank_index: int) -> None:
+        """A rank that nobody seemed to read for has begun: its epochs have not ended yet."""
+        self.elsewhere.discard(rank_index)
+        self.finished = False
+        self._ended = self.epoch_of(self.matcher.ranks[rank_index].floor)
+
+    def _watch_depth(self, entry: int, process: int, match: Match | None, at_s: float) -> None:
+        """Have an epoch's first opens tell how far ahead the workers read."""
+        watch = self.depth
+        if at_s == UNTIMED:
+            watch.missed()
+            return
+        if match is not None and match.position >= self.base(watch.epoch + 1):
+            watch.next_epoch(watch.epoch + 1, *self.loader())
+        if match is not None and self.base(watch.epoch) <= match.position < self.base(watch.epoch + 1):
+            offset = match.position - self.base(watch.epoch)
+            watch.opened(match.rank_index, offset - self.timeline.begin(watch.epoch), process, at_s)
+        elif match is None and watch.epoch == self.spec.start_epoch:  # the loader's shape is not known yet
+            index = self.matcher.epochs.get(watch.epoch)
+            code = index.code.item(entry) if index is not None else -1
+            if index is not None and code >= 0:
+                watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
+
+    def loader(self) -> tuple[Shape, int]:
+        """The loader's shape, its batch 0 while that is not known, and how many samples of an epoch it reads."""
+        shape, length = self.matcher.shape, self.matcher.stream_length
+        if shape.workers == 1:
+            told = "batch_size" in getattr(self.spec, "model_fields_set", ())
+            shape = shape._replace(batch=self.streams.batch_files if told else 0)
+        epoch = self.depth.epoch
+        return shape, self.streams.length(epoch) - self.timeline.begin(epoch) if epoch >= 0 else length
 
     def _look_at_the_end(self) -> None:
         self.finished = all(
@@ -346,6 +385,8 @@ class JobRun:
             self.matcher, self.shadow = self.shadow, None
             self.cursors = [progress.frontier for progress in self.matcher.ranks]
             self.predicting, self.finished = True, False
+            self.depth = DepthWatch(self.spec.start_epoch)
+            self.depth.missed()
             self._begun = self._ended = self.spec.start_epoch
 
     def find_elsewhere(self) -> list[int]:

@@ -36,6 +36,11 @@ STATUS: dict[str, Any] = {
             "observed_opens": 12345,
             "message": "set_epoch is not called",
             "epochs": 90,
+            "loader": {
+                "batch_size": {"value": 64, "from": "registered"},
+                "num_workers": {"value": 8, "from": "learned"},
+                "prefetch_depth": {"value": None, "from": "unknown", "at_least": 2, "at_most": None},
+            },
             "ranks": [
                 {
                     "rank": 2,
@@ -84,6 +89,7 @@ def test_every_number_has_its_place() -> None:
         "! the seed may be wrong",
         "job train[x]: running, agreement 98.7 % of 12,345 opens, 50.0 % of the last ones",
         "! set_epoch is not called",
+        "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
         "errors   source reads 3\n",

@@ -111,3 +111,54 @@ def run_job(
             seen.append((entry, match.position))
     matcher.relearn()
     return seen
+
+
+@dataclass
+class TimedLoader:
+    """A DataLoader with the loop that takes its batches, in seconds.
+
+    Attributes:
+        open_s: from one sample of a worker to its next. collate_s: from a batch's last sample until it is ready.
+        step_s: the loop's time for a batch. first_step_s: more of it for the first one.
+        start_s: from the start of one worker to that of the next.
+        asked_ahead: batches the loop takes before their turn.
+        jitter: each time is drawn from 1 - jitter to 1 + jitter of itself.
+    """
+
+    batch: int
+    workers: int
+    prefetch: int
+    open_s: float = 0.001
+    step_s: float = 0.0
+    collate_s: float = 0.0
+    first_step_s: float = 0.0
+    start_s: float = 0.0
+    asked_ahead: int = 0
+    jitter: float = 0.1
+
+    def opens(self, samples: int, rng: random.Random) -> list[tuple[float, int, int]]:
+        """(seconds, process, place in the stream) of an epoch, in the order of time."""
+        batches = -(-samples // self.batch)
+
+        def about(seconds: float) -> float:
+            return seconds * rng.uniform(1 - self.jitter, 1 + self.jitter)
+
+        given_s: list[float] = []  # when the loop was given batch b
+        ready_s: list[float] = []
+        free_s = [self.start_s * worker for worker in range(self.workers)]
+        loop_s, opened = 0.0, []
+        for batch in range(batches):
+            before = batch - self.prefetch * self.workers
+            while len(given_s) <= before:  # the loop takes what is ready, each after a step
+                number = len(given_s)
+                given_s.append(max(ready_s[number], loop_s))
+                steps = about(self.step_s) if number >= self.asked_ahead else 0.0
+                loop_s = given_s[-1] + steps + (self.first_step_s if number == self.asked_ahead else 0.0)
+            worker = batch % self.workers
+            at_s = max(free_s[worker], given_s[before] if before >= 0 else 0.0)
+            for place in range(batch * self.batch, min(samples, (batch + 1) * self.batch)):
+                opened.append((at_s, 1000 + worker, place))
+                at_s += about(self.open_s)
+            free_s[worker] = at_s + about(self.collate_s)
+            ready_s.append(free_s[worker])
+        return sorted(opened)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ MOST_EPOCHS = 2000
 
 @dataclass(frozen=True)
 class Script:
-    """What the script does. `world` 0: as many ranks as run. `first_rank`: the rank of the first process."""
+    """What the script does.
+
+    Attributes:
+        world: 0: as many ranks as run. first_rank: the rank of the first process.
+        prefetch: the loader's prefetch_factor. slow: whether each step takes longer than loading, however slow that is.
+        epochs: after how many it ends by itself, if it is not to go on until the context ends.
+    """
 
     seed: int = 0
     ranks: int = 1
@@ -32,6 +39,9 @@ class Script:
     first_epoch: int = 0
     world: int = 0
     first_rank: int = 0
+    prefetch: int = 2
+    slow: bool = False
+    epochs: int = MOST_EPOCHS
 
 
 @contextmanager
@@ -48,7 +58,8 @@ def looping(directory: str | Path, script: Script) -> Iterator[Any]:
     try:
         yield epochs
     finally:
-        stop.set()
+        if script.epochs == MOST_EPOCHS:
+            stop.set()
         for process in processes:
             process.join()
 
@@ -59,6 +70,7 @@ def _rank(directory: str, script: Script, number: int, stop: Any, epochs: Any) -
 
     torch.set_num_threads(1)
     paths = sorted(str(path) for path in Path(directory).glob("*/*.jpg"))
+    read = mp.get_context("fork").Value("q", 0)
 
     class Files(Dataset[int]):
         def __len__(self) -> int:
@@ -66,22 +78,37 @@ def _rank(directory: str, script: Script, number: int, stop: Any, epochs: Any) -
 
         def __getitem__(self, index: int) -> int:
             with open(paths[index], "rb") as file:
-                return len(file.read())
+                length = len(file.read())
+            with read.get_lock():
+                read.value += 1
+            return length
 
     dataset = Files()
     world, rank = script.world or script.ranks, script.first_rank + number
     sampler: Any = DistributedSampler(dataset, world, rank, shuffle=script.shuffle, seed=script.seed)
-    keep = script.persistent and script.workers > 0
-    loader = DataLoader(
-        dataset, script.batch_size, sampler=sampler, num_workers=script.workers, persistent_workers=keep
-    )
-    for epoch in range(script.first_epoch, script.first_epoch + MOST_EPOCHS):
+    more = {"prefetch_factor": script.prefetch, "persistent_workers": script.persistent} if script.workers else {}
+    loader = DataLoader(dataset, script.batch_size, sampler=sampler, num_workers=script.workers, **more)
+    for epoch in range(script.first_epoch, script.first_epoch + script.epochs):
         if script.set_epoch:
             sampler.set_epoch(epoch)
+        before, pause_s = read.value, 0.05
         for step, _ in enumerate(loader, 1):
             if step == script.stop_after:
                 break
+            if script.slow:
+                ahead = (step + script.prefetch * script.workers) * script.batch_size
+                pause_s = _longer_than_loading(read, before + min(len(sampler), ahead), pause_s)
         if number == 0:
             epochs.value += 1
         if stop.is_set():
             return
+
+
+def _longer_than_loading(read: Any, wanted: int, pause_s: float) -> float:
+    """A step: until the workers have read all that they may, and as long again as any of that has taken yet."""
+    began_s = time.monotonic()
+    while read.value < wanted:
+        time.sleep(0.002)
+    pause_s = max(pause_s, time.monotonic() - began_s)
+    time.sleep(pause_s)
+    return pause_s

@@ -1,0 +1,72 @@
+"""A job proves itself while it runs: agreement by job, epoch and rank, and the loader's shape, told by opens alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fuse import wait_until
+from support.looping import Script, looping
+from support.mounts import MlfsMount
+
+FILES, CLASSES, RANKS = 240, 4, 2
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A small ImageFolder."""
+    root = tmp_path / "images"
+    for index in range(FILES):
+        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(3_000))
+    return root
+
+
+def job_of(mount: MlfsMount) -> dict[str, Any]:
+    """The only job's status."""
+    job: dict[str, Any] = mount.status()["jobs"][0]
+    return job
+
+
+def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -> None:
+    """In the status, in the metrics, and in a line of the log at each epoch's end."""
+    log = tmp_path / "mount.log"
+    with MlfsMount(images, "--log-file", str(log)) as mount:
+        mount.register(name="proof", seed=11, epochs=3, batch_size=8, world_size=RANKS)
+        with looping(mount.path, Script(seed=11, ranks=RANKS, workers=2, batch_size=8, epochs=3)):
+            pass
+        assert wait_until(lambda: job_of(mount)["state"] == "finished")
+        mount.settle()
+        told = {"agreement": 1.0, "observed_opens": FILES, "ranks": {"0": 1.0, "1": 1.0}}
+        assert job_of(mount)["agreement_by_epoch"] == {str(epoch): told for epoch in range(3)}
+        assert [rank["agreement"] for rank in job_of(mount)["ranks"]] == [1.0, 1.0]
+        metrics = (mount.path / ".mlfs/metrics").read_text()
+        assert 'mlfs_agreement{job="proof"} 1.0' in metrics
+        for rank in range(RANKS):
+            assert f'mlfs_epoch_agreement{{job="proof",rank="{rank}"}} 1.0' in metrics
+        line = r"job proof: epoch (\d+) ended, agreement (.*), \d+ bytes from the PFS"
+        lines = dict(re.findall(line, log.read_text()))  # a rank that begins much later has the line said again
+        assert lines == {str(epoch): "1.000 (rank 0 1.000, rank 1 1.000)" for epoch in range(3)}
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(3, 2), (2, 4)])
+def test_the_loader_is_learned_from_its_opens(images: Path, workers: int, prefetch: int) -> None:
+    """Neither batch size nor workers nor prefetch factor are registered. The loop is slower than loading."""
+    script = Script(seed=5, workers=workers, batch_size=8, prefetch=prefetch, slow=True, persistent=True)
+    with MlfsMount(images) as mount:
+        mount.register(seed=5, epochs=200)
+        assert job_of(mount)["loader"]["prefetch_depth"]["from"] == "unknown"
+        with looping(mount.path, script):
+            assert wait_until(lambda: job_of(mount)["loader"]["prefetch_depth"]["value"] is not None)
+        loader = job_of(mount)["loader"]
+        assert loader["batch_size"] == {"value": 8, "from": "learned"}
+        assert loader["num_workers"] == {"value": workers, "from": "learned"}
+        told = {"value": prefetch, "from": "learned", "at_least": prefetch, "at_most": prefetch}
+        assert loader["prefetch_depth"] == told
+        shown = mount.run("status", str(mount.path)).stdout
+        assert f"loader: batch size 8 (learned), workers {workers} (learned), prefetch depth {prefetch}" in shown
+        assert job_of(mount)["agreement"] == 1.0
