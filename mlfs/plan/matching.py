@@ -230,7 +230,8 @@ class StreamMatcher:
         if place.epoch is lane.index:
             return lane.distance(place, self.skip)
         follows = place.epoch.epoch == lane.index.epoch + 1 and place.rank_index == lane.rank_index
-        if not follows or lane.continued or not self.shape.workers:
+        unsure = lane.first >= 0 and lane.index.base > self.ranks[lane.rank_index].frontier
+        if not follows or unsure or lane.continued or not self.shape.workers:
             return -1
         worker, turn = lane_of(self.shape, place.offset - place.epoch.begin)
         if worker != lane.worker or not 0 <= turn < self.shape.slack + 1:  # the first may be this epoch's next as well
@@ -263,10 +264,18 @@ class StreamMatcher:
             reader.lanes.remove(lane)
             reader.lanes.insert(0, lane)
         del reader.lanes[LANES_OF_A_PROCESS:]
-        if lane.first >= 0:
+        if lane.first >= 0 and not self._rivals(lane, fits):
             self._confirm(lane, parent)
             reader.rank_index = lane.rank_index
         return self._record(entry, process, parent, place, True, advance=True)
+
+    def _rivals(self, lane: Lane, fits: list[tuple[int, Lane, Place]]) -> bool:
+        """Whether another rank's lane fits as well; it goes along until one of the two is proved wrong."""
+        rivals = [(of, place) for ahead, of, place in fits if not ahead and of.first >= 0 and place.epoch is of.index]
+        rivals = [(of, place) for of, place in rivals if of.rank_index != lane.rank_index]
+        for of, place in rivals:
+            of.open(place)
+        return bool(rivals)
 
     def _confirm(self, lane: Lane, parent: int) -> None:
         """The second open of a lane fits: it is the process's, and the process its rank's."""
