@@ -41,8 +41,8 @@ class Speeds(_Part):
 
     @model_validator(mode="after")
     def _ascending(self) -> Speeds:
-        _check_ascending(self.read)
-        _check_ascending(self.write)
+        check_ascending(self.read)
+        check_ascending(self.write)
         return self
 
     @property
@@ -65,7 +65,7 @@ class SourceSpeeds(_Part):
 
     @model_validator(mode="after")
     def _ascending(self) -> SourceSpeeds:
-        _check_ascending(self.read)
+        check_ascending(self.read)
         return self
 
     @property
@@ -99,30 +99,38 @@ class Calibration(_Part):
     def to_toml(self) -> str:
         """The file's text; `from_toml` reads it back."""
         lines = ["# Made by `mlfs calibrate`. Points are [threads, bytes per second of all threads together]."]
-        lines += [f"made = {_text(self.made)}", "", "[source]", f"path = {_text(self.source.path)}"]
+        lines += [f"made = {toml_text(self.made)}", "", "[source]", f"path = {toml_text(self.source.path)}"]
         lines += [
             f"mean_sample_bytes = {float(self.source.mean_sample_bytes)!r}",
-            f"read = {_points(self.source.read)}",
+            f"read = {toml_points(self.source.read)}",
         ]
-        lines += ["", "[memory]", f"read = {_points(self.memory.read)}", f"write = {_points(self.memory.write)}"]
+        lines += [
+            "",
+            "[memory]",
+            f"read = {toml_points(self.memory.read)}",
+            f"write = {toml_points(self.memory.write)}",
+        ]
         for speeds in self.ssd:
-            lines += ["", "[[ssd]]", f"path = {_text(speeds.path)}"]
-            lines += [f"read = {_points(speeds.read)}", f"write = {_points(speeds.write)}"]
+            lines += ["", "[[ssd]]", f"path = {toml_text(speeds.path)}"]
+            lines += [f"read = {toml_points(speeds.read)}", f"write = {toml_points(speeds.write)}"]
         return "\n".join(lines) + "\n"
 
 
-def _check_ascending(points: tuple[Point, ...]) -> None:
+def check_ascending(points: tuple[Point, ...]) -> None:
+    """Raises: ValueError."""
     counts = [count for count, _ in points]
     if counts != sorted(set(counts)):
         raise ValueError("the numbers of threads must ascend")
 
 
-def _text(value: str) -> str:
+def toml_text(value: str) -> str:
+    """A string of a TOML file."""
     # JSON's strings are TOML's but for DEL and surrogates: bytes of a path that are no UTF-8 are not kept.
     return json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _points(points: tuple[Point, ...]) -> str:
+def toml_points(points: tuple[Point, ...]) -> str:
+    """Points of a TOML file."""
     # All digits: what is read back is what was measured and printed, also where it is rounded later.
     return "[" + ", ".join(f"[{count}, {rate!r}]" for count, rate in points) + "]"
 
@@ -153,10 +161,18 @@ def save(calibration: Calibration, path: Path) -> None:
 
     Raises: OSError.
     """
+    write_whole(calibration.to_toml(), path)
+
+
+def write_whole(text: str, path: Path) -> None:
+    """Write a file whole or not at all.
+
+    Raises: OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(calibration.to_toml(), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -70,20 +70,27 @@ class Span:
 
 
 class Counters:
-    """All counters of a mount."""
+    """All counters of a mount.
+
+    Attributes:
+        by_choice: of the fetches from the PFS, those of samples that a tier holds.
+    """
 
     def __init__(self) -> None:
         self.all = Span()
         self.epoch = Span()
         self.errors: dict[str, int] = {}
+        self.by_choice = Tally()
 
     def read(self, route: str, size_bytes: int) -> None:
         """An open was served by `route`."""
         self.all.reads[route].add(size_bytes)
         self.epoch.reads[route].add(size_bytes)
 
-    def fetch(self, route: str, size_bytes: int) -> None:
-        """A sample was fetched from `route`."""
+    def fetch(self, route: str, size_bytes: int, by_choice: bool = False) -> None:
+        """A sample was fetched from `route`; `by_choice`: from the PFS though a tier, which is slower, holds it."""
+        if by_choice:
+            self.by_choice.add(size_bytes)
         self.all.fetches[route].add(size_bytes)
         self.epoch.fetches[route].add(size_bytes)
 

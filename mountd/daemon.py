@@ -42,7 +42,7 @@ from mlfs.tiers.ram import RamTier
 from mlfs.tiers.ssd import SsdTier
 from mountd import mounts, runtime
 from mountd.acquaint import Acquainter
-from mountd.calibrated import calibrated_limits
+from mountd.calibrated import calibrated_limits, keep_refined
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
@@ -146,6 +146,7 @@ class _Service:
         try:
             self._mount(engine, control)
             await self._serve(engine, control)
+            keep_refined(self.config, engine)
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK

@@ -20,9 +20,9 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.inference import Inference
 from mlfs.engine.job import GAVE_UP, JobRun, JobState
 from mlfs.engine.loader import loader_of
-from mlfs.engine.prefetch import PFS_QUEUE
 from mlfs.engine.table import State
 from mlfs.plan.placement import pfs_bound_bytes
+from mlfs.units import format_size
 
 Json = dict[str, object]
 
@@ -35,7 +35,10 @@ INFERRED = (
     " tells it for sure; mount with --infer off to forbid guessing)"
 )
 
-
+PASSED_OVER = (
+    "{name} is slower than the source ({tier:.3g} and {source:.3g} MB/s) and readers wait: while that lasts, its"
+    " samples are read from the source ({size} so far, on top of the bound)"
+)
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew)"
 SHOWN_EPOCHS = 100
 
@@ -85,11 +88,24 @@ def status(engine: Engine, about: About, inference: Inference | None = None) -> 
     }
 
 
+def passed_over(engine: Engine) -> list[str]:
+    """Tiers that are slower than the source, in plain words."""
+    said = []
+    for index, (_, tier, _) in enumerate(engine.tiers):
+        found = engine.routes.found[index]
+        if engine.routes.left[index] and found is not None:
+            rates = (found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6)
+            size = format_size(engine.counters.by_choice.bytes)
+            said.append(PASSED_OVER.format(name=tier.name, tier=rates[0], source=rates[1], size=size))
+    return said
+
+
 def messages(engine: Engine) -> list[str]:
     """What a person should know, in plain words."""
     if not engine.jobs:
-        return ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
-    said = []
+        said = ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
+        return said + passed_over(engine)
+    said = passed_over(engine)
     for job in engine.jobs.values():
         if job.given_up:
             said.append(f"job {job.spec.name}: {GAVE_UP}")
@@ -119,8 +135,8 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "observed_opens": matcher.observed,
         "agreement_by_epoch": agreement_by_epoch(job),
         "loader": loader_of(job),
-        "reading_s": round(engine.prefetcher.rates.reading_s(job.spec.name), 6),
-        "stalled_s": round(engine.prefetcher.rates.stalled_s(job.spec.name), 6),
+        "reading_s": round(engine.rates.reading_s(job.spec.name), 6),
+        "stalled_s": round(engine.rates.stalled_s(job.spec.name), 6),
         "found_out": job.known,
         "counted_anew": job.counted_anew,
         "searching": job.spec.name in engine.variants.searching,
@@ -205,6 +221,7 @@ def pfs_status(engine: Engine) -> Json:
         stream_bytes += job.stream_bytes
     return {
         "total_bytes": engine.counters.all.fetches["pfs"].bytes,
+        "by_choice_bytes": engine.counters.by_choice.bytes,
         "epoch_bytes": by_epoch.get(epoch, 0),
         "bound_bytes": pfs_bound_bytes(stream_bytes, capacity),
         "epoch": epoch,
@@ -222,21 +239,22 @@ def tiers_status(engine: Engine) -> list[Json]:
             "used_bytes": tier.used_bytes,
             "samples": engine.table.held_by.count(index + 1),
             "errors": tier.errors,
+            "passed_over": bool(engine.routes.left[index]),
         }
         for index, (kind, tier, _) in enumerate(engine.tiers)
     ]
 
 
 def rates_status(engine: Engine) -> Json:
-    """Bandwidth of each place by lanes: as measured while the mount runs, and as calibrated before."""
-    rates = engine.prefetcher.rates
-    places = {PFS_QUEUE: "pfs"} | {f"tier{index}": tier.name for index, (_, tier, _) in enumerate(engine.tiers)}
+    """Bandwidth of each place by lanes: measured while the mount runs, calibrated before, and refined from both."""
+    rates = engine.rates
     return {
         name: {
-            "measured": [[lanes, round(rate)] for lanes, rate in rates.measured(pool)],
+            "measured": [[lanes, round(rate)] for lanes, rate, _ in rates.measured(pool)],
             "calibrated": [[lanes, round(rate)] for lanes, rate in engine.limits.calibrated.get(name, ())],
+            "refined": [[round(lanes), round(rate)] for lanes, rate in engine.speeds.points(name)],
         }
-        for pool, name in places.items()
+        for name, pool in engine.speeds.places.items()
     }
 
 
@@ -244,7 +262,16 @@ def plan_status(engine: Engine) -> Json:
     """What the node keeps: what comes first, or what it reads most."""
     placing = engine.fetcher.placing
     kind = "first read, first kept" if placing.classes is None else "most read"
-    return {"keeps": kind, "being_counted": sorted(engine.planner.waiting), **placing.planned}
+    return {"keeps": kind, "being_counted": sorted(engine.planner.waiting), **placing.planned} | loading_status(engine)
+
+
+def loading_status(engine: Engine) -> Json:
+    """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
+    loading = engine.speeds.loading(sum(job.stream_bytes for job in engine.jobs.values()), engine.routes.left)
+    if loading is None:
+        return {}
+    busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}
+    return {"loading": {"epoch_s": round(loading.seconds, 3), "rules": loading.rules, "busy_s": busy}}
 
 
 def rss_bytes() -> int:

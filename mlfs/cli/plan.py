@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mlfs.calibration import Calibration
     from mlfs.job import JobSpec
     from mlfs.orders.streams import JobStreams
     from mlfs.plan.epochs import Workload
-    from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+    from mlfs.plan.model import PerformanceModel, StorageClass
+    from mlfs.plan.refine import Points
+    from mlfs.refined import Known
 
 _EPILOG = """\
 examples:
@@ -40,8 +41,6 @@ does not tell what the source gives to many: without --pfs-bandwidth all nodes t
 """
 _PAGE_BYTES = 4096
 _NETWORK = 1.25e9  # 10 Gbit/s
-_MEMORY = 10e9
-_DISK = 500e6
 _THREADS = 4
 
 
@@ -88,27 +87,28 @@ def run(args: argparse.Namespace) -> int:
     spec = parse_job(fields)
     if spec.world_size < args.nodes:
         raise ConfigError(f"--nodes {args.nodes}: the job has {spec.world_size} ranks", "give a larger --world-size")
-    calibration = _calibration(args)
+    known = _known(args)
     began = time.perf_counter()
     with job_streams(args.source, spec) as (streams, manifest):
-        found = _foretell(args, spec, streams, manifest.size, calibration, time.perf_counter() - began)
+        found = _foretell(args, spec, streams, manifest.size, known, time.perf_counter() - began)
     print(json.dumps(found, indent=2) if args.json else "\n".join(plan_text.lines(found)))
     return ExitCode.OK
 
 
-def _calibration(args: argparse.Namespace) -> Calibration | None:
-    from mlfs import calibration
+def _known(args: argparse.Namespace) -> Known:
+    from mlfs import calibration, refined
     from mountd import mounts
 
     if args.calibration is not None:
-        return calibration.load(args.calibration)
-    path = calibration.default_path(mounts.resolve(args.source))
-    return calibration.load(path) if path.exists() else None
+        return refined.known(args.source, calibration.load(args.calibration), True)
+    source = mounts.resolve(args.source)
+    path = calibration.default_path(source)
+    return refined.known(source, calibration.load(path) if path.exists() else None, False)
 
 
 def _foretell(
     args: argparse.Namespace, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64],
-    calibration: Calibration | None, planned_s: float,
+    known: Known, planned_s: float,
 ) -> dict[str, Any]:  # fmt: skip
     from mlfs.plan.epochs import Workload, held_bytes, run_cost
     from mlfs.plan.scale_out import ScaleOut
@@ -119,7 +119,7 @@ def _foretell(
     if not data_bytes:
         raise SourceError(f"{args.source}: the job's samples hold no bytes", "nothing is to be planned")
     rounded = int((-(-sizes[ids] // _PAGE_BYTES) * _PAGE_BYTES).sum())
-    model = _model(args, spec, calibration, data_bytes / max(data_bytes, rounded))
+    model = _model(args, spec, known, data_bytes / max(data_bytes, rounded))
     read, first_batch_s = _first_epoch(args.nodes, spec, streams, sizes, model)
     steps = -(-streams.length(spec.start_epoch) // spec.batch_size)
     compute_s = steps * parse_duration(args.step_time, what="--step-time")
@@ -133,7 +133,8 @@ def _foretell(
     return {
         "source": args.source, "samples": len(ids), "data_bytes": data_bytes, "nodes": args.nodes,
         "world_size": spec.world_size, "epochs": work.epochs, "steps": steps, "peers": args.peers,
-        "calibrated": None if calibration is None else calibration.made, "pfs_bytes_per_s": pfs,
+        "calibrated": known.calibrated.made if known.calibrated else None, "pfs_bytes_per_s": pfs,
+        "refined": known.refined.made if known.refined else None,
         "fits": sum(held.values()) >= data_bytes, "held_bytes": held | {"pfs": data_bytes - sum(held.values())},
         "first_batch_s": first_batch_s, "planning_s": planned_s,
         "first_epoch": _epoch(cost.first), "later_epochs": _epoch(cost.later),
@@ -173,38 +174,36 @@ def _bytes(text: str | None) -> float | None:
     return value
 
 
-def _model(
-    args: argparse.Namespace, spec: JobSpec, calibration: Calibration | None, filling: float
-) -> PerformanceModel:
+def _model(args: argparse.Namespace, spec: JobSpec, known: Known, filling: float) -> PerformanceModel:
     """The cluster. `filling`: content bytes in a byte of cache, as samples take whole pages."""
     from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+    from mlfs.plan.refine import MEMORY_BYTES_PER_S
 
     pfs = _bytes(args.pfs_bandwidth)
-    if pfs is None and calibration is None:
+    if pfs is None and known.source is None:
         hint = f"measure it: mlfs calibrate {args.source}; or give --pfs-bandwidth"
         raise ConfigError("the bandwidth of the source is not known", hint)
-    one_node = calibration.source.best_bytes_per_s if calibration else float("inf")
-    measured = None if calibration is None else calibration.memory.read_curve
-    disks = None if calibration is None or not calibration.ssd else calibration.ssd[0].read_curve
-    ram = _class("ram", args.ram, args.ram_bandwidth, measured, _MEMORY, filling)
-    ssd = _class("ssd", args.ssd, args.ssd_bandwidth, disks, _DISK, filling)
+    one_node = known.source.best_bytes_per_s if known.source else float("inf")
+    staging = Curve.flat(MEMORY_BYTES_PER_S)
+    disk = known.disk(known.disks[0]) if known.disks else ()
+    ram = _class("ram", args.ram, args.ram_bandwidth, known.memory, filling)
+    ssd = _class("ssd", args.ssd, args.ssd_bandwidth, disk, filling)
     return PerformanceModel(
         nodes=args.nodes, epochs=spec.epochs, global_batch=spec.batch_size * spec.world_size,
         drop_last=spec.drop_last or False, compute_bytes_per_s=float("inf"), preprocess_bytes_per_s=float("inf"),
         network_bytes_per_s=_bytes(args.network) or _NETWORK, pfs=Curve.flat(pfs or one_node),
-        node_pfs_bytes_per_s=one_node, staging=StorageClass("staging", 0, Curve.flat(_MEMORY), Curve.flat(_MEMORY), 1),
+        node_pfs_bytes_per_s=one_node, staging=StorageClass("staging", 0, staging, staging, 1),
         classes=tuple(storage for storage in (ram, ssd) if storage.capacity_bytes > 0),
     )  # fmt: skip
 
 
-def _class(
-    name: str, size: str, given: str | None, measured: Curve | None, default: float, filling: float
-) -> StorageClass:
+def _class(name: str, size: str, given: str | None, measured: Points, filling: float) -> StorageClass:
     from mlfs.plan.model import Curve, StorageClass
+    from mlfs.plan.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S
     from mlfs.units import parse_size
 
-    rate = _bytes(given)
-    curve = Curve.flat(rate) if rate else measured or Curve.flat(default)
+    rate, default = _bytes(given), MEMORY_BYTES_PER_S if name == "ram" else DISK_BYTES_PER_S
+    curve = Curve.flat(rate) if rate else Curve(tuple(measured)) if measured else Curve.flat(default)
     return StorageClass(name, parse_size(size, what=f"--{name}") * filling, curve, curve, _THREADS)
 
 
@@ -227,7 +226,7 @@ def _with_more(args: argparse.Namespace, model: PerformanceModel, name: str, uni
 
     if not any(storage.name == name for storage in model.classes):
         given = {"ram": args.ram_bandwidth, "ssd": args.ssd_bandwidth}[name]
-        new = _class(name, str(int(unit)), given, None, {"ram": _MEMORY, "ssd": _DISK}[name], 1.0)
+        new = _class(name, str(int(unit)), given, (), 1.0)
         classes = (new, *model.classes) if name == "ram" else (*model.classes, new)
     else:
         classes = tuple(

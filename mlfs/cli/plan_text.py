@@ -23,7 +23,7 @@ def _head(found: dict[str, Any]) -> list[str]:
     shared = "which share their caches" if found["peers"] else "each with its own caches"
     nodes = f"{found['nodes']} nodes, {shared}" if found["nodes"] > 1 else "1 node"
     size = format_size(found["data_bytes"])
-    made = f"calibrated {found['calibrated']}" if found["calibrated"] else "bandwidths as given"
+    made = _made(found)
     head = [
         f"{found['source']}: {found['samples']:,} samples, {size}; {nodes}, {found['world_size']} ranks",
         f"source {_rate(found['pfs_bytes_per_s'])} for all nodes ({made})",
@@ -31,6 +31,12 @@ def _head(found: dict[str, Any]) -> list[str]:
     if found["peers"] and found["nodes"] > 1:
         head.append("mounts do not share caches between nodes yet: --no-peers plans without")
     return head
+
+
+def _made(found: dict[str, Any]) -> str:
+    said = [f"calibrated {found['calibrated']}"] if found["calibrated"] else []
+    said += [f"refined by mounts until {found['refined']}"] if found["refined"] else []
+    return ", ".join(said) or "bandwidths as given"
 
 
 def _rate(bytes_per_s: float) -> str:

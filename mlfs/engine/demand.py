@@ -140,6 +140,7 @@ class Demand:
         if self.table.state[entry] != State.FETCHING:
             self.staging.make_room(self.table.footprint(entry))
             self.table.move(entry, State.FETCHING)  # a reader waits: what is still being dropped is not waited for
+        self.fetcher.routes.tried.discard(entry)  # a reader waits: this is no time to try how a tier does now
         fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
         try:
             fetched = await self._twice("demand", self.fetcher.fetch, entry, True)
@@ -156,6 +157,10 @@ class Demand:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
         self.counters.error("prefetch_hung")
         self.prefetcher.hangs(entry)
+        if self.fetcher.passed_over(entry):
+            self.fetcher.routes.come_back(self.clock())
+            if self.table.sizes[entry] <= LARGEST_WHOLE_DEMAND_BYTES:
+                return 0  # READ requests are answered from the tier
         return self._add_large(entry, await self._open_current(entry))
 
     async def _open_large(self, entry: int) -> int:
@@ -275,7 +280,7 @@ class Demand:
             self.counters.stall(self.clock() - began)
         if fetched.error is not None or fetched.data is None:
             raise fetched.error or OSError(errno.EIO, "no data")
-        self.counters.fetch(fetched.route, fetched.size_bytes)
+        self.counters.fetch(fetched.route, fetched.size_bytes, fetched.by_choice)
         self.counters.error("pages_taken_back")
         self._remember(entry, generation, fetched.data)
         return fetched.data
@@ -301,4 +306,5 @@ class Demand:
                 self.counters.error("source_retried")
                 continue
             self.counters.error("source_timeout")
+            self.fetcher.routes.come_back(self.clock())
         raise OSError(errno.ETIMEDOUT, f"the source did not answer within {self.timeout_s:g} s, twice")

@@ -21,7 +21,10 @@ from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
+from mlfs.engine.rates import Rates
+from mlfs.engine.routes import Routes, known_source
 from mlfs.engine.runner import Runner
+from mlfs.engine.speeds import Speeds
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
 from mlfs.engine.variants import VariantSearch
@@ -30,6 +33,7 @@ from mlfs.job import JobSpec
 from mlfs.manifest import Manifest
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.matching import Open
+from mlfs.plan.refine import best
 from mlfs.sources.contract import Source
 from mlfs.stats import Counters
 
@@ -59,6 +63,8 @@ class Limits:
         staging_bytes: the window. pfs_threads, tier_threads: most prefetch lanes of the PFS, and of each tier.
         hedge_s, timeout_s: see Demand.
         calibrated: (lanes, bytes a second of all together) by place, `pfs` or a tier's name, as measured before.
+        refined: the same as an earlier mount refined it, where that is newer.
+        calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
     """
 
@@ -68,6 +74,8 @@ class Limits:
     hedge_s: float = 10.0
     timeout_s: float = 30.0
     calibrated: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    refined: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    calibrated_sample_bytes: float = 0.0
     pfs_lanes_at_first: int = 0
 
 
@@ -110,20 +118,40 @@ class Engine:
         self.directories_to_list = lambda: 0
         self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
         self.staging = Staging(self.table, pages, self.counters, runner)
-        self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce)
+        self.rates = Rates()
+        self.routes = self._make_routes()
+        self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce, self.routes)
         self.keeper = Keeper(self.fetcher, runner)
-        self.planner = Planner(self.fetcher.placing, self.tiers, self.table, runner)
-        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
-        self.prefetcher = Prefetcher(
-            self.table, self.staging, self.fetcher, runner, self.jobs, lanes, self._prefetch_failed, clock
-        )
-        self.prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
+        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, self.tiers)
+        self.planner = self._make_planner()
+        self.prefetcher = self._make_prefetcher()
         self.demand = self._make_demand()
         self.variants = VariantSearch(self)
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: list[tuple[int, int, float]] = []
         self._digesting = 0
         self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
+
+    def _make_routes(self) -> Routes:
+        names, kinds = [tier.name for _, tier, _ in self.tiers], [kind for kind, _, _ in self.tiers]
+        points = self.limits.refined.get(PFS_QUEUE) or self.limits.calibrated.get(PFS_QUEUE, ())
+        known = known_source(best(points), self.limits.calibrated_sample_bytes)
+        return Routes(names, kinds, self.rates, PFS_QUEUE, known)
+
+    def _make_planner(self) -> Planner:
+        planner = Planner(self.fetcher.placing, self.tiers, self.table, self.runner, self.speeds.gives)
+        planner.epoch_begun()
+        return planner
+
+    def _make_prefetcher(self) -> Prefetcher:
+        limits = self.limits
+        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
+        prefetcher = Prefetcher(
+            self.table, self.staging, self.fetcher, self.runner, self.jobs, lanes, self._prefetch_failed, self.clock,
+            self.rates,
+        )  # fmt: skip
+        prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
+        return prefetcher
 
     def _make_demand(self) -> Demand:
         limits = self.limits
@@ -322,6 +350,7 @@ class Engine:
         self._epochs_wanted.set()
 
     def _judge_jobs(self) -> None:
+        self.routes.judge(self.clock(), self.counters.all.stalls.total_s)
         for job in self.jobs.values():
             try:
                 if not job.given_up:
@@ -333,7 +362,7 @@ class Engine:
     def _judge(self, job: JobRun) -> None:
         job.rate(self.clock())
         stall_s = self.counters.all.stalls.total_s
-        self.prefetcher.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
+        self.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
         if job.judge():
             log.warning("job %s: %s", job.spec.name, job.state)
             if not job.predicting:
@@ -343,6 +372,7 @@ class Engine:
             log.warning("job %s: %s", job.spec.name, said)
         for _ in job.epochs_begun():
             self.counters.begin_epoch()
+            self.planner.epoch_begun()
         for epoch in job.epochs_ended():
             log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
         if job.missing_epochs():
@@ -400,7 +430,7 @@ class Engine:
             "copies_to_keep": len(self.fetcher.to_keep),
             "copies_to_keep_bytes": self.keeper.waiting_bytes,
             "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
-            "jobs_to_plan": len(self.planner.waiting),
+            "jobs_to_plan": len(self.planner.waiting) + self.planner.plan_again,
             "copies_to_find": int(self.fetcher.finding),
             "directories_to_list": self.directories_to_list(),
         }
@@ -415,6 +445,8 @@ class Engine:
         manifest = self.manifest
         if (manifest.size_view[entry], manifest.mtime_ns_view[entry]) == (size_bytes, mtime_ns):
             return
+        for job in self.jobs.values():
+            job.resized(entry, size_bytes - manifest.size_view[entry])
         with self.table.resized(entry):
             manifest.update(entry, size_bytes, mtime_ns, ctime_ns)
         self.changed_files += 1

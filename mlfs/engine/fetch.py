@@ -2,7 +2,7 @@
 
 In: entries from the prefetcher's lanes or from the demand path. Out: a `Fetched` each, never an exception for a
 failure of the source, a tier or the kernel. Order of places: the tier that holds the sample, then the source
-(the PFS).
+(the PFS); the other way round where the tier has become slow (mlfs.engine.routes).
 
 Why the striped locks: a worker that was given up on may finish late. Pushing is allowed only while the entry still is
 of the generation the worker started with, and a change of generation replaces the pages under the same lock, so old
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.engine.placing import Placing
+from mlfs.engine.routes import Routes
 from mlfs.engine.table import SampleTable
 from mlfs.manifest import Manifest
 from mlfs.plan.placement import NOWHERE, ClassRoom
@@ -47,6 +48,7 @@ class Fetched(NamedTuple):
         data: the bytes if asked for and fetched whole, else None.
         version: version of the bytes.
         staged: whether the whole content lies in the page cache.
+        by_choice: whether it came from the source though a tier holds it, which is slower.
         error: the failure; then nothing else holds.
     """
 
@@ -56,6 +58,7 @@ class Fetched(NamedTuple):
     data: Buffer | None = None
     version: Version | None = None
     staged: bool = False
+    by_choice: bool = False
     error: OSError | None = None
 
 
@@ -79,7 +82,9 @@ class Fetcher:
         table: SampleTable,
         pages: PageCache,
         announce: Callable[[int, int, int, int], None],
+        routes: Routes,
     ) -> None:
+        self.routes = routes
         self.manifest = manifest
         self.source = source
         self.tiers = tiers
@@ -89,7 +94,7 @@ class Fetcher:
         # Whether `held_by` does not know yet all that the tiers hold from an earlier mount.
         self.finding = False
         self.to_keep: dict[int, Fetched] = {}
-        self.placing = Placing(table.sizes)
+        self.placing = Placing(table.sizes, len(tiers))
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
@@ -136,15 +141,18 @@ class Fetcher:
         The request being answered holds a page locked, so nothing here may wait for the kernel's page cache: a changed
         source gives ESTALE, and the change is left to the next open.
         """
+        by_choice = self.passed_over(entry)
         try:
-            held = self._from_tier(entry)
+            held = None if by_choice else self._from_tier(entry)
             if held is not None:
                 return held
             fetched = self.source.read_whole(entry)
             if fetched.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
-            return Fetched(entry, "pfs", len(fetched.data), fetched.data, self.version(entry))
+            return Fetched(entry, "pfs", len(fetched.data), fetched.data, self.version(entry), by_choice=by_choice)
         except OSError as error:
+            if by_choice and (held := self._from_tier(entry)) is not None:
+                return held
             self.to_keep.pop(entry, None)  # of a content that is gone, maybe: the next open asks the source
             self.table.verified[entry] = 0
             return Fetched(entry, error=error)
@@ -156,12 +164,9 @@ class Fetcher:
     def keep(self, entry: int, version: Version, data: Buffer) -> bool:
         """Have the best tier with room keep a copy; False when none does. See mlfs.plan.placement."""
         key, size = self.manifest.path(entry), len(data)
-        left = list(enumerate(self.tiers))
+        left = [(index, tier) for index, tier in enumerate(self.tiers) if not self.routes.left[index]]
         while left:
-            rooms = [
-                ClassRoom(kind, tier.capacity_bytes - tier.used_bytes, tier.footprint_bytes(size), largest)
-                for _, (kind, tier, largest) in left
-            ]
+            rooms = [self._room(index, tier.tier.capacity_bytes - tier.tier.used_bytes, size) for index, tier in left]
             chosen = self.placing.choose(entry, size, rooms)
             if chosen == NOWHERE:
                 return False
@@ -171,6 +176,10 @@ class Fetcher:
                 self.placing.kept(entry)
                 return True
         return False
+
+    def _room(self, index: int, free_bytes: int, size_bytes: int) -> ClassRoom:
+        kind, tier, largest = self.tiers[index]
+        return ClassRoom(kind, free_bytes, tier.footprint_bytes(size_bytes), largest, self.placing.slower[index])
 
     def keep_waiting(self, batch: Sequence[Fetched]) -> None:
         """Have tiers keep what waits in `to_keep`, unless the source was found to have something else meanwhile."""
@@ -190,17 +199,19 @@ class Fetcher:
                 if fetched.version is not None and fetched.data is not None:
                     self.keep(fetched.entry, fetched.version, fetched.data)
             return
-        free = [tier.capacity_bytes - tier.used_bytes for _, tier, _ in self.tiers]
+        free = [
+            0 if self.routes.left[index] else tier.capacity_bytes - tier.used_bytes
+            for index, (_, tier, _) in enumerate(self.tiers)
+        ]
         chosen: dict[int, dict[int, Sample]] = {}
         for fetched in batch:
             if fetched.data is None or fetched.version is None:
                 continue
             size = len(fetched.data)
-            places = [(tier.footprint_bytes(size), kind, largest) for kind, tier, largest in self.tiers]
-            rooms = [ClassRoom(k, left, cost, largest) for left, (cost, k, largest) in zip(free, places, strict=True)]
+            rooms = [self._room(index, free_bytes, size) for index, free_bytes in enumerate(free)]
             index = self.placing.choose(fetched.entry, size, rooms)
             if index != NOWHERE:
-                free[index] -= places[index][0]
+                free[index] -= rooms[index].footprint_bytes
                 key = self.manifest.path(fetched.entry)
                 chosen.setdefault(index, {})[fetched.entry] = Sample(key, fetched.version, memoryview(fetched.data))
         for index, samples in chosen.items():
@@ -214,11 +225,20 @@ class Fetcher:
 
     def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]
-        held = self._waiting(entry) or self._from_tier(entry)
+        held = self._waiting(entry)
+        by_choice = held is None and self.passed_over(entry)
+        if held is None and not by_choice:
+            held = self._from_tier(entry)
+        try:
+            fetched = None if held is not None else self.source.read_whole(entry)
+        except OSError:
+            held = self._from_tier(entry) if by_choice else None
+            if held is None:
+                raise
         if held is not None and held.data is not None:
             staged = self.push(entry, generation, 0, held.data)
             return held._replace(staged=staged, data=held.data if keep_data else None)
-        fetched = self.source.read_whole(entry)
+        assert fetched is not None
         if self.manifest.generation_view[entry] != generation:
             return None  # a change was noticed meanwhile: what was read may be older than it
         if fetched.changed:
@@ -227,7 +247,13 @@ class Fetcher:
         self.table.verified[entry] = 1
         version = Version(len(fetched.data), fetched.mtime_ns)
         staged = self.push(entry, generation, 0, fetched.data)
-        return Fetched(entry, "pfs", len(fetched.data), fetched.data if keep_data else None, version, staged)
+        data = fetched.data if keep_data else None
+        return Fetched(entry, "pfs", len(fetched.data), data, version, staged, by_choice)
+
+    def passed_over(self, entry: int) -> bool:
+        """Whether a tier holds the sample, and the source gives it sooner."""
+        held_by = self.table.held_by[entry]
+        return held_by > 0 and self.routes.passes_over(entry, held_by - 1)
 
     def _waiting(self, entry: int) -> Fetched | None:
         """What a tier is about to keep, as if it had."""

@@ -432,6 +432,11 @@ class JobRun:
         self.held.clear()
         return self.release_ahead()
 
+    def resized(self, entry: int, more_bytes: int) -> None:
+        """A sample changed its size at the source."""
+        if self.member[entry] and self.stream_bytes:
+            self.stream_bytes += more_bytes
+
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
         """Attribute bytes read from the PFS to an epoch."""
         self.pfs_bytes_by_epoch[epoch] = self.pfs_bytes_by_epoch.get(epoch, 0) + size_bytes

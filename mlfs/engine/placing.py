@@ -21,7 +21,7 @@ import numpy.typing as npt
 from mlfs.engine.table import PAGE_BYTES
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
+from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 
 MOST_READS = np.iinfo(np.uint16).max
 
@@ -46,13 +46,15 @@ class Placing:
 
     Attributes:
         classes: planned class by entry, None while what comes first is kept.
-        reserved_bytes: what entries planned for memory and for disks still need. Invariant: the sum of footprints of
-            planned entries that are not kept.
+        reserved_bytes: what entries planned for each class still need. Invariant: the sum of footprints of planned
+            entries that are not kept; sizes that change and copies that are lost count from the next epoch on.
+        slower: by tier, how many groups of its kind are clearly faster (`placement.slower_groups`).
         planned: what the plan is about, for `status`.
     """
 
-    def __init__(self, sizes: memoryview) -> None:
+    def __init__(self, sizes: memoryview, n_tiers: int = 0) -> None:
         self.sizes = sizes
+        self.slower: tuple[int, ...] = (0,) * n_tiers
         self.classes: npt.NDArray[np.int8] | None = None
         self.reserved_bytes = [0, 0]
         self.planned: dict[str, int] = {}
@@ -105,7 +107,8 @@ class Placing:
             if self._changes != changes:
                 return False
             missing = np.frombuffer(held_by, dtype=np.uint8) == 0
-            self.reserved_bytes = [int(footprints[missing & (classes == index)].sum()) for index in (MEMORY, DISK)]
+            levels = range(len(capacities_bytes))
+            self.reserved_bytes = [int(footprints[missing & (classes == level)].sum()) for level in levels]
             self.planned = {
                 "samples": int(np.count_nonzero(classes != NOWHERE)),
                 "bytes": int(footprints[classes != NOWHERE].sum()),

@@ -8,7 +8,7 @@ fetched while the rest is still being planned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -17,6 +17,7 @@ from mlfs.engine.job import JobRun
 from mlfs.engine.placing import Placing
 from mlfs.engine.runner import Runner
 from mlfs.engine.table import SampleTable
+from mlfs.plan.placement import DISK, MEMORY, slower_groups
 
 log = logging.getLogger("mlfs.engine")
 
@@ -27,24 +28,42 @@ MOST_EPOCHS = 256
 class Planner:
     """See the module.
 
+    Args:
+        gives: what a tier is known to give, bytes a second, by its name; 0 for not known.
+
     Attributes:
         waiting: jobs whose reads are not all counted.
+        plan_again: a job has ended, or an epoch begun, since the plan was made.
     """
 
-    def __init__(self, placing: Placing, tiers: Sequence[ClassTier], table: SampleTable, runner: Runner) -> None:
+    def __init__(
+        self, placing: Placing, tiers: Sequence[ClassTier], table: SampleTable, runner: Runner,
+        gives: Callable[[str], float],
+    ) -> None:  # fmt: skip
+        self.gives = gives
+        self.plan_again = False
         self.placing = placing
         self.tiers = tiers
         self.table = table
         self.runner = runner
         self.waiting: dict[str, JobRun] = {}
-        self._plan_again = False
         self._wanted = trio.Event()
 
     @property
-    def capacities_bytes(self) -> tuple[int, int]:
-        """Of memory and of all disks."""
-        memory = sum(tier.capacity_bytes for kind, tier, _ in self.tiers if kind == "ram")
-        return memory, sum(tier.capacity_bytes for _, tier, _ in self.tiers) - memory
+    def capacities_bytes(self) -> list[int]:
+        """Of memory and of all disks, those that are clearly slower apart."""
+        capacities = [0] * (DISK + 1 + max(self.placing.slower, default=0))
+        for (kind, tier, _), slower in zip(self.tiers, self.placing.slower, strict=True):
+            capacities[MEMORY if kind == "ram" else DISK + slower] += tier.capacity_bytes
+        return capacities
+
+    def epoch_begun(self) -> None:
+        """What is placed from now on goes to the classes that are the fastest by now, and the plan is made anew."""
+        kinds = [kind for kind, _, _ in self.tiers]
+        self.placing.slower = slower_groups(kinds, [self.gives(tier.name) for _, tier, _ in self.tiers])
+        if self.placing.classes is not None:
+            self.plan_again = True
+            self._wanted.set()
 
     def wants(self, job: JobRun) -> bool:
         """Whether a plan can keep more of the job's reads than keeping what comes first does."""
@@ -62,7 +81,7 @@ class Planner:
 
     def _forget(self, name: str) -> None:
         if self.placing.forget(name):
-            self._plan_again = True
+            self.plan_again = True
             self._wanted.set()
 
     async def run(self) -> None:
@@ -70,9 +89,9 @@ class Planner:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            while self.waiting or self._plan_again:
-                if self._plan_again:
-                    self._plan_again = False
+            while self.waiting or self.plan_again:
+                if self.plan_again:
+                    self.plan_again = False
                     await self.runner.run("plan", self.placing.plan, self.table.held_by, self.capacities_bytes)
                     continue
                 name, job = next(iter(self.waiting.items()))

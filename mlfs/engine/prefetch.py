@@ -43,6 +43,14 @@ class Item(NamedTuple):
     epoch: int
 
 
+class Spent(NamedTuple):
+    """What a batch took a thread: seconds in all, of these computing, of these giving copies to tiers."""
+
+    wall_s: float
+    cpu_s: float
+    keeping_s: float
+
+
 @dataclass(eq=False)
 class Running:
     """A batch that a lane fetches now. One that hangs does not count as working: other lanes may take its place."""
@@ -89,10 +97,8 @@ class Prefetcher:
     Args:
         jobs: the live collection of running jobs.
         failed: called on the loop for a fetch that failed: (entry, error).
-        clock: seconds, monotone.
-
-    Attributes:
-        rates: what the lanes are measured to give.
+        clock: seconds, monotone; also called by workers.
+        rates: what the lanes are measured to give: told of each batch.
     """
 
     def __init__(
@@ -105,12 +111,14 @@ class Prefetcher:
         lanes: dict[str, int],
         failed: Callable[[int, OSError], None],
         clock: Callable[[], float],
+        rates: Rates,
     ) -> None:
         self.table = table
         self.staging = staging
         self.fetcher = fetcher
         self.runner = runner
         self.jobs = jobs
+        self.rates = rates
         self.queues = {pool: ClassQueue(pool, count) for pool, count in lanes.items()}
         self.claims: dict[int, bool] = {}
         # Fetched by a worker whose batch is still under way: the loop takes them out, one at a time or with the batch.
@@ -120,7 +128,6 @@ class Prefetcher:
         self._clock = clock
         self._kicked = trio.Event()
         self._looking = False
-        self.rates = Rates()
         staging.on_room = self.kick
 
     def kick(self) -> None:
@@ -238,7 +245,8 @@ class Prefetcher:
 
     def _enqueue(self, item: Item) -> None:
         held_by = self.table.held_by[item.entry]
-        queue = self.queues[f"tier{held_by - 1}" if held_by else PFS_QUEUE]
+        from_tier = held_by and self.fetcher.routes.from_tier(item.entry, held_by - 1, self._clock())
+        queue = self.queues[f"tier{held_by - 1}" if from_tier else PFS_QUEUE]
         self.claims[item.entry] = True
         queue.items.append(item)
         queue.call_lanes()
@@ -255,21 +263,31 @@ class Prefetcher:
             queue.running.add(running)
             queue.working += 1
             lanes = queue.working
-            done, wall_s, cpu_s = await self.runner.run(queue.pool, self._fetch_batch, batch)
+            done, spent = await self.runner.run(queue.pool, self._fetch_batch, batch)
             queue.running.discard(running)
-            self.rates.batch(queue.pool, lanes, sum(fetched.size_bytes for _, fetched in done), wall_s)
+            self._measure(queue, lanes, done, spent.wall_s - spent.keeping_s)
             for item, fetched in done:
                 self._finish(item, fetched)
             if running.hangs:
                 continue
             queue.working -= 1
             if done:
-                queue.sample_s += 0.2 * (wall_s / len(done) - queue.sample_s)
+                queue.sample_s += 0.2 * (spent.wall_s / len(done) - queue.sample_s)
             if queue.items:
-                queue.governor.done(len(done), wall_s, cpu_s, self._clock())
+                queue.governor.done(len(done), spent.wall_s, spent.cpu_s, self._clock())
                 queue.call_lanes()
             else:
                 queue.governor.idle()
+
+    def _measure(self, queue: ClassQueue, lanes: int, done: list[tuple[Item, Fetched]], wall_s: float) -> None:
+        """What a batch tells of its route; nothing if some of it went by another."""
+        source = queue.pool == PFS_QUEUE
+        if done and all((fetched.route == "pfs") == source and fetched.error is None for _, fetched in done):
+            size = sum(fetched.size_bytes for _, fetched in done)
+            pace_lanes = lanes if queue.items else 0
+            if self.fetcher.routes.tries(queue.pool):  # a few samples, one by one: as if all lanes worked like this
+                pace_lanes = queue.governor.allowed
+            self.rates.batch(queue.pool, lanes, size, wall_s, len(done), pace_lanes)
 
     def _take(self, queue: ClassQueue) -> list[Item]:
         batch: list[Item] = []
@@ -292,14 +310,12 @@ class Prefetcher:
         if self.done.get(item.entry) is fetched:  # else finished before: the entry may be in another fetch by now
             self.collect(item.entry)
 
-    def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], float, float]:
-        """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it.
-
-        Returns what was done, the seconds it took, and how many of them this thread computed.
-        """
+    def _fetch_batch(self, batch: list[Item]) -> tuple[list[tuple[Item, Fetched]], Spent]:
+        """In a worker thread: fetch what nobody took over; tell at once those who wait, then have a tier keep it."""
         done: list[tuple[Item, Fetched]] = []
         keep: list[Fetched] = []
-        began, cpu_began = time.perf_counter(), time.thread_time()
+        keeping_s = 0.0
+        began, cpu_began = self._clock(), time.thread_time()
         for item in batch:
             if not self.claim(item.entry):
                 continue
@@ -317,7 +333,13 @@ class Prefetcher:
                 self.runner.post(self.collect, item.entry)
             done.append((item, light))
             if sum(one.size_bytes for one in keep) > KEPT_AT_ONCE_BYTES:
-                self.fetcher.keep_waiting(keep)
+                keeping_s += self._keep(keep)
                 keep = []
-        self.fetcher.keep_waiting(keep)
-        return done, time.perf_counter() - began, time.thread_time() - cpu_began
+        keeping_s += self._keep(keep)
+        return done, Spent(self._clock() - began, time.thread_time() - cpu_began, keeping_s)
+
+    def _keep(self, batch: list[Fetched]) -> float:
+        """In a worker thread: have tiers keep what was fetched; returns the seconds it took."""
+        began = self._clock()
+        self.fetcher.keep_waiting(batch)
+        return self._clock() - began

@@ -1,7 +1,7 @@
 """What the mount measures of itself while it runs: bandwidth by route and number of lanes, and how long jobs have read.
 
-In: finished batches of the prefetch lanes, on the loop. Out: smoothed rates, for `status` and to refine a calibration.
-Sizes and times only; nothing here decides anything about bytes.
+In: finished batches of the prefetch lanes, on the loop. Out: smoothed rates, for `status`, to refine a calibration
+(mlfs.engine.speeds) and to choose routes (mlfs.engine.routes). Sizes and times only.
 """
 
 from __future__ import annotations
@@ -9,29 +9,48 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mlfs.plan.leaving import Pace
+from mlfs.plan.refine import Measured
+
 SMOOTHING = 0.1
 FEWEST_BATCHES = 8
+# A batch counts as if it had taken at most so many times longer, or shorter, than was to be expected.
+MOST_TIMES = 8.0
 
 
 @dataclass(slots=True)
 class LaneRate:
-    """Bytes a second of one lane while so many worked, smoothed; from how many batches."""
+    """Bytes a second, smoothed: the mean bytes of a batch over its mean seconds; from how many batches.
 
-    bytes_per_s: float = 0.0
+    Attributes:
+        total_bytes: of all batches.
+    """
+
+    mean_bytes: float = 0.0
+    mean_s: float = 0.0
     batches: int = 0
+    total_bytes: float = 0.0
 
-    def add(self, bytes_per_s: float) -> None:
-        """Take one batch in: the mean of the first ones, then a moving one."""
+    @property
+    def bytes_per_s(self) -> float:
+        """Of one lane."""
+        return self.mean_bytes / self.mean_s if self.mean_s > 0 else 0.0
+
+    def add(self, size_bytes: float, wall_s: float) -> None:
+        """Take one batch in: the mean of the first ones, then a moving one. One that hung does not upset it."""
+        if self.batches >= FEWEST_BATCHES:
+            expected_s = size_bytes / self.bytes_per_s
+            wall_s = min(max(wall_s, expected_s / MOST_TIMES), expected_s * MOST_TIMES)
         self.batches += 1
+        self.total_bytes += size_bytes
         weight = max(SMOOTHING, 1 / self.batches)
-        self.bytes_per_s += weight * (bytes_per_s - self.bytes_per_s)
+        self.mean_bytes += weight * (size_bytes - self.mean_bytes)
+        self.mean_s += weight * (wall_s - self.mean_s)
 
 
-class Measured(NamedTuple):
-    """All lanes of a route together, while `lanes` of them worked."""
-
-    lanes: int
-    bytes_per_s: float
+def size_class(size_bytes: float) -> int:
+    """Samples of one class are within four times of each other: what is compared shall be of a size."""
+    return int(size_bytes).bit_length() // 2
 
 
 class Reading(NamedTuple):
@@ -49,17 +68,48 @@ class Rates:
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[int, LaneRate]] = {}
+        self._paces: dict[str, dict[int, LaneRate]] = {}
+        self._samples: dict[str, LaneRate] = {}
         self._reading: dict[str, Reading] = {}
 
-    def batch(self, route: str, lanes: int, size_bytes: int, wall_s: float) -> None:
-        """A batch of one of `lanes` working lanes is done. Calls that took no time are not counted."""
-        if size_bytes > 0 and wall_s > 0 and lanes > 0:
-            self._routes.setdefault(route, {}).setdefault(lanes, LaneRate()).add(size_bytes / wall_s)
+    def batch(
+        self, route: str, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
+    ) -> None:
+        """A batch of one of `lanes` working lanes is done. Calls that took no time are not counted.
+
+        Args:
+            pace_lanes: how many lanes give the like together, 0 unless the route has more to do: only then it tells
+                how much it can give.
+        """
+        if not (size_bytes > 0 and wall_s > 0 and lanes > 0):
+            return
+        self._routes.setdefault(route, {}).setdefault(lanes, LaneRate()).add(size_bytes, wall_s)
+        if pace_lanes:
+            kind = size_class(size_bytes / max(1, samples))
+            self._paces.setdefault(route, {}).setdefault(kind, LaneRate()).add(size_bytes * pace_lanes, wall_s)
+            self._samples.setdefault(route, LaneRate()).add(size_bytes / max(1, samples), wall_s / max(1, samples))
 
     def measured(self, route: str) -> list[Measured]:
         """What the route gives by lanes, ascending; only from enough batches."""
         lanes = sorted(self._routes.get(route, {}).items())
-        return [Measured(n, n * rate.bytes_per_s) for n, rate in lanes if rate.batches >= FEWEST_BATCHES]
+        return [Measured(n, n * rate.bytes_per_s, rate.batches) for n, rate in lanes if rate.batches >= FEWEST_BATCHES]
+
+    def paces(self, route: str) -> dict[int, Pace]:
+        """What all lanes of the route gave together, lately and while more waited, by classes of sizes."""
+        return {
+            kind: Pace(rate.bytes_per_s, rate.total_bytes, rate.batches)
+            for kind, rate in self._paces.get(route, {}).items()
+        }
+
+    def sample(self, route: str) -> tuple[float, float] | None:
+        """Mean bytes of a sample of the route, and the seconds it takes a lane lately; None before any was measured."""
+        seen = self._samples.get(route)
+        return None if seen is None else (seen.mean_bytes, seen.mean_s)
+
+    def forget_pace(self, route: str) -> None:
+        """Measure the route's pace anew."""
+        self._paces.pop(route, None)
+        self._samples.pop(route, None)
 
     def routes(self) -> list[str]:
         """Every route that something was fetched by."""

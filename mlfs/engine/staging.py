@@ -58,7 +58,7 @@ class Staging:
         if self.table.state[entry] != State.FETCHING:
             return
         if fetched.error is None:
-            self.counters.fetch(fetched.route, fetched.size_bytes)
+            self.counters.fetch(fetched.route, fetched.size_bytes, fetched.by_choice)
         if fetched.error is not None or not fetched.staged:
             self.table.move(entry, State.ABSENT)
             self.on_room()

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 NOWHERE = -1
-# Classes as plans number them.
+# Classes as plans number them; where some disks are clearly slower than others, these are DISK + 1, and so on.
 MEMORY, DISK = 0, 1
+CLEARLY_SLOWER = 2.0
 
 
 class ClassRoom(NamedTuple):
@@ -31,12 +32,19 @@ class ClassRoom(NamedTuple):
         free_bytes: capacity less what is held and promised.
         footprint_bytes: what this sample would occupy there.
         largest_bytes: the largest sample the class takes, 0 for no limit.
+        slower: how many groups of classes of its kind are clearly faster (see `slower_groups`).
     """
 
     kind: str
     free_bytes: int
     footprint_bytes: int
     largest_bytes: int = 0
+    slower: int = 0
+
+    @property
+    def level(self) -> int:
+        """The class as plans number it: MEMORY, DISK, or a slower disk's."""
+        return MEMORY if self.kind == "ram" else DISK + self.slower
 
 
 _PREFERENCE = {"ram": 0, "lmdb": 1, "ssd": 2}
@@ -90,19 +98,39 @@ def in_classes(
     return result
 
 
+def slower_groups(kinds: Sequence[str], bytes_per_s: Sequence[float]) -> tuple[int, ...]:
+    """How many groups of its kind are clearly faster than each class: 0 where nothing is known, or all are alike.
+
+    Args:
+        kinds: of each class. bytes_per_s: what each gives, 0 for not known.
+
+    Classes are of a group when none of it gives twice what another gives.
+    """
+    result = [0] * len(kinds)
+    for kind in set(kinds) - {"ram"}:
+        known = sorted((-rate, index) for index, rate in enumerate(bytes_per_s) if kinds[index] == kind and rate > 0)
+        fastest, group = known[0][0] if known else 0.0, 0
+        for rate, index in known:
+            if fastest < CLEARLY_SLOWER * rate:  # both are below 0
+                fastest, group = rate, group + 1
+            result[index] = group
+    return tuple(result)
+
+
 def spare(rooms: Sequence[ClassRoom], wanted: int, reserved_bytes: Sequence[int]) -> list[ClassRoom]:
     """The rooms as they look to a sample that is planned for class `wanted`: without what others will need.
 
     Args:
-        wanted: MEMORY, DISK or NOWHERE. reserved_bytes: what the samples planned for each of the two still need.
+        wanted: MEMORY, DISK or a slower disk's, or NOWHERE. reserved_bytes: what the samples planned for each class
+            still need.
     """
-    free = [0, 0]
+    free = [0] * max([len(reserved_bytes), *(room.level + 1 for room in rooms)])
     for room in rooms:
-        free[_class_of(room)] += room.free_bytes
+        free[room.level] += room.free_bytes
     result = []
     for room in rooms:
-        index = _class_of(room)
-        if index != wanted and free[index]:
+        index = room.level
+        if index != wanted and index < len(reserved_bytes) and free[index]:
             # Disks share what is reserved for them as they share what is free.
             taken = -(-reserved_bytes[index] * room.free_bytes // free[index])
             result.append(room._replace(free_bytes=room.free_bytes - taken))
@@ -111,25 +139,21 @@ def spare(rooms: Sequence[ClassRoom], wanted: int, reserved_bytes: Sequence[int]
     return result
 
 
-def _class_of(room: ClassRoom) -> int:
-    return MEMORY if room.kind == "ram" else DISK
-
-
 def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> int:
     """Return the index in `rooms` of the class that shall keep a sample of `size_bytes`, or NOWHERE.
 
     RAM before disks; LMDB before SSD because its own limit (`largest_bytes`) already restricts it to the samples it is
-    better at; among equals the one with most room, so that several disks fill evenly. What is planned for a disk goes
-    to RAM last.
+    better at; the faster disks of a kind before clearly slower ones; among equals the one with most room, so that
+    several disks fill evenly. What is planned for a disk goes to RAM last.
     """
-    preference = _DISKS_FIRST if wanted == DISK else _PREFERENCE
-    best, best_rank = NOWHERE, (99, 0)
+    preference = _DISKS_FIRST if wanted >= DISK else _PREFERENCE
+    best, best_rank = NOWHERE, (True, 99, 0, 0)
     for index, room in enumerate(rooms):
         if room.footprint_bytes > room.free_bytes:
             continue
         if room.largest_bytes and size_bytes > room.largest_bytes:
             continue
-        rank = (preference[room.kind], -room.free_bytes)
+        rank = (wanted >= DISK and room.level != wanted, preference[room.kind], room.slower, -room.free_bytes)
         if rank < best_rank:
             best, best_rank = index, rank
     return best

@@ -19,9 +19,10 @@ from mlfs.engine.fetch import ClassTier
 from mlfs.engine.lanes import LaneGovernor
 from mlfs.engine.placing import Counting, Placing
 from mlfs.engine.planner import MOST_EPOCHS
-from mlfs.engine.rates import FEWEST_BATCHES, Measured, Rates
+from mlfs.engine.rates import FEWEST_BATCHES, Rates
 from mlfs.engine.table import footprint_bytes
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
+from mlfs.plan.refine import Measured
 
 PAGE = 4096
 
@@ -217,7 +218,7 @@ def test_rates_are_those_of_all_lanes_together() -> None:
         rates.batch("pfs", 2, 1000, 0.5)
         rates.batch("pfs", 1, 0, 0.5)
     rates.batch("tier0", 1, 10, 1.0)
-    assert rates.measured("pfs") == [Measured(2, pytest.approx(4000))]
+    assert rates.measured("pfs") == [Measured(2, pytest.approx(4000), FEWEST_BATCHES)]
     assert rates.measured("tier0") == []
     assert rates.routes() == ["pfs", "tier0"]
     for _ in range(200):

@@ -1,0 +1,198 @@
+"""By which route what a tier holds is fetched: a tier that has become slow is left, told, tried and used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.testing
+from fakes import InlineRunner, Mount, given_job, running, shuffled
+
+from mlfs.engine.fetch import ClassTier
+from mlfs.tiers.ram import RamTier
+from mountd.status import messages, pfs_status
+
+SIZE = 5000
+FILES = 48
+WINDOW = 16 * 8192
+
+
+def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run under a clock that jumps over all waits."""
+    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Disk(RamTier):
+    """A disk that counts what it was asked for."""
+
+    name = "ssd:/scratch"
+    gets = 0
+
+    def get(self, *args: Any) -> Any:
+        self.gets += 1
+        return super().get(*args)
+
+
+class Lanes(InlineRunner):
+    """Each sample takes a lane the seconds of its pool; lanes work side by side."""
+
+    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        if pool == "demand":
+            fetched = call(*args)
+            await trio.sleep(self.seconds["pfs" if fetched.route == "pfs" else "tier1"])
+            return fetched
+        seconds = self.seconds.get(pool, 0.0) * len(args[0])
+        await trio.sleep(seconds)
+        done, spent = call(*args)
+        return done, spent._replace(wall_s=seconds)
+
+
+async def read_epoch(mount: Mount, epoch: list[list[int]], pause_s: float = 0.001) -> None:
+    for entry in epoch[0]:
+        assert await mount.read(entry, 100) == mount.content(entry)
+        await trio.sleep(pause_s)
+
+
+async def settle(mount: Mount) -> None:
+    while any(mount.engine.under_way().values()):
+        await trio.sleep(0.1)
+
+
+async def filled(mount: Mount, seconds: dict[str, float], epochs: list[list[list[int]]]) -> Any:
+    """All samples lie on the disk, and the source was measured while they came. Returns the job."""
+    mount.engine.prefetcher.runner = mount.engine.demand.runner = Lanes(seconds)
+    job = await mount.engine.register(*given_job(epochs))
+    await read_epoch(mount, epochs[0])
+    await settle(mount)
+    assert mount.engine.table.held_by.count(2) == FILES
+    return job
+
+
+def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) -> None:
+    async def body() -> None:
+        disk, seconds = Disk(1 << 20), {"pfs": 0.02, "tier1": 0.5}
+        disks: Any = [ClassTier("ssd", disk, 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+            engine, epochs = mount.engine, shuffled(mount.files, 100, 1)
+            job = await filled(mount, seconds, epochs)
+            coming = iter(range(1, 100))
+            while not engine.routes.left[1]:
+                await read_epoch(mount, epochs[next(coming)])
+            (said,) = messages(engine)
+            assert "ssd:/scratch is slower than the source" in said
+            assert "on top of the bound" in said
+            await settle(mount)
+            gets = disk.gets
+            for _ in range(4):
+                await read_epoch(mount, epochs[next(coming)])
+            assert engine.routes.left[1]
+            assert disk.gets - gets < 2 * FILES  # a few, to see how it does
+            seconds["tier1"] = 0.01
+            while engine.routes.left[1]:
+                await read_epoch(mount, epochs[next(coming)], 0.1)
+            await read_epoch(mount, epochs[next(coming)])
+            await settle(mount)
+            last = next(coming)
+            await read_epoch(mount, epochs[last])
+            await settle(mount)
+            by_choice = engine.counters.by_choice.bytes
+            assert by_choice > 2 * FILES * SIZE
+            assert pfs_status(engine)["total_bytes"] == FILES * SIZE + by_choice
+            assert sum(job.pfs_bytes_by_epoch.values()) == FILES * SIZE + by_choice
+            assert job.pfs_bytes_by_epoch.get(last, 0) == 0
+            assert messages(engine) == []
+
+    simulate(body)
+
+
+async def leave(mount: Mount, seconds: dict[str, float], epochs: list[list[list[int]]]) -> int:
+    """Read until the disk is passed over, and all is settled; returns the next epoch."""
+    await filled(mount, seconds, epochs)
+    number = 0
+    while not mount.engine.routes.left[1]:
+        number += 1
+        await read_epoch(mount, epochs[number])
+    await settle(mount)
+    return number + 1
+
+
+def test_what_the_source_fails_to_give_comes_from_the_tier_that_was_left(tmp_path: Path) -> None:
+    async def body() -> None:
+        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+            engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
+            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
+            mount.source.failures = dict.fromkeys(mount.files, 1000)
+            before = engine.counters.all.fetches["pfs"].count
+            await read_epoch(mount, epochs[number])
+            await read_epoch(mount, epochs[number + 1])
+            assert engine.counters.all.fetches["pfs"].count == before
+            assert not engine.counters.errors
+            assert engine.demand.fetcher.read_bytes(mount.files[0]).data == mount.content(mount.files[0])
+
+    simulate(body)
+
+
+def test_a_source_that_hangs_has_all_tiers_used_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+            engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
+            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
+            stopped = trio.Event()
+
+            class Hanging(Lanes):
+                async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+                    if pool == "pfs" or (pool == "demand" and engine.routes.left[1]):
+                        await stopped.wait()
+                    return await super().run(pool, call, *args)
+
+            engine.prefetcher.runner = engine.demand.runner = Hanging({"pfs": 0.02, "tier1": 0.01})
+            for epoch in epochs[number : number + 3]:
+                await read_epoch(mount, epoch)
+            assert not engine.routes.left[1]
+            stopped.set()
+
+    simulate(body)
+
+
+def test_a_changed_file_is_read_anew_and_a_left_tier_gets_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+            engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
+            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
+            entry = epochs[number][0][-1]  # not staged yet
+            path = Path(tmp_path, engine.manifest.path(entry).decode())
+            path.write_bytes(b"new" * 3000)
+            await read_epoch(mount, epochs[number])
+            await settle(mount)
+            assert engine.changed_files == 1
+            assert not engine.table.held_by[entry]
+            assert engine.table.held_by.count(2) == FILES - 1
+            assert engine.jobs["train"].stream_bytes == (FILES - 1) * SIZE + 9000
+
+    simulate(body)
+
+
+def test_a_tier_is_not_left_while_nobody_waits_or_the_source_is_no_better(tmp_path: Path) -> None:
+    async def body() -> None:
+        for name, seconds, pause_s in (
+            ("rest", {"pfs": 0.02, "tier1": 0.5}, 0.5),
+            ("alike", {"pfs": 0.3, "tier1": 0.5}, 0.001),
+        ):
+            root = tmp_path / name
+            root.mkdir()
+            disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
+            async with running(root, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+                epochs = shuffled(mount.files, 9, 1)
+                await filled(mount, seconds, epochs)
+                for epoch in epochs[1:]:
+                    await read_epoch(mount, epoch, pause_s)
+                await settle(mount)
+                assert mount.engine.counters.by_choice.count == 0
+                assert mount.engine.counters.all.fetches["pfs"].count == FILES
+
+    simulate(body)
