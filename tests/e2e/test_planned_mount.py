@@ -53,6 +53,16 @@ def test_a_calibration_is_found_and_advice_comes_from_the_mount(source: Path, tm
             assert json.loads(asked.stdout)["overhead"] == pytest.approx(ratio)
         said = mount.run("plan", str(source), "--epochs", "3", "--step-time", "1ms", "--layout", "sorted").stdout
         assert "calibrated" in said
+        measured = {name for name, rates in mount.status()["rates"].items() if rates["measured"]}
+    # What was measured outlives the mount, beside the calibration.
+    words = ["plan", str(source), "--epochs", "3", "--step-time", "1ms", "--layout", "sorted", "--json"]
+    told = json.loads(mount.run(*words).stdout)
+    assert told["calibrated"] == made["made"]
+    assert told["refined"] or not measured
+    assert json.loads(mount.run(*words, "--calibration", made["file"]).stdout)["refined"] is None
+    with mount:
+        for name, rates in mount.status()["rates"].items():
+            assert rates["refined"] or name not in measured
     broken = MlfsMount(source, "--calibration", str(tmp_path / "none.toml"), state=tmp_path / "other")
     refused = broken.run("mount", str(source), *broken.flags, check=False)
     assert refused.returncode == 2

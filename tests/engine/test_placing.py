@@ -212,6 +212,34 @@ def test_what_is_reserved_is_out_of_reach_for_others_only() -> None:
     assert choose_class(60, spare([ClassRoom("ram", 100, 60)], DISK, [50, 0]), DISK) == NOWHERE
 
 
+def test_sizes_that_change_count_from_the_next_epoch_on(tmp_path: Path) -> None:
+    async def body() -> None:
+        capacity = 12
+        async with running(tmp_path, 40, ram=capacity * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
+            epochs = [[ranks[0]] for ranks in shuffled(m.files, 8, 2, seed=5)]
+            await m.engine.register(*given_job(epochs, world_size=2))
+            await trio.sleep(1)
+            placing, table = m.engine.fetcher.placing, m.engine.table
+            assert placing.planned["samples"] == capacity
+            for entry in m.files:
+                (tmp_path / m.engine.manifest.path(entry).decode()).write_bytes(b"x" * 3 * footprint_bytes(5000))
+            for epoch in epochs:
+                for entry in epoch[0]:
+                    await m.read(entry, 100)
+                    await trio.sleep(0.05)
+            while any(m.engine.under_way().values()):
+                await trio.sleep(0.1)
+            assert placing.classes is not None
+            planned = [entry for entry in m.files if placing.classes[entry] != NOWHERE]
+            assert 0 < len(planned) < capacity  # what was staged before the change is as small as it was
+            assert sum(table.footprint(entry) for entry in planned) == placing.planned["bytes"]
+            assert placing.planned["bytes"] <= capacity * footprint_bytes(5000)
+            ram = m.engine.tiers[0].tier
+            assert ram.used_bytes <= ram.capacity_bytes
+
+    simulate(body)
+
+
 def test_rates_are_those_of_all_lanes_together() -> None:
     rates = Rates()
     for _ in range(FEWEST_BATCHES):

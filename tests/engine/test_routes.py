@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import trio
-import trio.testing
-from fakes import InlineRunner, Mount, given_job, running, shuffled
+from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
 from mlfs.engine.fetch import ClassTier
 from mlfs.tiers.ram import RamTier
@@ -17,11 +16,6 @@ from mountd.status import messages, pfs_status
 SIZE = 5000
 FILES = 48
 WINDOW = 16 * 8192
-
-
-def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run under a clock that jumps over all waits."""
-    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 class Disk(RamTier):

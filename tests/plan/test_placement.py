@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfs.plan.placement import NOWHERE, ClassRoom, choose_class, pfs_bound_bytes
+from mlfs.plan.placement import DISK, NOWHERE, ClassRoom, choose_class, pfs_bound_bytes, slower_groups, spare
 from mlfs.plan.sequence import next_rank
 
 
@@ -25,6 +25,19 @@ def test_two_disks_fill_evenly() -> None:
     for _ in range(100):
         free[choose_class(10, [ClassRoom("ssd", room, 10) for room in free])] -= 10
     assert free == [500, 500]
+
+
+def test_a_clearly_faster_disk_is_filled_first() -> None:
+    kinds = ["ram", "ssd", "ssd", "ssd", "lmdb"]
+    assert slower_groups(kinds, [1, 100, 60, 40, 1]) == (0, 0, 0, 1, 0)
+    assert slower_groups(kinds, [0, 0, 500, 0, 0]) == (0, 0, 0, 0, 0)
+    assert slower_groups([], []) == ()
+    rooms = [ClassRoom("ssd", 1000, 10, slower=1), ClassRoom("ssd", 50, 10), ClassRoom("ram", 5, 10)]
+    assert choose_class(10, rooms) == 1
+    assert choose_class(10, rooms, DISK) == 1
+    assert choose_class(10, rooms, DISK + 1) == 0
+    assert choose_class(60, [rooms[0]._replace(footprint_bytes=60), rooms[1]._replace(footprint_bytes=60)], DISK) == 0
+    assert [room.free_bytes for room in spare(rooms, DISK, [1, 50, 900])] == [100, 50, 4]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(0, 2000))
