@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fuse import wait_until
@@ -54,7 +55,16 @@ def test_a_calibration_is_found_and_advice_comes_from_the_mount(source: Path, tm
         said = mount.run("plan", str(source), "--epochs", "3", "--step-time", "1ms", "--layout", "sorted").stdout
         assert "calibrated" in said
         measured = {name for name, rates in mount.status()["rates"].items() if rates["measured"]}
-    # What was measured outlives the mount, beside the calibration.
+    check_it_outlives_the_mount(mount, source, made, measured)
+    broken = MlfsMount(source, "--calibration", str(tmp_path / "none.toml"), state=tmp_path / "other")
+    refused = broken.run("mount", str(source), *broken.flags, check=False)
+    assert refused.returncode == 2
+    assert "none.toml" in refused.stderr
+    broken.clean_up()
+
+
+def check_it_outlives_the_mount(mount: MlfsMount, source: Path, made: dict[str, Any], measured: set[str]) -> None:
+    """What was measured is there for `mlfs plan` and the next mount, beside the calibration."""
     words = ["plan", str(source), "--epochs", "3", "--step-time", "1ms", "--layout", "sorted", "--json"]
     told = json.loads(mount.run(*words).stdout)
     assert told["calibrated"] == made["made"]
@@ -63,11 +73,6 @@ def test_a_calibration_is_found_and_advice_comes_from_the_mount(source: Path, tm
     with mount:
         for name, rates in mount.status()["rates"].items():
             assert rates["refined"] or name not in measured
-    broken = MlfsMount(source, "--calibration", str(tmp_path / "none.toml"), state=tmp_path / "other")
-    refused = broken.run("mount", str(source), *broken.flags, check=False)
-    assert refused.returncode == 2
-    assert "none.toml" in refused.stderr
-    broken.clean_up()
 
 
 def test_one_rank_of_many_keeps_what_it_reads_most(source: Path) -> None:
