@@ -153,14 +153,17 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     told = _part(status, "inference")
+    lines = []
     if told.get("explanation"):
-        return [Text(f"inferred, not registered: {told['explanation']}")]
-    if "seeds_tried" not in told:
-        return []
-    line = f"searching for the seed ({told.get('stage', _NONE)}): {_count(told['seeds_tried'])} of "
-    line += f"{_count(told.get('seeds'))} seeds tried ({_percent(told.get('share'))}), "
-    line += f"at most {_duration(told.get('remaining_s'))} left, with {told.get('with', _NONE)}"
-    return [Text(line)]
+        lines.append(f"inferred, not registered: {told['explanation']}")
+    if told.get("other_explanations"):
+        lines.append(f"{_count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+    if "seeds_tried" in told:
+        line = f"searching for the seed ({told.get('stage', _NONE)}): {_count(told['seeds_tried'])} of "
+        line += f"{_count(told.get('seeds'))} tried ({_percent(told.get('share'))}), "
+        line += f"at most {_duration(told.get('remaining_s'))} left, with {told.get('with', _NONE)}"
+        lines.append(line)
+    return [Text(line) for line in lines]
 
 
 def _title(text: str) -> RenderableType:

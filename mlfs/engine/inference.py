@@ -8,23 +8,26 @@ status. Lives on the daemon's loop; what takes longer runs in worker threads and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+import numpy as np
 import trio
 
+from mlfs.engine.command_lines import seeds_on_command_lines
 from mlfs.engine.data_sets import Candidate, MakeSamples, as_indices, candidates
 from mlfs.engine.engine import Engine
 from mlfs.engine.inferred import Lock
 from mlfs.engine.seed_search import SeedSearch
 from mlfs.errors import JobError
+from mlfs.infer.choice import chosen
 from mlfs.infer.confirm import Finding, confirm_sequential, refine
-from mlfs.infer.explain import JOB_NAME, Fields, explanations, in_words
+from mlfs.infer.explain import JOB_NAME, Fields, continued, explanations, in_words
 from mlfs.infer.question import FEWEST_SAMPLES, MOST_HEADS, reads_needed
 from mlfs.infer.reads import Reads
 from mlfs.infer.recipes import Recipe
-from mlfs.infer.resume import Begin, fits_start, where
-from mlfs.infer.search import Draw, Event, Found, Generators, Progress, has_numba
+from mlfs.infer.resume import Begin, where
+from mlfs.infer.trying import Draw, Event, Found, Generators, Progress, has_numba
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 
@@ -68,13 +71,12 @@ class Inference:
         self._idle = False
         self._busy = False
         self._failed_for: frozenset[int] = frozenset()
-        self._began_s = 0.0
+        self._stage_began_s = 0.0
         self._make_samples = make_samples
         self._make_streams = make_streams
         self._needed = reads_needed(max(engine.manifest.n_files, FEWEST_SAMPLES))
         self._reads = Reads()
-        self._alternatives: list[Fields] = []
-        self._lost_epoch = 0
+        self._lost: Lock | None = None
         self._asked: set[int] = set()
         self._again = self._found = False
         self._wanted = trio.Event()
@@ -129,8 +131,8 @@ class Inference:
     def _lose(self, lock: Lock) -> None:
         """The reads no longer come as explained: find out anew, beginning with the other explanations."""
         log.info("the reads no longer come in the inferred order: %s", in_words(lock.fields))
-        self._reads, self._alternatives = lock.unfit, lock.alternatives
-        self._lost_epoch = lock.job.current_epochs()[1]
+        self._reads, self._lost = lock.unfit, lock
+        lock.epoch = lock.last_epoch()
         self._busy = True
         self._wanted.set()
         self.engine.unregister(lock.job.spec.name)
@@ -142,7 +144,7 @@ class Inference:
         was_idle, self._idle = self._idle, any(not job.inferred for job in jobs.values())
         if self._idle and not was_idle:
             self._cancel()
-            self._busy, self._alternatives = False, []
+            self._busy, self._lost = False, None
             for name in list(self.locks):
                 self.engine.unregister(name)
         elif was_idle and not self._idle:
@@ -176,37 +178,43 @@ class Inference:
         """From reads to a job."""
         if self._idle:
             return
-        self._began_s, self.progress = self.engine.clock(), None
+        self.progress = None
         self._asked, self._again, self._found = self._reads.processes(self._needed), False, False
         processes, heads = frozenset(self._reads.firsts), self._reads.heads(self._needed)
-        found = await self.engine.runner.run(POOL, candidates, self.engine.manifest, heads, self._make_samples)
-        alternatives, self._alternatives = self._alternatives, []
-        if await self._adopt_alternative(alternatives):
+        lost, self._lost = self._lost, None
+        if lost is not None and await self._adopt_alternative(lost):
             return
+        found = await self.engine.runner.run(POOL, candidates, self.engine.manifest, heads, self._make_samples)
         finding = confirm_sequential([candidate.data_set for candidate in found])
         if finding is not None:
-            await self._adopt(found[finding.data_set], finding, ())
+            await self._adopt(found[finding.data_set], finding, (), None)
             return
         locked = False
         if found and self.searches < MOST_SEARCHES and not self._again:
-            locked = await self._search_seeds(found)
+            locked = await self._search_seeds(found, lost)
             self.searches += locked or not self._again
         if self._again and not locked:
-            self._alternatives = alternatives
+            self._lost = self._lost or lost
             self._wanted.set()
         elif not locked:
             self._failed_for |= processes
             self._reads = Reads()
             log.info("%s", InferenceState.UNKNOWN)
 
-    async def _search_seeds(self, found: list[Candidate]) -> bool:
+    async def _search_seeds(self, found: list[Candidate], lost: Lock | None) -> bool:
         """Have the other process search; adopt what it finds, and what it learns later of the epochs to come."""
-        search = SeedSearch([candidate.data_set for candidate in found])
+        told = await self.engine.runner.run(POOL, seeds_on_command_lines, self._reads.pids())
+        again = lost is not None and lost.drawn
+        search = SeedSearch(
+            [candidate.data_set for candidate in found], (*(lost.generators if lost else ()), *told), again
+        )
         self._search = search
         events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
 
         def tell(event: Event | None) -> None:
             if isinstance(event, Progress):
+                if self.progress is None or self.progress.stage != event.stage:
+                    self._stage_began_s = self.engine.clock()
                 self.progress = event
             else:
                 self._found = self._found or event is not None
@@ -221,31 +229,38 @@ class Inference:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.engine.runner.run, POOL, search_in_thread)
-            last: Found | None = None
-            locked = False
             try:
-                async for event in results:
-                    if isinstance(event, Recipe):
-                        locked = await self._adopt_first([found[event.data_set].fields | event.fields])
-                    elif isinstance(event, Found):
-                        last = event
-                        await self._adopt(found[event.finding.data_set], event.finding, event.draws)
-                    elif isinstance(event, Generators) and last is not None:
-                        await self._learn_more(found[last.finding.data_set], last.finding, event.draws)
-                    elif event is None:
-                        break
+                return await self._listen(results, found, lost)
             finally:
                 search.kill()
                 self._search = None
+
+    async def _listen(
+        self, events: trio.MemoryReceiveChannel[Event | None], found: list[Candidate], lost: Lock | None
+    ) -> bool:
+        """Take what the search tells into use. Returns whether it told anything."""
+        last: Found | None = None
+        locked = False
+        async for event in events:
+            if isinstance(event, Recipe):
+                locked = await self._adopt_first([found[event.data_set].fields | event.fields])
+            elif isinstance(event, Found):
+                last = event
+                await self._adopt(found[event.finding.data_set], event.finding, event.draws, lost)
+            elif isinstance(event, Generators) and last is not None:
+                await self._learn_more(found[last.finding.data_set], last.finding, event.draws)
+            elif event is None:
+                break
         return locked or last is not None
 
     # -- taking an explanation into use
 
-    async def _adopt(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
+    async def _adopt(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], lost: Lock | None) -> None:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         data_set = await self.engine.runner.run(POOL, as_indices, self._reads.heads(self._needed), candidate.ids)
         finding = refine(finding, data_set)
-        await self._adopt_first(_ranked(candidate, finding, draws))
+        going_on = [] if lost is None else continued(lost.fields, lost.epoch, draws)
+        await self._adopt_first(_ranked(candidate, finding, draws, going_on))
 
     async def _adopt_first(self, alternatives: list[Fields]) -> bool:
         """Use the first that can be used."""
@@ -263,7 +278,8 @@ class Inference:
         lock = next((lock for lock in self.locks.values() if _same_seed(lock.fields, finding)), None)
         alternatives = _ranked(candidate, finding, draws)
         if lock is None:
-            self._alternatives = alternatives  # it was lost meanwhile: they are tried next
+            if self._lost is not None:
+                self._lost.alternatives = alternatives  # it was lost meanwhile: they are tried next
             return
         known = {key: lock.fields[key] for key in ("batch_size",) if key in lock.fields}
         lock.alternatives = alternatives = [fields | known for fields in alternatives]
@@ -275,18 +291,23 @@ class Inference:
             begin = Begin(0, low // max(1, lock.job.spec.batch_size))
             await self._lock(alternatives[0], alternatives, streams, begin, lock.job.spec.name)
 
-    async def _adopt_alternative(self, alternatives: list[Fields]) -> bool:
+    async def _adopt_alternative(self, lost: Lock) -> bool:
         """Whether another explanation of what was read before explains the new reads as well."""
-        heads = self._reads.heads(self._needed)
-        for fields in alternatives:
-            streams = await self.engine.runner.run(POOL, self._streams_of, fields)
-            for epoch in dict.fromkeys((self._lost_epoch + 1, self._lost_epoch, 0)):
-                if streams is not None and await self.engine.runner.run(POOL, fits_start, streams, epoch, heads):
-                    recent, total = list(self._reads.recent), self._reads.total
-                    begin = await self.engine.runner.run(POOL, where, streams, epoch, recent, total)
-                    await self._lock(fields, alternatives, streams, begin)
-                    return True
-        return False
+        ids, heads = lost.job.streams.sample_ids, self._reads.heads(self._needed)
+        data_set = await self.engine.runner.run(POOL, as_indices, heads, ids.astype(np.int32))
+        epochs = (lost.epoch + 1, lost.epoch, 0)
+        found = await self.engine.runner.run(POOL, chosen, lost.alternatives, data_set, epochs)
+        if found is None:
+            return False
+        fields, epoch = found
+        streams = await self.engine.runner.run(POOL, self._streams_of, fields)
+        if streams is None:
+            return False
+        recent, total = list(self._reads.recent), self._reads.total
+        begin = await self.engine.runner.run(POOL, where, streams, epoch, recent, total)
+        lock = await self._lock(fields, lost.alternatives, streams, begin)
+        lock.was_chosen = True
+        return True
 
     def _streams_of(self, fields: Fields) -> JobStreams | None:
         try:
@@ -297,7 +318,7 @@ class Inference:
 
     async def _lock(
         self, fields: Fields, alternatives: list[Fields], streams: JobStreams, begin: Begin, name: str | None = None
-    ) -> None:
+    ) -> Lock:
         """Register the job where the readers are, and let it catch up with the reads that were seen."""
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
         name = name or next(name for name in names if name not in self.locks)
@@ -305,9 +326,10 @@ class Inference:
         streams.spec = spec = streams.spec.model_copy(update=told)
         job = await self.engine.register(spec, streams, inferred=True)
         self.engine.catch_up(job, self._reads.recent)
-        self.locks[name] = Lock(job, fields, alternatives)
+        lock = self.locks[name] = Lock(job, fields, alternatives)
         self._reads = Reads()
         log.info("inferred from the reads: %s", in_words(fields))
+        return lock
 
     # -- for the status
 
@@ -318,23 +340,27 @@ class Inference:
         said: dict[str, object] = {"state": str(self.state), "searches": self.searches}
         progress = self.progress
         if progress is not None and self._busy and progress.done < progress.of:
-            passed_s = self.engine.clock() - self._began_s
+            passed_s = self.engine.clock() - self._stage_began_s
             said |= {
                 "stage": progress.stage,
                 "seeds_tried": progress.done,
                 "seeds": progress.of,
                 "share": round(progress.done / progress.of, 6),
                 "remaining_s": round(passed_s * (progress.of / progress.done - 1)) if progress.done else None,
-                "with": "numba" if has_numba() else "numpy: about 30 minutes (pip install 'mlfs[fast]': 3 minutes)",
+                "with": "numba" if has_numba() else "numpy (pip install 'mlfs[fast]' makes it eight times as fast)",
             }
         if self.locks:
             said["explanation"] = "; ".join(in_words(lock.fields) for lock in self.locks.values())
+            said["other_explanations"] = max(lock.others for lock in self.locks.values())
         return said
 
 
-def _ranked(candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> list[Fields]:
+def _ranked(
+    candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], going_on: Sequence[Fields] = ()
+) -> list[Fields]:
     """The explanations that are jobs, best first."""
-    ranked = [candidate.fields | fields for fields in explanations(finding, draws)]
+    told = explanations(finding, draws)
+    ranked = [candidate.fields | fields for fields in (*(told[0] | more for more in going_on), *told)]
     return [fields for fields in ranked if _is_job(fields)]
 
 

@@ -14,6 +14,7 @@ from mlfs.infer.reads import Reads
 
 JUDGED_OPENS = 12
 LOST_OPENS = 10
+FEWEST_OPENS = 8
 
 
 class Lock:
@@ -21,7 +22,8 @@ class Lock:
 
     Attributes:
         fields: the explanation in use. alternatives: all that explain what was read first, best first.
-        unfit: the reads since the last twelve in a row that came as explained.
+        unfit: the reads since the last twelve in a row that came as explained. epoch: the last one that came as
+            explained, told when it is lost. was_chosen: by the first reads of an epoch, from several.
     """
 
     def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields]) -> None:
@@ -29,6 +31,8 @@ class Lock:
         self.fields = fields
         self.alternatives = alternatives
         self.unfit = Reads()
+        self.epoch = 0
+        self.was_chosen = False
         self._counted = (job.matcher.observed, job.matcher.agreed)
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
 
@@ -45,3 +49,27 @@ class Lock:
             return False
         self.unfit.add(entry, process, parent)
         return len(self._judged) == JUDGED_OPENS and sum(self._judged) <= JUDGED_OPENS - LOST_OPENS
+
+    def last_epoch(self) -> int:
+        """The last epoch that was read as explained, or where the reader is if there is none."""
+        cells = self.job.matcher.cells.items()
+        fitting = [
+            epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
+        ]
+        return max(fitting, default=self.job.current_epochs()[1])
+
+    @property
+    def others(self) -> int:
+        """How many other explanations fit what was read. None any more once a second epoch came as explained."""
+        decided = self.was_chosen or self.last_epoch() > self.job.spec.start_epoch
+        return 0 if decided else max(0, len(self.alternatives) - 1)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether torch's default generator may have drawn the seed."""
+        return any(fields.get("generator") == "default" for fields in self.alternatives)
+
+    @property
+    def generators(self) -> tuple[int, ...]:
+        """The seed of the default generator that is believed in, if any: it will go on."""
+        return (int(str(self.fields["seed"])),) if self.fields.get("generator") == "default" else ()

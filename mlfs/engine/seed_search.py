@@ -3,7 +3,8 @@
 In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
 is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
 keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else: all but the
-first stages, which take seconds, run at the lowest priority.
+first stage, which takes a second, run at a low priority. Not at the lowest: beside a busy loader on its core it would
+stand still, and what it finds pays for the tenth of the core that it takes there.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from mlfs.infer.question import DataSet
-from mlfs.infer.search import COMMON_STAGE, LATEST_WORD, OTHERS_STAGE, WHOLE, Event, Progress, Ranges, find
+from mlfs.infer.search import COMMON_STAGE, find
+from mlfs.infer.trying import LATEST_WORD, WHOLE, Event, Progress, Ranges, Wanted
 from mlfs.infer.wire import answer, parse_answer, parse_question, question
 
-LOWEST = 19
-PRIORITIES = {COMMON_STAGE: 0, OTHERS_STAGE: 10}
+LOW_PRIORITY = 10
 PROGRESS_EVERY_S = 0.5
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
 FEW_WORDS = 1 << 12  # where the range is narrowed, which only tests do
@@ -38,8 +39,11 @@ def ranges_wanted(text: str | None) -> Ranges:
 class SeedSearch:
     """One search, seen from the daemon."""
 
-    def __init__(self, data_sets: Sequence[DataSet]) -> None:
-        self._question = question(data_sets, ranges_wanted(os.environ.get(RANGES_VARIABLE)))
+    def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
+        ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
+        latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
+        wanted = Wanted(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        self._question = question(data_sets, wanted)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._killed = False
@@ -74,13 +78,12 @@ class SeedSearch:
 
 def main() -> int:
     """The process."""
-    data_sets, ranges = parse_question(sys.stdin.readline())
+    data_sets, wanted = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told, stage = 0.0, ""
-    for event in find(data_sets, ranges, latest=LATEST_WORD if ranges == WHOLE else FEW_WORDS):
-        if isinstance(event, Progress) and event.stage != stage:
-            stage = event.stage
-            os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), PRIORITIES.get(stage, LOWEST)))
+    told = 0.0
+    for event in find(data_sets, wanted):
+        if isinstance(event, Progress) and (event.stage != COMMON_STAGE or event.done):
+            os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
         if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue

@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfs.infer.confirm import Finding
-from mlfs.infer.search import COMMON_SEEDS, Draw
+from mlfs.infer.trying import COMMON_SEEDS, Draw
 
 JOB_NAME = "inferred"
 # Nobody told how many epochs there will be: more than anybody waits for.
 EPOCHS = 1000
 
-# Words that an epoch takes from the default generator beside the sampler's: a validation loader's base_seed, or that
-# and its sampler's seed.
-WORDS_BETWEEN = (0, 2, 4)
+# What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed: nothing; a
+# validation loader's base_seed, or that and its sampler's seed; less, for workers that stay have one base_seed for all.
+BETWEEN: tuple[dict[str, object], ...] = (
+    {"words_between": 0},
+    {"words_between": 0, "persistent_workers": True},
+    {"words_between": 2},
+    {"words_between": 4},
+)
+MOST_DRAWS = 16
+BASE_SEED_WORDS = SEED_WORDS = 2
 
 Fields = dict[str, object]
 
@@ -34,15 +41,39 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     random = common | {"sampler": "torch-random"}
     if finding.words_before:
         shared = random | {"generator": "shared", "seed": finding.seed}
-        return [shared, shared | {"words_between": 2}, shared | {"trailing_permutation": False}]
+        others = ({"persistent_workers": True}, {"words_between": 2}, {"trailing_permutation": False})
+        return [shared, *(shared | other for other in others)]
     own = random | {"generator": "own", "seed": finding.seed}
     chosen = [per_epoch, own, same_again, own | {"trailing_permutation": False}]  # by a person: a small number
     drawn = [
-        random | {"generator": "default", "seed": seed, "words_before": before, "words_between": between}
-        for between in WORDS_BETWEEN
-        for seed, before in draws
+        random | {"generator": "default", "seed": seed, "words_before": before} | between
+        for between in BETWEEN
+        for seed, before in draws[:MOST_DRAWS]
     ]
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
+
+
+def continued(lost: Fields, epoch: int, draws: Sequence[Draw]) -> list[Fields]:
+    """What a script draws between two epochs, if it is known where in which generator both epochs' seeds were drawn.
+
+    Args:
+        lost: the explanation of the epochs up to `epoch`. draws: of the one after it.
+    Returns:
+        fields to replace those of the explanation with; empty if it is another generator.
+    """
+    if lost.get("generator") != "default":
+        return []
+    before, between = (int(str(lost.get(name) or 0)) for name in ("words_before", "words_between"))
+    step = between + (BASE_SEED_WORDS if lost.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
+    found: list[Fields] = []
+    for seed, words in draws:
+        passed = words - before - epoch * step
+        if seed == lost["seed"] and passed >= SEED_WORDS:
+            stay = passed < BASE_SEED_WORDS + SEED_WORDS
+            more: Fields = {"words_between": passed - (SEED_WORDS if stay else BASE_SEED_WORDS + SEED_WORDS)}
+            fields: Fields = {"seed": seed, "words_before": words}
+            found.append(fields | more | ({"persistent_workers": True} if stay else {}))
+    return found
 
 
 def _common(finding: Finding) -> Fields:
@@ -65,6 +96,7 @@ def in_words(fields: Fields) -> str:
     said += [
         f"{name.replace('_', ' ')} {fields[name]}" for name in ("words_before", "words_between") if fields.get(name)
     ]
+    said += ["persistent workers"] if fields.get("persistent_workers") else []
     said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
     said.append(f"world size {fields['world_size']}")
     if "batch_size" in fields:

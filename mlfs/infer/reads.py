@@ -62,6 +62,10 @@ class Reads:
         """Those that have read `needed` files."""
         return {process for process, first in self.firsts.items() if len(first) >= needed}
 
+    def pids(self) -> list[int]:
+        """Processes that read, and their parents."""
+        return list(dict.fromkeys(pid for read in self.recent for pid in (read.pid, read.parent)))
+
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
         heads = [list(first) for first in self.firsts.values()]

@@ -1,8 +1,7 @@
 """Where in a known order the readers are.
 
-In: a job's streams, reads. Out: an epoch and a step, or whether reads are the first of an epoch. Called by
-`mlfs.engine.inference` in a worker thread. Streams are anything with `epoch_ids(epoch, rank)`, `ranks`, `length(epoch)`
-and `batch_size`.
+In: a job's streams, reads. Out: an epoch and a step. Called by `mlfs.engine.inference` in a worker thread.
+Streams are anything with `epoch_ids(epoch, rank)`, `ranks`, `length(epoch)` and `batch_size`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.infer.confirm import shape_of
-from mlfs.infer.question import FEWEST_READS
 from mlfs.infer.reads import Read
 
 _TRIED = 3
@@ -36,17 +33,6 @@ class Begin(NamedTuple):
 
     epoch: int
     step: int
-
-
-def fits_start(streams: Streams, epoch: int, heads: Sequence[Sequence[int]]) -> bool:
-    """Whether some process' reads are the first of a rank in the epoch."""
-    wanted = [head for head in heads if len(head) >= FEWEST_READS]
-    for rank in streams.ranks:
-        position_of = _positions(streams, epoch, rank, {entry for head in wanted for entry in head})
-        for head in wanted:
-            if shape_of([position_of.get(entry, -1) for entry in head], 0, 1) is not None:
-                return True
-    return False
 
 
 def where(streams: Streams, epoch: int, recent: Sequence[Read], total: int) -> Begin:

@@ -12,19 +12,21 @@ from typing import Any
 from mlfs.infer.confirm import Finding
 from mlfs.infer.question import DataSet
 from mlfs.infer.recipes import Recipe
-from mlfs.infer.search import Draw, Event, Found, Generators, Progress, Ranges
+from mlfs.infer.trying import Draw, Event, Found, Generators, Progress, Wanted
 
 
-def question(data_sets: Sequence[DataSet], ranges: Ranges) -> str:
+def question(data_sets: Sequence[DataSet], wanted: Wanted) -> str:
     """One line."""
-    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "ranges": ranges})
+    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "wanted": wanted._asdict()})
 
 
-def parse_question(line: str) -> tuple[list[DataSet], Ranges]:
+def parse_question(line: str) -> tuple[list[DataSet], Wanted]:
     """What `question` wrote."""
     asked: dict[str, Any] = json.loads(line)
     sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
-    return sets, tuple((low, high) for low, high in asked["ranges"])
+    wanted = asked["wanted"]
+    ranges = tuple((low, high) for low, high in wanted["ranges"])
+    return sets, Wanted(**wanted | {"ranges": ranges, "told": tuple(wanted["told"])})
 
 
 def answer(event: Event) -> str:

@@ -147,6 +147,20 @@ def test_a_random_32_bit_seed_is_found_and_the_second_epoch_served_like_a_regist
         assert status["fetches"]["pfs"]["count"] == FILES
 
 
+def test_of_several_generators_that_fit_the_second_epochs_first_reads_choose(images: Path) -> None:
+    """758485056 draws the same first seed as 3141592653, and would be as good a guess."""
+    mount = MlfsMount(images, infer=True)
+    ranges = [(low - 50, low + 50) for low in (1398446480, 758485056, 3141592653)]
+    mount.extra_env["MLFS_INFER_SEEDS"] = ",".join(f"{low}-{high}" for low, high in ranges)
+    with mount:
+        status = run(mount, seeded, 3141592653, 3, wait_for="seed 758485056")
+        (job,) = status["jobs"]
+        assert job["agreement"] >= 0.999
+        assert (job["spec"]["generator"], job["spec"]["seed"]) == ("default", 3141592653)
+        assert status["inference"]["searches"] == 1
+        assert status["fetches"]["pfs"]["count"] == FILES
+
+
 def read_in_turns(directory: str, orders: list[list[str]], go_on: Any) -> None:
     """Read one list of files after the other, each as soon as `go_on` is given."""
     for paths in orders:

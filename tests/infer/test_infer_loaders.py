@@ -13,7 +13,8 @@ from mlfs.infer.confirm import confirm_sequential, refine
 from mlfs.infer.explain import explanations
 from mlfs.infer.question import DataSet
 from mlfs.infer.reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, Reads
-from mlfs.infer.search import Found, find
+from mlfs.infer.search import find
+from mlfs.infer.trying import Found, Wanted
 
 N = 1500
 NO_RANGE = ((0, 0),)
@@ -84,7 +85,7 @@ def test_a_loader_is_explained_by_its_own_arguments(
     observe: Callable[[], DataSet], expected: dict[str, object]
 ) -> None:
     seen = observe()
-    found = [event for event in find([seen], NO_RANGE, 1 << 16) if isinstance(event, Found)]
+    found = [event for event in find([seen], Wanted(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, Found)]
     assert len(found) == 1
     ranked = explanations(refine(found[0].finding, seen), found[0].draws)
     assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
