@@ -25,7 +25,7 @@ from mlfs.infer.confirm import Finding, confirm_sequential, refine
 from mlfs.infer.explain import JOB_NAME, Fields, continued, explanations, in_words
 from mlfs.infer.question import FEWEST_SAMPLES, MOST_HEADS, reads_needed
 from mlfs.infer.reads import Reads
-from mlfs.infer.recipes import Recipe
+from mlfs.infer.recipes import Recipe, kin
 from mlfs.infer.resume import Begin, where
 from mlfs.infer.trying import Draw, Event, Found, Generators, Progress, has_numba
 from mlfs.job import JobSpec, parse_job
@@ -216,6 +216,8 @@ class Inference:
                 if self.progress is None or self.progress.stage != event.stage:
                     self._stage_began_s = self.engine.clock()
                 self.progress = event
+                if self._found and self.locks and all(lock.decided for lock in self.locks.values()):
+                    search.kill()  # the second epoch has told what the rest of the search would tell
             else:
                 self._found = self._found or event is not None
                 events.send_nowait(event)
@@ -243,7 +245,9 @@ class Inference:
         locked = False
         async for event in events:
             if isinstance(event, Recipe):
-                locked = await self._adopt_first([found[event.data_set].fields | event.fields])
+                same_start = [event.fields, *(fields for fields in kin(event.fields) if fields != event.fields)]
+                ranked = [found[event.data_set].fields | fields for fields in same_start]
+                locked = await self._adopt_first([fields for fields in ranked if _is_job(fields)])
             elif isinstance(event, Found):
                 last = event
                 await self._adopt(found[event.finding.data_set], event.finding, event.draws, lost)

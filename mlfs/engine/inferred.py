@@ -59,10 +59,14 @@ class Lock:
         return max(fitting, default=self.job.current_epochs()[1])
 
     @property
+    def decided(self) -> bool:
+        """Whether a second epoch has come as explained, or its first reads have chosen this explanation."""
+        return self.was_chosen or self.last_epoch() > self.job.spec.start_epoch
+
+    @property
     def others(self) -> int:
-        """How many other explanations fit what was read. None any more once a second epoch came as explained."""
-        decided = self.was_chosen or self.last_epoch() > self.job.spec.start_epoch
-        return 0 if decided else max(0, len(self.alternatives) - 1)
+        """How many other explanations fit what was read."""
+        return 0 if self.decided else max(0, len(self.alternatives) - 1)
 
     @property
     def drawn(self) -> bool:

@@ -31,6 +31,9 @@ _WORKERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _MOST_RANKS_WITH_SMALL_BATCHES = 8
 _HEADS_WITH_SMALL_BATCHES = 4
 _LATE_HEADS = 2
+# Of a node of several ranks with several workers each, some process is a rank's first worker.
+_HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
+_WITHOUT_GAP = 8  # a batch that is no small one is at least as large
 _MOST_RANK = 64
 _MOST_SKIPPED = 2
 # A DataLoader whose generator is the sampler's draws its base_seed from it first: 2 words.
@@ -105,8 +108,9 @@ def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
     return [
         Hypothesis(d, head, 0, 0, rank, world, 0, 1)
         for d, data_set in enumerate(data_sets)
-        for head in range(min(_LATE_HEADS, len(data_set.heads)))
+        for head in range(min(_HEADS_OF_OTHER_NODES, len(data_set.heads)))
         for world in _WORLDS
+        if head < _HEADS_OF_LARGE_WORLDS or world <= _LARGE_WORLD
         for rank in range(1, min(world, _MOST_RANK))
     ]
 
@@ -125,7 +129,8 @@ def probes(data_sets: list[DataSet], hypotheses: list[Hypothesis]) -> list[Probe
 def _tests(data_set: DataSet, hypothesis: Hypothesis) -> tuple[Condition, ...]:
     h, n = hypothesis, data_set.n
     tests: list[Condition] = []
-    for i, value in enumerate(data_set.heads[h.head][h.skipped :]):
+    values = data_set.heads[h.head][h.skipped :]
+    for i, value in enumerate(values if h.batch else values[:_WITHOUT_GAP]):
         position = h.rank + h.world * step(i, h.batch, h.workers)
         word = h.words_before + position
         if word >= WORDS_IN_REACH or position >= n - 1 or len(tests) == MOST_TESTS:

@@ -52,6 +52,19 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "ra-sampler", "world_size": world}
 
 
+def kin(fields: Fields) -> list[Fields]:
+    """Recipes with the same first epoch: whether the generator goes on, begins again, or shuffles what is shuffled."""
+    sampler = fields["sampler"]
+    if sampler not in ("hf-datasets", "numpy", "python-random"):
+        return []
+    numpy = sampler == "hf-datasets" or (sampler == "numpy" and not fields["legacy"])
+    plain = {key: value for key, value in fields.items() if key not in ("sampler", "legacy")}
+    both: list[Fields] = [{"sampler": "hf-datasets"}, {"sampler": "numpy", "legacy": False}]
+    same = both if numpy else [{key: fields[key] for key in ("sampler", "legacy") if key in fields}]
+    others: tuple[Fields, ...] = ({}, {"reseed": True}, {"in_place": True})
+    return [plain | one | other for other in others for one in same]
+
+
 def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterator[Recipe | None]:
     """One value a try: None, or the recipe that explains the reads, which is the last."""
     for index, data_set in enumerate(data_sets):
