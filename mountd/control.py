@@ -2,8 +2,8 @@
 
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
-registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`,
-`record` is for `mlfs record`.
+registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`
+(through the file `lifecycle`), `record` is for `mlfs record`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlfs.job.words import nearest
 from mlfs.orders.layouts.contract import NOTHING, Outside
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
-from mountd.virtual import Answer, Path
+from mountd.virtual import WRITABLE, Answer, Path
 
 log = logging.getLogger("mlfs.control")
 
@@ -78,7 +78,7 @@ class Control:
 
     def has_file(self, path: Path) -> bool:
         """See Contents."""
-        if path in ((b"control",), (b"status",), (b"metrics",)):
+        if path in WRITABLE or path in ((b"status",), (b"metrics",)):
             return True
         if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):
             return self._job(path[1].removesuffix(b".json")) is not None
@@ -86,7 +86,7 @@ class Control:
 
     async def text(self, path: Path) -> bytes:
         """See Contents."""
-        if path == (b"control",):
+        if path in WRITABLE:
             return _line(self.answer)
         if path == (b"status",):
             return _line(status(self.engine, self.about, self.inference))
@@ -134,6 +134,10 @@ class Control:
             message = error.message if field in error.message else f"{field}: {error.message}"
             answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
             log.info("refused: %s", error)
+        except Exception as error:  # of another package's sampler, perhaps: a line that fails must say why
+            log.exception("a command failed in an unforeseen way")
+            message = f"mlfs failed: {type(error).__name__}: {error}"
+            answer = {"ok": False, "error": message, "hint": "the mount's log says where", "field": ""}
         self.answer = answer
         return Answer(_line(answer), bool(answer["ok"]))
 

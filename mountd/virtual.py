@@ -2,6 +2,8 @@
 
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
+lifecycle        the same, for `mlfs unmount`: the kernel lets one write to a file wait for the other, and registering
+                 a job may take long; in no listing
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state
 order/NAME/EPOCH/RANK        the predicted order, a path a line
@@ -23,6 +25,7 @@ from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
 
 CONTROL_DIRECTORY = b".mlfs"
 Path = tuple[bytes, ...]
+WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
@@ -134,14 +137,14 @@ class VirtualFiles:
             return _DIRECTORY
         if not self.contents.has_file(path):
             return 0
-        return _CONTROL if path == (b"control",) else _FILE
+        return _CONTROL if path in WRITABLE else _FILE
 
     # -- open files
 
     async def open(self, inode: int, writing: bool, uid: int) -> int:
-        """A handle. Raises EACCES for writing to anything but control, and by others than root and the owner."""
+        """A handle. Raises EACCES for writing to any other than these two, and by others than root and the owner."""
         node = self.node(inode)
-        if writing and (node.path != (b"control",) or uid not in (0, self.owner_uid)):
+        if writing and (node.path not in WRITABLE or uid not in (0, self.owner_uid)):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         text = await self.contents.text(node.path)
         handle = next(self._next_handle)

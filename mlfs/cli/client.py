@@ -71,14 +71,16 @@ def read_status(mountpoint: str) -> dict[str, Any]:
     return status
 
 
-def send(mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
-    """Write one command to MOUNT/.mlfs/control and return the answer; JobError with the field when it is refused."""
+def send(
+    mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TIMEOUT_S, name: str = "control"
+) -> dict[str, Any]:
+    """Write one command to MOUNT/.mlfs/NAME and return the answer; JobError with the field when it is refused."""
     line = json.dumps(command).encode() + b"\n"
 
     def write() -> tuple[bool, bytes]:
         # One write(2): the daemon takes what it gets as one line. The answer is read through the same descriptor, for
         # it is this one's; a new descriptor would have the last answer that anybody got.
-        fd = os.open(os.path.join(mountpoint, ".mlfs", "control"), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(os.path.join(mountpoint, ".mlfs", name), os.O_RDWR | os.O_CLOEXEC)
         try:
             accepted = _accepted(fd, line)
             answer = b""

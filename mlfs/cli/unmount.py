@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mountd.mounts import MountEntry, User
     from mountd.runtime import Record
 
-DEFAULT_TIMEOUT_S = 30.0
 _RETRY_S = 0.1
 _CONTROL_TIMEOUT_S = 5.0
 # What the daemon gets to write back its state and end after its mount is gone.
@@ -159,7 +158,8 @@ def _control(mountpoint: str, op: str) -> bool:
     from mlfs.cli import client
 
     try:
-        client.send(mountpoint, {"op": op}, _CONTROL_TIMEOUT_S)
+        # Not through control: a registration that takes long holds that.
+        client.send(mountpoint, {"op": op}, _CONTROL_TIMEOUT_S, "lifecycle")
     except MlfsError as error:
         # Root may not look into a user's mount without --allow-other, but it may take it away.
         if error.exit_code is ExitCode.NOT_PERMITTED and op == "drain" and os.geteuid() != 0:

@@ -1,9 +1,9 @@
 """A FUSE file system just big enough to stand in for the daemon of a mount in the tests of the commands.
 
 Run as a program: `tiny_fs.py --config-fd N --status-fd M` (as `mlfs mount` does) or `tiny_fs.py MOUNTPOINT`.
-It shows data.bin and .mlfs/status and .mlfs/control, notes every command it is given in the status, refuses a
-seed of -1 with EINVAL, and writes and removes its runtime record. $TINY_FS says what it does: serve (default), error,
-die, silent, broken (reports that it serves, and does not).
+It shows data.bin and .mlfs/status, .mlfs/control and .mlfs/lifecycle, notes every command it is given in the status,
+refuses a seed of -1 with EINVAL, and writes and removes its runtime record. $TINY_FS says what it does: serve
+(default), error, die, silent, broken (reports that it serves, and does not).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import trio
 
 from mountd import runtime
 
-ROOT, DATA, CONTROL_DIR, STATUS, CONTROL = pyfuse3.ROOT_INODE, 2, 3, 4, 5
+ROOT, DATA, CONTROL_DIR, STATUS, CONTROL, LIFECYCLE = pyfuse3.ROOT_INODE, 2, 3, 4, 5, 6
 NAMES = {(ROOT, b"data.bin"): DATA, (ROOT, b".mlfs"): CONTROL_DIR}
-NAMES |= {(CONTROL_DIR, b"status"): STATUS, (CONTROL_DIR, b"control"): CONTROL}
+NAMES |= {(CONTROL_DIR, b"status"): STATUS, (CONTROL_DIR, b"control"): CONTROL, (CONTROL_DIR, b"lifecycle"): LIFECYCLE}
 CONTENT = bytes(range(256)) * 16
 
 

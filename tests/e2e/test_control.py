@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fuse import wait_until
 from support.mounts import MlfsMount
 
 from mlfs.errors import ExitCode
@@ -200,3 +203,33 @@ def test_a_shell_reads_the_answer_through_its_descriptor(mount: MlfsMount) -> No
     assert json.loads(done.stdout)["job"]["name"] == "sh"
     assert json.loads(control.read_text())["job"]["name"] == "sh"  # a new descriptor: the last answer of all
     assert ask(mount, '{"unregister": "sh"}')[0] == 0
+
+
+def test_unmount_waits_for_its_timeout_and_not_for_a_registration(mount: MlfsMount, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    os.mkfifo(order)
+    command = ["register", str(mount.path), "--sampler", "explicit", "--order-file", str(order), "--epochs", "1"]
+    registering = subprocess.Popen([sys.executable, "-m", "mlfs.cli.main", *command], env=mount.env)
+    writers: list[int] = []
+
+    def is_read() -> bool:
+        with contextlib.suppress(OSError):  # ENXIO: nobody reads
+            writers.append(os.open(order, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    try:
+        wait_until(is_read)  # the registration waits for the file's content now
+        busy = mount.run("unmount", str(mount.path), "--timeout", "100ms", check=False)
+        assert busy.returncode == ExitCode.BUSY
+        assert f"pid {registering.pid}" in busy.stderr
+        assert registering.poll() is None
+        assert mount.status()["state"] == "serving"
+    finally:
+        order.unlink()
+        lines = "".join(f"{index}\n" for index in range(FILES)).encode()
+        order.write_bytes(lines)  # it is read twice: to count its lines, and for what they say
+        for writer in writers:
+            os.write(writer, lines)
+            os.close(writer)
+        assert registering.wait(60) == 0
+    assert [job["state"] for job in mount.status()["jobs"]] == ["waiting for the first read"]
