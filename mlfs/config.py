@@ -152,9 +152,8 @@ def _validated(values: dict[str, Any]) -> MountConfig:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]).replace("_", "-").removesuffix("-bytes").removesuffix("-s")
-        raise ConfigError(
-            f"{name}: {first['input']!r} cannot be used: {first['msg']}", "see mlfs mount --help"
-        ) from None
+        must = first["msg"].replace("Input should be", "must be")
+        raise ConfigError(f"{name}: {first['input']!r} cannot be used: {must}", "see mlfs mount --help") from None
 
 
 def _checked_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class Control:
             if name is None and self.engine.jobs:
                 raise JobError('job field "name" is missing: there are several jobs', f"registered: {known}", "name")
             which = "no job" if name is None else f"name: no job {name!r}"
-            raise JobError(f"{which} is registered", f"registered: {known}", "name")
+            raise JobError(f"{which} is registered", f"registered: {known}", "" if name is None else "name")
         return {"unregistered": name}
 
 

@@ -204,7 +204,7 @@ class _Service:
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",
-                "see the lines above, or try `fusermount3 --version` and `ls -l /dev/fuse`",
+                f"see {self.config.log_file or 'the lines above'}; `ls -l /dev/fuse` and `fusermount3 --version` work?",
                 ExitCode.MOUNT_POINT,
             ) from error
         self.mounted = mounts.mount_at(self.config.mountpoint)

@@ -102,10 +102,9 @@ def passed_over(engine: Engine) -> list[str]:
 
 def messages(engine: Engine) -> list[str]:
     """What a person should know, in plain words."""
-    if not engine.jobs:
-        said = ["no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"]
-        return said + passed_over(engine)
     said = passed_over(engine)
+    if not engine.jobs:
+        said.append("no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)")
     for job in engine.jobs.values():
         if job.given_up:
             said.append(f"job {job.spec.name}: {GAVE_UP}")

@@ -26,6 +26,7 @@ from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
 CONTROL_DIRECTORY = b".mlfs"
 Path = tuple[bytes, ...]
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
+LONGEST_LINE_BYTES = 16 << 20
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
@@ -176,7 +177,7 @@ class VirtualFiles:
             if line.strip():
                 await self._carry_out(state, line)
         if rest.strip():
-            if len(data) % 4096 == 0 and not _closes(rest):
+            if len(data) % 4096 == 0 and not _closes(rest) and len(rest) <= LONGEST_LINE_BYTES:
                 state.pending = rest  # a long line that was cut by the writer's buffer or the kernel
             else:
                 await self._carry_out(state, rest)

@@ -126,7 +126,8 @@ def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
                 faults.append(fault)
         report.append({"source": store.source.source, "kind": str(store.kind), "right": right, "damaged": damaged})
         if not as_json:
-            fate = "" if not damaged else ", left in place" if keep else ", removed"
+            left = keep or upkeep.is_read_only(store.source)
+            fate = "" if not damaged else ", left in place" if left else ", removed"
             print(f"{_label(store.source)} ({store.kind}): {right} right, {damaged} damaged{fate}")
     if as_json:
         print(json.dumps({"stores": report, "faults": faults}, indent=2))

@@ -197,10 +197,10 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for job in _list(status, "jobs"):
         title = f"job {job.get('name', _NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
-        title += f"{job.get('state', _NONE)}, agreement {_percent(job.get('agreement'))}"
-        title += f" of {_count(job.get('observed_opens'))} opens"
-        if "agreement_recent" in job:
-            title += f", {_percent(job['agreement_recent'])} of the last ones"
+        title += str(job.get("state", _NONE))
+        if job.get("observed_opens") != 0:
+            title += f", agreement {_percent(job.get('agreement'))} of {_count(job.get('observed_opens'))} opens"
+            title += f", {_percent(job['agreement_recent'])} of the last ones" if "agreement_recent" in job else ""
         table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
         for rank in _list(job, "ranks"):
             ahead = _part(rank, "ahead")

@@ -30,7 +30,7 @@ _FAN_NAME = re.compile(r"[0-9a-f]{2}")
 _SAMPLE_NAME = re.compile(r"[0-9a-f]{32}\.s")
 _TEMP_NAME = re.compile(r"[0-9a-f]{32}\.t")
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-_OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Kind(StrEnum):
@@ -100,12 +100,12 @@ def claim(directory: str, source_id: bytes | str, kind: Kind) -> Claim:
     except OSError as error:
         if error.errno not in _REFUSED or not os.path.isdir(path):
             raise unusable(directory, error) from error
-        lock_fd = _lock_shared(path, kind)
+        lock_fd = lock_shared(path, kind)
         read_only = True
     try:
         if not read_only:
             _write_source_file(path, source_id)
-        return Claim(path, os.open(path, _OPEN_DIR), read_only, lock_fd)
+        return Claim(path, os.open(path, OPEN_DIR), read_only, lock_fd)
     except OSError as error:
         if lock_fd is not None:
             os.close(lock_fd)
@@ -146,7 +146,11 @@ def lock(source_path: str, kind: Kind) -> int:
         os.close(fd)
 
 
-def _lock_shared(source_path: str, kind: Kind) -> int | None:
+def lock_shared(source_path: str, kind: Kind) -> int | None:
+    """Lock one store of a source that cannot be written against those who could; None where no lock file is.
+
+    Raises CacheError when another process holds it.
+    """
     try:
         fd = os.open(os.path.join(source_path, f"{kind}.lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -244,7 +248,7 @@ def _fan_dirs(dir_fd: int) -> Iterator[tuple[str, int]]:
         names = [e.name for e in entries if _FAN_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
     for name in sorted(names):
         try:
-            fd = os.open(name, _OPEN_DIR, dir_fd=dir_fd)
+            fd = os.open(name, OPEN_DIR, dir_fd=dir_fd)
         except OSError:
             continue
         try:
@@ -262,7 +266,7 @@ class SourceDir:
 
     def open(self) -> int:
         """Return a descriptor of the directory. Raises OSError; never follows a symbolic link."""
-        return os.open(self.path, _OPEN_DIR)
+        return os.open(self.path, OPEN_DIR)
 
 
 def find_sources(directory: str) -> list[SourceDir]:
@@ -272,7 +276,7 @@ def find_sources(directory: str) -> list[SourceDir]:
     """
     root = os.path.join(directory, FORMAT_DIR)
     try:
-        fd = os.open(root, _OPEN_DIR)  # a symbolic link here could lead anywhere
+        fd = os.open(root, OPEN_DIR)  # a symbolic link here could lead anywhere
     except OSError as error:
         raise CacheError(
             f"no mlfs cache in {directory}: {error.strerror}", "name the DIR of --ssd or --lmdb"

@@ -18,7 +18,6 @@ from mlfs.tiers import catalogue, lmdb_pages, record
 from mlfs.tiers.catalogue import Kind, SourceDir
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
-_OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -68,7 +67,7 @@ def _count_lmdb(source: SourceDir, dir_fd: int) -> Store | None:
 def _data_file(dir_fd: int) -> Iterator[int | None]:
     """A descriptor of the LMDB data file, None when there is none; symbolic links count as none."""
     try:
-        lmdb_fd = os.open(catalogue.LMDB_DIR, _OPEN_DIR, dir_fd=dir_fd)
+        lmdb_fd = os.open(catalogue.LMDB_DIR, catalogue.OPEN_DIR, dir_fd=dir_fd)
     except OSError:
         yield None
         return
@@ -86,16 +85,24 @@ def _data_file(dir_fd: int) -> Iterator[int | None]:
         os.close(lmdb_fd)
 
 
+def is_read_only(source: SourceDir) -> bool:
+    """Whether the file system that the copies lie in cannot be written."""
+    return bool(os.statvfs(source.path).f_flag & os.ST_RDONLY)
+
+
 def verify(store: Store, *, keep: bool) -> Iterator[str | None]:
     """Check every copy of a store byte by byte; yields None for a right one, else what is wrong with it.
 
-    Damaged ones are removed unless `keep`. Raises CacheError when a mount uses the store.
+    Damaged ones are removed unless `keep`, or nothing can be. Raises CacheError when a mount uses the store.
     """
-    lock_fd = catalogue.lock(store.source.path, store.kind)
+    read_only = is_read_only(store.source)
+    keep = keep or read_only
+    lock_fd = (catalogue.lock_shared if read_only else catalogue.lock)(store.source.path, store.kind)
     try:
         yield from _verify_ssd(store.source, keep) if store.kind is Kind.SSD else _verify_lmdb(store.source, keep)
     finally:
-        os.close(lock_fd)
+        if lock_fd is not None:
+            os.close(lock_fd)
 
 
 def _verify_ssd(source: SourceDir, keep: bool) -> Iterator[str | None]:
@@ -182,7 +189,9 @@ def clear(source: SourceDir) -> None:
             with suppress(OSError):  # somebody else's file or another source is in it
                 os.rmdir(path)
     except OSError as error:
-        raise CacheError(f"cannot clear {source.path}: {error.strerror}", "check who owns it") from error
+        raise CacheError(
+            f"cannot clear {source.path}: {error.strerror}", "check who owns it, and that it can be written"
+        ) from error
     finally:
         for fd in locks:
             os.close(fd)
@@ -192,7 +201,7 @@ def _remove_lmdb(source: SourceDir) -> None:
     dir_fd = source.open()
     try:
         try:
-            lmdb_fd = os.open(catalogue.LMDB_DIR, _OPEN_DIR, dir_fd=dir_fd)
+            lmdb_fd = os.open(catalogue.LMDB_DIR, catalogue.OPEN_DIR, dir_fd=dir_fd)
         except OSError:
             return  # none, or a symbolic link, which is not ours
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -105,6 +106,24 @@ def test_verify_removes_damaged_ones(
     assert "4 right, 1 damaged, removed" in capsys.readouterr().out
     assert run("verify", directory) == 0
     assert sorted(samples for _, _, samples in listed(directory, capsys)) == [4, 5, 5]
+
+
+@pytest.mark.parametrize("damage", [damage_ssd, damage_lmdb_value])
+def test_where_nothing_can_be_written_verify_leaves_damaged_ones(
+    directory: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    path = damage(directory)
+    monkeypatch.setattr(upkeep, "is_read_only", lambda source: True)
+    monkeypatch.setattr("mlfs.tiers.catalogue.lock", refused)
+    for _ in range(2):
+        assert run("verify", directory) == 1
+        assert "4 right, 1 damaged, left in place" in capsys.readouterr().out
+    assert path.exists()
+    with pytest.raises(CacheError, match="Read-only file system"):
+        run("clear", directory, "--yes")
 
 
 def test_verify_clears_a_broken_environment(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
