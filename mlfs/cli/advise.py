@@ -18,11 +18,12 @@ from mlfs.units import format_duration, format_size, parse_duration, parse_size
 
 _EPILOG = """\
 examples:
-  mlfs advise gpus --overhead 0.10 --gpus 4          efficiency and speed-up of 4 GPUs
-  mlfs advise gpus --overhead 10% --speedup 3        how many GPUs for three times the speed
-  mlfs advise gpus --efficiency 0.8 --gpus 4         the largest overhead ratio
+  mlfs advise gpus --overhead 0.10 --gpus 4     efficiency, speed-up
+  mlfs advise gpus --overhead 10% --speedup 3   how many GPUs for that
+  mlfs advise gpus --efficiency 0.8 --gpus 4    the largest overhead ratio
   mlfs advise gpus --from-mount /data/imagenet --gpus 8
-  mlfs advise servers --parameters 180MB --workers 4 --bandwidth 125MB --compute-time 2s
+  mlfs advise servers --parameters 180MB --workers 4 --bandwidth 125MB \\
+      --compute-time 2s
   mlfs advise batch alexnet
   mlfs advise batch --example > model.toml
 
@@ -38,7 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="size a system: GPUs, parameter servers, mini-batch",
         description="How many GPUs, how many parameter servers, which mini-batch size.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     questions = parser.add_subparsers(dest="question", metavar="QUESTION", required=True)
     gpus = questions.add_parser("gpus", help="efficiency, overhead or number of GPUs (Lemma 3.1)")

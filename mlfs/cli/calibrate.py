@@ -48,7 +48,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="measure how fast the source, disks and memory are",
         description="Measure bandwidths by number of readers; the mount and `mlfs plan` use them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, not mounted over")
     text = "a cache directory to measure; may be repeated (default: none)"

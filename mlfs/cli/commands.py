@@ -28,8 +28,8 @@ just before the job reads it. The training script stays as it is.
 _EPILOG = """\
 the whole way:
   mlfs mount /data/imagenet
-  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
-      --world-size 4 --ranks 0-3
+  mlfs register /data/imagenet --sampler torch-distributed --seed 0 \\
+      --epochs 90 --batch-size 64 --world-size 4 --ranks 0-3
   torchrun --nproc-per-node 4 train.py
   mlfs status /data/imagenet
   mlfs unmount /data/imagenet

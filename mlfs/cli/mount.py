@@ -37,7 +37,7 @@ DAEMON_COMMAND = (sys.executable, "-m", "mountd.daemon")
 
 _EPILOG = """\
 examples:
-  mlfs mount /data/imagenet                              over itself: paths in scripts stay as they are
+  mlfs mount /data/imagenet       over itself: paths in scripts stay as they are
   mlfs mount /data/imagenet /mnt/fast --ram 64G
   mlfs mount /data/imagenet --ssd /scratch:400G --ssd /scratch2:50%
   mlfs mount --config imagenet.toml
@@ -80,7 +80,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="mount a data set, over its own path or elsewhere",
         description="Mount SOURCE read-only and return when it serves. Without MOUNTPOINT it is mounted over itself.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", nargs="?", help="the directory with the training files")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?", help="an empty directory (default: SOURCE)")

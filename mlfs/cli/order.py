@@ -26,7 +26,7 @@ _PORTION = 1 << 14
 _EPILOG = """\
 examples:
   mlfs order /data/imagenet --seed 0 --world-size 8 --epoch 3 --rank 1 --head 20
-  mlfs order /data/imagenet --preset lightning --world-size 8 --rank 0 | diff - what-the-script-read.txt
+  mlfs order /data/imagenet --preset lightning --world-size 8 | diff - read.txt
   mlfs order /data/imagenet --json-file job.json --null | xargs -0 -n 1 ls -l
 
 A path is printed as the bytes that it consists of. One that holds a newline could not be told from two paths: it is an
@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `order`."""
     parser = subparsers.add_parser(
         "order",
-        usage="mlfs order [-h] SOURCE [--epoch N] [--rank N] [--head N] [--null] [flags of the job, see below]",
+        usage="mlfs order [-h] SOURCE [--epoch N] [--rank N] ... [flags, see below]",
         help="print the order in which a job will read the files of a directory",
         description="Print the files that a training job will read, in order, a path relative to SOURCE a line.",
         epilog=_EPILOG,

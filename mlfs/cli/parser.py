@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -25,11 +26,30 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
+class _Help(argparse.HelpFormatter):
+    """Descriptions filled to the terminal's width, indented lines of them (examples) as they are; no name is cut."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        paragraph: list[str] = []
+        for line in [*text.splitlines(), ""]:
+            if line and not line.startswith(" "):
+                paragraph.append(line)
+                continue
+            lines += textwrap.wrap(" ".join(paragraph), width, break_on_hyphens=False)
+            lines.append(line)
+            paragraph = []
+        return "\n".join(lines).rstrip()
+
+
 class Parser(argparse.ArgumentParser):
     """No abbreviated flags: one that is added later would change what a script says."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        defaults: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        defaults: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False}
         super().__init__(*args, **(defaults | kwargs))
 
     def error(self, message: str) -> NoReturn:

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 _EPILOG = """\
 examples:
   mlfs calibrate /data/imagenet --ssd /scratch
-  mlfs plan /data/imagenet --nodes 4 --ram 64G --ssd 400G --sampler torch-distributed --epochs 90 --batch-size 64 \\
-      --world-size 16 --step-time 250ms
-  mlfs plan /data/imagenet --nodes 4 --ram 64G --epochs 90 --step-time 250ms --pfs-bandwidth 2GB --json
+  mlfs plan /data/imagenet --nodes 4 --ram 64G --ssd 400G \\
+      --epochs 90 --batch-size 64 --world-size 16 --step-time 250ms
+  mlfs plan /data/imagenet --nodes 4 --ram 64G --epochs 90 --step-time 250ms \\
+      --pfs-bandwidth 2GB --json
 
 Bandwidths are bytes a second (2GB, 500M). Those not given come from the calibration of SOURCE. One node's calibration
 does not tell what the source gives to many: without --pfs-bandwidth all nodes together get what one measured.
@@ -48,7 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add `plan`."""
     parser = subparsers.add_parser(
         "plan",
-        usage="mlfs plan [-h] SOURCE --epochs N --step-time TIME [--nodes N] [--ram SIZE] ... [flags of the job]",
+        usage="mlfs plan [-h] SOURCE --epochs N --step-time TIME ... [flags, see below]",
         help="foretell a run: time of each epoch, stalls, PFS bytes, what to buy",
         description="Foretell a training run from the data set's real sizes and measured or given bandwidths.",
         epilog=_EPILOG,

@@ -22,8 +22,8 @@ from mlfs.errors import ConfigError, ExitCode, MlfsError
 
 _EPILOG = """\
 examples:
-  mlfs record /data/imagenet run1.opens        then run the script; Ctrl-C when an epoch is done
-  mlfs replay run1.opens /data/imagenet        have the next run's files fetched in that order
+  mlfs record /data/imagenet run1.opens    run the script; Ctrl-C after an epoch
+  mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
 _PROGRESS_EVERY_S = 2.0
 _CHUNK_BYTES = 1 << 16
@@ -37,7 +37,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="keep what is opened on a mount, for mlfs replay",
         description="Write down who opens what and when, until Ctrl-C or until the mount ends.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("out", metavar="OUT", help="the file to write; it appears when the recording ends")

@@ -18,12 +18,12 @@ from mlfs.errors import ConfigError, ExitCode, JobError
 
 _EPILOG = """\
 examples:
-  mlfs register /data/imagenet --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 \\
-      --world-size 4 --ranks 0-3
-  mlfs register /data/imagenet --name val --root val --sampler sequential --epochs 90 --batch-size 256 \\
-      --world-size 1 --ranks 0
-  mlfs register /data/imagenet --from-env --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64
-  mlfs register /data/imagenet --json-file job.json --start-epoch 12      resume: register again
+  mlfs register /data/imagenet --sampler torch-distributed --seed 0 \\
+      --epochs 90 --batch-size 64 --world-size 4 --ranks 0-3
+  mlfs register /data/imagenet --name val --root val --sampler sequential \\
+      --epochs 90 --batch-size 256 --world-size 1 --ranks 0
+  mlfs register /data/imagenet --from-env --seed 0 --epochs 90 --batch-size 64
+  mlfs register /data/imagenet --json-file job.json --start-epoch 12   resumed
 
 Compare the first paths that are printed with what the script reads first: when they differ, the seed, the number of
 ranks or the layout are not those of the script. Registering a name again replaces that job.
@@ -40,11 +40,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     parser = subparsers.add_parser(
         "register",
-        usage="mlfs register [-h] MOUNT [--preset WORD] [--seed N] [--epochs N] ... [flags of the job, see below]",
+        usage="mlfs register [-h] MOUNT [--seed N] [--epochs N] ... [flags, see below]",
         help="tell a mount the seed of a training job",
         description="Register a training job: the mount then knows the order of all its reads and stays ahead of them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     add_job_flags(parser)
@@ -73,7 +72,6 @@ def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.Argume
         help="end a registered job",
         description="Forget a registered job: nothing more is fetched ahead for it. The mount goes on serving.",
         epilog="examples:\n  mlfs unregister /data/imagenet\n  mlfs unregister /data/imagenet val",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument("name", metavar="NAME", nargs="?", help="the job's name (default: the only job)")

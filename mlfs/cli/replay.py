@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  mlfs replay run1.opens /data/imagenet              register what was recorded, for the next run
-  mlfs replay run1.opens /data/imagenet --epochs 90  the loader reads each epoch in the order of the first
-  mlfs replay run1.opens                             only write the order files, and say how to register them
+  mlfs replay run1.opens /data/imagenet     register what was recorded
+  mlfs replay run1.opens /data/imagenet --epochs 90
+                                            every epoch has the recorded order
+  mlfs replay run1.opens                    only write the order files
 """
 
 
@@ -35,7 +36,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="have files fetched in a recorded order",
         description="Turn a recording into order files, and register them: for loaders whose order nobody can compute.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("record", metavar="RECORD", help="a file written by mlfs record")
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="register it there (default: only write the files)")

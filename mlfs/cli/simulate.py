@@ -30,11 +30,12 @@ _PIPE_WIDTH = 120
 
 _EPILOG = """\
 examples:
-  mlfs simulate --list                                          shipped scenarios and all policies
+  mlfs simulate --list                      shipped scenarios and all policies
   mlfs simulate thesis-s2 --policy nopfs --policy mlfs
-  mlfs simulate thesis-s2 --sharing paper --plot bars.png       as published; stacked bars by route
+  mlfs simulate thesis-s2 --sharing paper --plot bars.png     as published; bars
   mlfs simulate my-cluster.toml --json | jq .policies.mlfs.seconds
-  mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB --ssd 0,20GB,40GB,80GB --plot map.png
+  mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB \\
+      --ssd 0,20GB,40GB,80GB --plot map.png
 
 sharing: conserving (all readers of the PFS together get its bandwidth) or paper (each prefetch thread gets a node's
 part of it: reproduces the published figures, and may draw more than there is). docs/simulator.md says what a scenario
@@ -49,7 +50,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="compare policies on a simulated cluster",
         description="Simulate a training job on a cluster under one or several policies.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "scenario", metavar="SCENARIO", nargs="?", help="a TOML file, or the name of a shipped scenario"

@@ -47,7 +47,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="show what a mount does, how far each rank is, where reads came from",
         description="Show jobs, positions, agreement, reads by route, stalls and tiers of a mount.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
     parser.add_argument("--json", action="store_true", help="print the mount's JSON (default: tables)")

@@ -29,8 +29,8 @@ _SHOWN_USERS = 8
 _EPILOG = """\
 examples:
   mlfs unmount /data/imagenet
-  mlfs unmount /data/imagenet --timeout 5m     wait longer for readers
-  mlfs unmount /data/imagenet --force          take it away under them; their reads fail from then on
+  mlfs unmount /data/imagenet --timeout 5m   wait longer for readers
+  mlfs unmount /data/imagenet --force        take it away: their reads fail then
 
 A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
 """
@@ -43,7 +43,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="end a mount; says who still uses it",
         description="Stop prefetching, wait for readers to close their files, unmount, and end the daemon.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mount", metavar="MOUNT", help="the mount point")
     parser.add_argument(

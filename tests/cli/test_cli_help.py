@@ -1,0 +1,69 @@
+"""What users read about the commands: every help fits a terminal, and README names the flags and commands there are."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mlfs.cli.commands import build_parser
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+COMMANDS = (
+    "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
+    "simulate", "cache",
+)  # fmt: skip
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its sub-commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    """Its own, without what says no, and without the help."""
+    found = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    return {flag for flag in found if not flag.startswith("--no-")} - {"--help", "--version", "--debug"}
+
+
+def test_every_help_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    checked = set()
+    for parser in parsers(build_parser(COMMANDS)):
+        checked.add(parser.prog)
+        for line in parser.format_help().splitlines():
+            assert len(line) <= 80, f"{parser.prog}: {line}"
+    assert checked >= {f"mlfs {command}" for command in COMMANDS} | {"mlfs cache verify", "mlfs advise gpus"}
+
+
+def section(title: str) -> str:
+    """A part of README, from its heading to the next."""
+    found = re.search(rf"^## {re.escape(title)}.*?(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[0]
+
+
+def test_readme_names_the_flags_of_mount() -> None:
+    table = re.findall(r"^\|(.*)\|$", section("Flags of `mlfs mount"), re.MULTILINE)
+    named = set(re.findall(r"--[a-z][a-z-]*", " ".join(table)))
+    mount = next(parser for parser in parsers(build_parser(["mount"])) if parser.prog == "mlfs mount")
+    assert named == flags(mount)
+
+
+def test_readme_names_the_commands() -> None:
+    named = set(re.findall(r"`(?:mlfs )?([a-z]+)", section("All commands")))
+    assert named == set(COMMANDS)
+
+
+def test_the_commands_in_readme_are_understood() -> None:
+    words = [line.split("#")[0].split()[1:] for line in README.splitlines() if line.startswith("    mlfs ")]
+    assert len(words) >= 4
+    for argv in words:
+        build_parser(argv).parse(argv)
