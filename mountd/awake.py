@@ -8,11 +8,13 @@ Three stages, each dearer to leave than the one before:
    polled without sleeping, for at most AWAKE_S: to be woken from sleep costs 50 us and more, several times what a
    staged open takes.
 2. Then a moment in the kernel, LINGER_S, without entering trio's scheduler, which costs more than a request does.
-   While workers are busy and trio has nothing to run, up to BUSY_LINGER_S: a worker that is done interrupts, and the
-   loop goes on with the task that waited for it after one pass of the scheduler, where trio's own way takes three.
+   While workers are busy and trio has nothing to run, up to BUSY_LINGER_S, timers served in between: a worker that is
+   done interrupts, and the loop goes on with the task that waited for it after one pass of the scheduler, where trio's
+   own way takes three.
 3. Then trio's own wait, where everything else gets its turn; after REQUESTS_A_TURN requests in any case.
 
-A request that waits for a worker is followed by another task's wait: that never polls, so the worker has the
+A request that waits for a worker sleeps like stage 2 in its own place (`in_place`), and goes on without any pass of the
+scheduler if nothing else comes meanwhile; else another task waits here, which never polls, so the worker has the
 interpreter. An idle mount sleeps in stage 3. Numbers: docs/decisions/channel.md.
 """
 
@@ -73,8 +75,9 @@ class Awake:
 
     Attributes:
         lingers: whether `interrupt` will be noticed without trio's help; workers look at it.
-        busy: whether workers are at something the loop waits for. collect: has those go on whose work is done; whether
-            there were any. Both are the runner's, set by the daemon.
+        busy: whether workers are at something the loop waits for. collect: has those go on whose work is done.
+            resuming: whether some of those have not gone on yet. All three are the runner's.
+        next_woken: whether a task has been woken to wait here and has not run yet. The lock's that stands before us.
 
     Args:
         awake_s: 0 never polls.
@@ -84,7 +87,9 @@ class Awake:
         self.awake_s = awake_s
         self.lingers = False
         self.busy: Callable[[], bool] = lambda: False
-        self.collect: Callable[[], bool] = lambda: False
+        self.collect: Callable[[], None] = lambda: None
+        self.resuming: Callable[[], bool] = lambda: False
+        self.next_woken = False
         self._served = 0
         self._worth = Worth()
         self._fast = 0
@@ -101,22 +106,42 @@ class Awake:
         if fd != self._fd:
             self._fd = fd
             self._poll.register(fd, select.POLLIN)
+        began = time.perf_counter()
+        self._worth.request(began)
         while self._served % REQUESTS_A_TURN:
+            if self.resuming():
+                await trio.lowlevel.checkpoint()  # those whose work is done go first
+                continue
             self.lingers = True
             came = self._came(at_once)
             self.lingers = False
             if came:
                 return
             at_once = False
-            if not self.collect():
+            self.collect()
+            if self.resuming():
+                continue
+            if not self.busy() or time.perf_counter() - began > BUSY_LINGER_S:
                 break
-            await trio.lowlevel.checkpoint()  # those whose work is done go on now
+            await trio.lowlevel.checkpoint()  # a timer is due
+            await trio.lowlevel.checkpoint()  # trio runs what it wakes in any order: now all have gone before us
         await trio.lowlevel.wait_readable(fd)
+
+    def idle_s(self) -> float:
+        """How long trio has nothing to run, at most BUSY_LINGER_S. For a task that wants to wait `in_place`."""
+        if self._fd < 0:
+            return 0.0
+        now = trio.lowlevel.current_statistics()
+        return 0.0 if now.tasks_runnable > self.next_woken else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
+
+    def in_place(self, limit_s: float) -> None:
+        """Sleep where a task waits for a worker, until one interrupts or a request comes, with `lingers` set."""
+        if self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
+            os.eventfd_read(self._wake)
 
     def _came(self, at_once: bool) -> bool:
         """Whether a request came while we stayed awake, or a moment later; not when a worker interrupted."""
         began = time.perf_counter()
-        self._worth.request(began)
         fast = at_once and self._worth.on and self._fast >= FAST_REQUESTS
         ready = self._polled(began + self.awake_s) if fast else self._poll.poll(0)
         if not ready:

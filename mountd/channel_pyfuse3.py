@@ -37,9 +37,10 @@ IDLE_TASKS = 16  # tasks that wait for requests are kept: making and ending one 
 
 
 class _TurnLock:
-    """A lock whose holder may take it again before those who wait: they are woken when it is let go, and try then."""
+    """A lock whose holder may take it again before those who wait: one is woken when it is let go, and tries then."""
 
-    def __init__(self) -> None:
+    def __init__(self, awake: Awake) -> None:
+        self._awake = awake
         self._held = False
         self._waiting: deque[trio.lowlevel.Task] = deque()
 
@@ -53,22 +54,24 @@ class _TurnLock:
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
+            self._awake.next_woken = False
         self._held = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held = False
-        if self._waiting:
+        if self._waiting and not self._awake.next_woken:  # one that is woken and has not run yet is enough
+            self._awake.next_woken = True
             trio.lowlevel.reschedule(self._waiting.popleft())
 
 
-def _tune_loop(wait_readable: Awake) -> None:
+def _tune_loop(awake: Awake) -> None:
     lowlevel = SimpleNamespace(**vars(trio.lowlevel))
-    lowlevel.wait_readable = wait_readable
+    lowlevel.wait_readable = awake
     tuned = SimpleNamespace(**vars(trio))
     tuned.lowlevel = lowlevel
-    tuned.Lock = _TurnLock
+    tuned.Lock = lambda: _TurnLock(awake)
     vars(pyfuse3)["trio"] = tuned
 
 

@@ -298,13 +298,14 @@ class Demand:
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
         for limit_s, last in ((self.hedge_s, False), (self.timeout_s, True)):
-            with trio.move_on_after(limit_s):
-                result = await self.runner.run(pool, call, *args)
-                error = result if isinstance(result, OSError) else getattr(result, "error", None)
-                if error is None or last or error.errno in FINAL_ERRORS:
-                    return result
-                self.counters.error("source_retried")
+            try:
+                result = await self.runner.run_within(limit_s, pool, call, *args)
+            except trio.TooSlowError:
+                self.counters.error("source_timeout")
+                self.fetcher.routes.come_back(self.clock())
                 continue
-            self.counters.error("source_timeout")
-            self.fetcher.routes.come_back(self.clock())
+            error = result if isinstance(result, OSError) else getattr(result, "error", None)
+            if error is None or last or error.errno in FINAL_ERRORS:
+                return result
+            self.counters.error("source_retried")
         raise OSError(errno.ETIMEDOUT, f"the source did not answer within {self.timeout_s:g} s, twice")

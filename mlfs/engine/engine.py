@@ -205,7 +205,8 @@ class Engine:
                 await trio.lowlevel.checkpoint()
             self._judge_jobs()
             self._digesting = 0
-            self.prefetcher.kick()
+            if self.jobs:
+                self.prefetcher.kick()
 
     def _digest_open(self, entry: int, pid: int, at_s: float) -> None:
         counts = self.table.open_count

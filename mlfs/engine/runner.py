@@ -27,6 +27,9 @@ class Runner(Protocol):
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
 
+    async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """The same for a reader who waits. Raises: trio.TooSlowError when it takes longer than that."""
+
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """From a worker: run `call` on the loop, wait for it and return its result."""
 
@@ -39,7 +42,14 @@ class LoopWait(Protocol):
 
     lingers: bool
     busy: Callable[[], bool]
-    collect: Callable[[], bool]
+    collect: Callable[[], None]
+    resuming: Callable[[], bool]
+
+    def idle_s(self) -> float:
+        """How long the loop has nothing to do, as far as it knows; at most some milliseconds."""
+
+    def in_place(self, limit_s: float) -> None:
+        """Sleep where a task waits, until a worker interrupts or a request comes."""
 
     def interrupt(self) -> None:
         """From a worker: end the wait."""
@@ -48,7 +58,7 @@ class LoopWait(Protocol):
 class _Job:
     """A call, who waits for it (None: nobody any more), and what became of it."""
 
-    __slots__ = ("args", "call", "error", "result", "task")
+    __slots__ = ("args", "call", "done", "error", "in_place", "result", "task")
 
     def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], task: trio.lowlevel.Task) -> None:
         self.call = call
@@ -56,6 +66,14 @@ class _Job:
         self.task: trio.lowlevel.Task | None = task
         self.result: Any = None
         self.error: BaseException | None = None
+        self.done = False  # as far as the loop knows
+        self.in_place = False  # the task is not suspended: the loop itself waits where it is
+
+    def outcome(self) -> Any:
+        """What the call returned or raised."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class _Pool:
@@ -108,25 +126,54 @@ class ThreadRunner:
         self._default_threads = default_threads
         self._wait = wait
         self._unfinished = 0
+        self._resuming = 0
         if wait is not None:
             wait.busy, wait.collect = lambda: self._unfinished > 0, self.collect
+            wait.resuming = lambda: self._resuming > 0
         self._finished: deque[tuple[_Pool, _Job]] = deque()
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        job = self._submit(pool, call, args)
+        await self._resumed(job)
+        return cast(T, job.outcome())
+
+    async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """See Runner. While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes,
+        and its timers, when a reader waits."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0
+        job = self._submit(pool, call, args)
+        if idle_s <= 0 or not self._done_in_place(job, idle_s):
+            with trio.fail_after(limit_s):
+                await self._resumed(job)
+        return cast(T, job.outcome())
+
+    def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
         job = _Job(call, args, trio.lowlevel.current_task())
         self._unfinished += 1
         (self._pools.get(pool) or self._make(pool)).submit(job)
+        return job
 
+    async def _resumed(self, job: _Job) -> None:
         def abandon(_: object) -> trio.lowlevel.Abort:
             job.task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abandon)
-        if job.error is not None:
-            raise job.error
-        return cast(T, job.result)
+        self._resuming -= 1
+
+    def _done_in_place(self, job: _Job, limit_s: float) -> bool:
+        """Whether the job got done while the loop slept here."""
+        wait = cast(LoopWait, self._wait)
+        job.in_place = wait.lingers = True
+        if not self._finished:
+            wait.in_place(limit_s)
+        wait.lingers = False
+        self.collect()
+        job.in_place = False
+        return job.done
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
@@ -153,14 +200,13 @@ class ThreadRunner:
         pool = self._pools[name] = _Pool(name, self._threads.get(name, self._default_threads), finished)
         return pool
 
-    def collect(self) -> bool:
-        """On the loop: those whose calls are done go on at its next pass. Whether there were any."""
-        found = False
+    def collect(self) -> None:
+        """On the loop: those whose calls are done go on at its next pass."""
         while self._finished:
             pool, job = self._finished.popleft()
             pool.settle()
             self._unfinished -= 1
-            if job.task is not None:
-                found = True
+            job.done = True
+            if job.task is not None and not job.in_place:
+                self._resuming += 1
                 trio.lowlevel.reschedule(job.task)
-        return found

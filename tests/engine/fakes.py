@@ -74,6 +74,10 @@ class InlineRunner:
             await trio.sleep(self.seconds.get(pool, 0))
             return call(*args)
 
+    async def run_within(self, limit_s: float, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        with trio.fail_after(limit_s):
+            return await self.run(pool, call, *args)
+
     def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 

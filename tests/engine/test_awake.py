@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import trio
@@ -53,7 +54,10 @@ def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
 
         async def call(first: int) -> None:
             for number in range(first, first + calls):
-                assert await runner.run("pool", work, number) == number + 1
+                if first % (2 * calls):
+                    assert await runner.run("pool", work, number) == number + 1
+                else:  # a reader who waits: in its place, where nothing else is to be done
+                    assert await runner.run_within(60, "pool", work, number) == number + 1
 
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
@@ -69,3 +73,43 @@ def test_workers_requests_and_calls_on_the_loop_come_through() -> None:
     os.close(reading)
     os.close(writing)
     assert sorted(posted) == list(range(4 * calls))
+
+
+def test_a_reader_waits_in_its_place_and_requests_and_timers_come_through() -> None:
+    """One worker's call outlasts another request, a timer and its own limit; then the loop is free again."""
+    reading, writing = os.pipe()
+    go_on = threading.Event()
+    seen: list[str] = []
+
+    async def serve(wait: Awake) -> None:
+        for _ in range(2):
+            await wait(reading)
+            seen.append(os.read(reading, 1).decode())
+
+    async def end_soon() -> None:
+        await trio.sleep(0.005)
+        go_on.set()
+
+    async def main() -> None:
+        wait = Awake()
+        runner = ThreadRunner({"demand": 3}, wait=wait)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve, wait)
+                os.write(writing, b"a")
+                while not seen:
+                    await trio.sleep(0.001)
+                with pytest.raises(trio.TooSlowError):
+                    await runner.run_within(0.02, "demand", go_on.wait)
+                # Ended by a timer, which must fire while the reader waits in its place.
+                nursery.start_soon(end_soon)
+                assert await runner.run_within(60, "demand", go_on.wait)
+                assert await runner.run_within(60, "demand", lambda: 7) == 7
+                with pytest.raises(ZeroDivisionError):
+                    await runner.run_within(60, "demand", lambda: 1 // 0)
+                assert await runner.run_within(60, "demand", os.write, writing, b"b") == 1
+
+    trio.run(main)
+    os.close(reading)
+    os.close(writing)
+    assert seen == ["a", "b"]
