@@ -1,15 +1,20 @@
-"""The simulated job's order: every epoch all samples in a new random order, dealt to the nodes batch by batch.
+"""The simulated job's order: every epoch all samples in a new random order, or what a real sampler makes of its seed.
 
-In: number of samples, the job's shape, a seed. Out: ids by step, node and place in the batch; who reads what in which
-epoch. Called by `mlfs.sim.run`. The same seed gives the same order on every machine (numpy's PCG64).
+In: number of samples, the job's shape, a seed or a registered job's streams. Out: ids by step, node and place in the
+batch; who reads what in which epoch. Called by `mlfs.sim.run`. The same seed gives the same order on every machine.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from mlfs.plan.model import PerformanceModel
+from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.contract import Ids, Readers
+
+if TYPE_CHECKING:
+    from mlfs.orders.streams import JobStreams
 
 KEPT_BYTES = 1 << 30
 
@@ -24,6 +29,10 @@ class Order:
         self.steps = model.steps(n_samples)
         self.batch = -(-model.global_batch // model.nodes)
         self._kept: dict[int, Ids] = {}
+
+    def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
+        """Bytes of an epoch's second and further reads of a sample: a permutation has none."""
+        return 0.0
 
     def epoch(self, epoch: int) -> Ids:
         """Shape (steps, nodes, batch): what each node reads in each step, -1 where a batch is short."""
@@ -48,7 +57,9 @@ class Order:
         return np.ascontiguousarray(flat.reshape(self.steps, self.batch, nodes).transpose(0, 2, 1))
 
     def readers(self) -> Readers:
-        """Shape (E, F): the node that reads each sample in each epoch; the dtype's largest value for none."""
+        """Shape (E, F): the node that reads each sample in each epoch, the last one if it is read several times; the
+        dtype's largest value for none.
+        """
         dtype = np.uint8 if self.model.nodes < 255 else np.uint16
         table = np.full((self.model.epochs, self.n_samples), np.iinfo(dtype).max, dtype=dtype)
         for epoch in range(self.model.epochs):
@@ -57,3 +68,34 @@ class Order:
                 mine = ids[:, node, :]
                 table[epoch, mine[mine >= 0]] = node
         return table
+
+
+class RegisteredOrder(Order):
+    """The streams of a registered job, a rank for each GPU: rank r is GPU r mod M of node r div M, as with torchrun.
+
+    Attributes:
+        streams: over sample numbers 0 .. F - 1.
+    """
+
+    def __init__(self, n_samples: int, model: PerformanceModel, gpus: int, streams: JobStreams) -> None:
+        super().__init__(n_samples, model, 0)
+        self.gpus, self.streams = gpus, streams
+        self.steps = self._steps(0)
+
+    def _steps(self, epoch: int) -> int:
+        return -(-self.streams.length(epoch) // self.streams.batch_size)
+
+    def _make(self, epoch: int) -> Ids:
+        nodes, steps, batch = self.model.nodes, self._steps(epoch), self.streams.batch_size
+        ids = np.full((nodes, self.gpus, steps * batch), -1, dtype=np.int32)
+        for rank in range(nodes * self.gpus):
+            stream = self.streams.epoch_ids(epoch, rank)
+            ids[rank // self.gpus, rank % self.gpus, : len(stream)] = np.maximum(stream, -1)
+        dealt = ids.reshape(nodes, self.gpus, steps, batch).transpose(2, 0, 3, 1)  # a GPU takes every M-th of its node
+        return np.ascontiguousarray(dealt.reshape(steps, nodes, batch * self.gpus))
+
+    def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
+        """Samplers that draw with replacement, augment repeatedly, or pad to equal lengths, read samples again."""
+        ids = self.epoch(epoch)
+        times = np.bincount(ids[ids >= 0], minlength=self.n_samples)
+        return float(sizes_bytes @ np.maximum(times - 1, 0))

@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlfs.errors import ConfigError
 from mlfs.plan.model import Floats, StorageClass
 from mlfs.plan.policies.contract import Policy, Reads, View
 from mlfs.sim.clock import Clock, Loading, Sharing
-from mlfs.sim.order import Order
+from mlfs.sim.job import order_of
 from mlfs.sim.result import EpochResult, PolicyResult
 from mlfs.sim.scenario import Scenario
 from mlfs.sim.tally import Tally, tally
@@ -29,12 +28,7 @@ class Simulation:
         self.scenario = scenario
         self.model = scenario.model
         self.sizes: Floats = scenario.sizes_bytes()
-        if self.model.steps(len(self.sizes)) == 0:
-            step = self.model.global_batch
-            raise ConfigError(
-                f"{len(self.sizes)} samples make no step of {step}", "a smaller job.batch, or drop_last = false"
-            )
-        self.order = Order(len(self.sizes), self.model, scenario.seed)
+        self.order = order_of(scenario, len(self.sizes))
         self.readers = self.order.readers()
 
     def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:
@@ -69,12 +63,14 @@ class _Tracks:
 
     def __init__(self, simulation: Simulation, policy: Policy, sharing: Sharing) -> None:
         self.model, self.policy = simulation.model, policy
+        self.order = simulation.order
         self.gpus = simulation.scenario.node.gpus
         self.loading = Loading(self.model, policy.traits, sharing, simulation.scenario.node)
         self.padded = np.append(simulation.sizes, 0.0)
         step_bytes = simulation.sizes.mean() * self.model.global_batch / self.model.nodes
         window = int(min(self.model.staging.capacity_bytes / max(step_bytes, 1e-9), simulation.order.steps))
-        self.clock = Clock(policy.traits.overlap, window)
+        # Double buffering needs two batches as well, whatever the staging buffer is said to hold.
+        self.clock = Clock(policy.traits.overlap, max(2, window))
         self.preload_s, self.preload_bytes = 0.0, 0.0
         routes = 1 + 2 * len(self.model.classes)
         self.bytes, self.seconds, self.counts = np.zeros(routes), np.zeros(routes), np.zeros(routes)
@@ -100,7 +96,7 @@ class _Tracks:
             self._add(counted, lanes, compute_s)
         before = self.clock.now
         after = self.clock.advance(lanes, compute_s)
-        total = float(counted.queued.sum())
+        total = float(counted.queued.sum()) - self.order.repeated_bytes(epoch, self.padded[:-1])
         bound = total if epoch == 0 else max(0.0, total - self.model.capacity_bytes)
         pfs = 0.0 if self.policy.traits.free else counted.pfs_bytes
         self.epochs.append(EpochResult(after - before, float(compute_s.max(axis=1).sum()), pfs, bound))

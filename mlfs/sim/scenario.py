@@ -22,6 +22,8 @@ from mlfs.plan.queues import GpuNode
 from mlfs.units import parse_size
 
 SHIPPED = "scenarios"
+# Fields of a registered job that follow from the cluster and the job's shape.
+FOLLOW = ("epochs", "batch_size", "world_size", "ranks", "start_epoch", "start_step", "loader_drop_last")
 
 
 def _size(value: object) -> float:
@@ -123,11 +125,19 @@ class DataTable(_Table):
 
 
 class JobTable(_Table):
-    """The job: `batch` is one node's."""
+    """The job: `batch` is one node's. `order`: fields of a registered job; without it, a permutation each epoch."""
 
     epochs: int = Field(ge=1)
     batch: int = Field(ge=1)
     drop_last: bool = False
+    order: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _follows(self) -> JobTable:
+        for name in FOLLOW if self.order is not None else ():
+            if name in (self.order or {}):
+                raise ValueError(f"order.{name}: the scenario says that: leave it out")
+        return self
 
 
 class Scenario(_Table):

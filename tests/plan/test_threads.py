@@ -105,6 +105,30 @@ def test_one_gpu_gets_what_brute_force_finds(load: tuple[int, ...], train_s: flo
     assert off[threads - 1] == pytest.approx(off.min())
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    work=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    spare=st.integers(0, 5),
+    train_s=st.floats(0.5, 60.0),
+    late_s=st.floats(0.0, 5.0),
+)
+def test_a_node_gets_what_brute_force_finds(work: list[int], spare: int, train_s: float, late_s: float) -> None:
+    """Every GPU as near to eq. 2's optimum as can be if there are threads enough, else eq. 3: the slowest is best."""
+    gpus, most = len(work), len(work) + spare
+    rate = (Curve(((float(most), float(most)),)),)  # each thread gives 1 byte a second
+    batches_of = np.array(work, dtype=np.float64)[:, None]
+    threads = assign(batches_of, rate, np.full(gpus, late_s), train_s, most, 0.0)
+    every = [counts for counts in np.ndindex(*[most + 1] * gpus) if min(counts) > 0]
+    gaps = [abs(batches_of[:, 0] / counts + late_s - train_s) for counts in every]
+    wish = np.min(gaps, axis=0)  # of each GPU by itself
+    fewest = [min(c[gpu] for c, gap in zip(every, gaps, strict=True) if gap[gpu] == wish[gpu]) for gpu in range(gpus)]
+    if sum(fewest) <= most:
+        assert abs(batches_of[:, 0] / threads + late_s - train_s) == pytest.approx(wish)
+    else:
+        possible = [max(batches_of[:, 0] / counts) for counts in every if sum(counts) <= most]
+        assert max(batches_of[:, 0] / threads) == pytest.approx(min(possible))
+
+
 def test_the_straggler_gets_more_and_who_is_in_time_keeps_its_share() -> None:
     loads = np.array([[100.0, 0, 0], [0, 0, 100.0]])
     threads = assign(loads, RATES, np.zeros(2), 4.0, 10, 0.1)

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from gpu_cluster import TEXT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,33 +21,6 @@ from mlfs.sim.result import PolicyResult
 from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import Scenario, load, parse
 from mlfs.sim.tally import Tally, tally
-
-TEXT = """
-[cluster]
-nodes = 2
-gpus = 4
-compute_MBps = 100
-preprocess_MBps = 400
-network_MBps = 1000
-pfs_MBps = { 1 = 50, 2 = 80 }
-[cluster.staging]
-name = "staging"
-capacity = "2MB"
-read_MBps = 1000
-threads = 8
-[[cluster.classes]]
-name = "ram"
-capacity = "4MB"
-read_MBps = 200
-threads = 2
-[data]
-samples = 160
-mean = "100kB"
-deviation = "60kB"
-[job]
-epochs = 3
-batch = 16
-"""
 
 
 def with_gpus(gpus: int, **other: object) -> Scenario:

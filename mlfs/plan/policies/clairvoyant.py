@@ -7,7 +7,7 @@ Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node co
   epoch 0
   only what has no owner comes from the PFS: S - N * D bytes, the bound (DESIGN.md, section 5).
 - Local: the owner is who reads the sample most after epoch 0; room beyond is filled with copies of what a node reads
-  most.
+  most, as far as a class that is slower than the network can serve them while the node computes.
 - Even: no node owns more than its part.
 - Fast: a node's fastest class holds what it reads most.
 - Side by side: PFS, peers and each class have their own threads, so that none waits behind another.
@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.plan.owners import Placement, place
+from mlfs.plan.owners import Copies, Placement, place
 from mlfs.plan.policies.contract import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View, capacities
-from mlfs.plan.policies.holdings import Finder
+from mlfs.plan.policies.holdings import Finder, first_of_each
 
 
 class Clairvoyant:
@@ -29,7 +29,8 @@ class Clairvoyant:
     preload = None
 
     def __init__(self, view: View) -> None:
-        self.placement: Placement = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
+        placed = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
+        self.placement: Placement = placed._replace(copies=_in_time(view, placed))
         n = len(view.sizes_bytes)
         owner, storage = self.placement.owner, self.placement.storage
         self.kept = Kept(np.append(owner, np.int16(PFS)), np.append(storage, np.int8(PFS)))
@@ -40,7 +41,9 @@ class Clairvoyant:
     def epoch(self, epoch: int, ids: Ids) -> Reads:
         """From the own copy, the owner, or the PFS; what is new its owner keeps, and its reader may copy."""
         reads = self.kept.reads(ids)
-        reads.storage[self.first_read[ids]] = PFS
+        new = self.first_read[ids]
+        new[new] = first_of_each(ids[new])
+        reads.storage[new] = PFS
         for index, copies in enumerate(self.placement.copies):
             if not len(copies.ids):
                 continue
@@ -52,6 +55,34 @@ class Clairvoyant:
             self.copied[index][slots[slots >= 0]] = True
         self.first_read[ids[ids >= 0]] = False
         return reads
+
+
+def _in_time(view: View, placed: Placement) -> list[Copies]:
+    """The copies without those that would make a slow class the limit where a peer's faster one is not.
+
+    Of the copies that a peer holds in a faster class, behind a faster network, a class serves the most read ones that
+    it can read in half the time that an epoch is computed, beside what else it has to serve: not all steps ask for the
+    same.
+    """
+    model, sizes = view.model, view.sizes_bytes
+    time_s = float(sizes.sum()) / model.nodes / model.compute_bytes_per_s / 2
+    rates = np.array([float(storage.read.at(storage.threads)) for storage in model.classes])
+    result = []
+    for node, copies in enumerate(placed.copies):
+        reads = (view.readers[:, copies.ids] == node).mean(axis=0)
+        keep = np.ones(len(copies.ids), dtype=bool)
+        for j, rate in enumerate(rates):
+            here = copies.storage == j
+            slower = here & (rate < np.minimum(model.network_bytes_per_s, rates[placed.storage[copies.ids]]))
+            if slower.any():
+                owned = (placed.owner == node) & (placed.storage == j)
+                others = float(sizes[owned].sum() + (sizes[copies.ids] * reads)[here & ~slower].sum())
+                order = np.flatnonzero(slower)
+                order = order[np.argsort(-reads[order], kind="stable")]
+                served = others + np.cumsum(sizes[copies.ids[order]] * reads[order])
+                keep[order[served > rate * time_s]] = False
+        result.append(Copies(copies.ids[keep], copies.storage[keep]))
+    return result
 
 
 POLICY = Policy(

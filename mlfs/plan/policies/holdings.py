@@ -44,3 +44,14 @@ class Finder:
         found: npt.NDArray[np.int32] = self._slot[wanted]
         self._slot[held] = -1
         return found
+
+
+def first_of_each(values: Ids) -> npt.NDArray[np.bool_]:
+    """Which of the values (any shape) stand where their value comes first: all of them in a permutation."""
+    flat = values.ravel()
+    ordered = np.sort(flat)
+    if (ordered[1:] != ordered[:-1]).all():
+        return np.ones(values.shape, dtype=bool)
+    mask = np.zeros(len(flat), dtype=bool)
+    mask[np.unique(flat, return_index=True)[1]] = True
+    return mask.reshape(values.shape)

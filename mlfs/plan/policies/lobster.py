@@ -27,7 +27,7 @@ from mlfs.plan.policies.contract import (
     View,
     capacities,
 )
-from mlfs.plan.policies.holdings import Finder, by_node
+from mlfs.plan.policies.holdings import Finder, by_node, first_of_each
 
 NEXT, LAST_COPY, DROPPED = 0, 1, 2
 
@@ -63,7 +63,8 @@ class Lobster:
 
     def _evict(self, index: int, epoch: int, mine: Ids) -> None:
         held, mine = self.held[index], mine[mine >= 0]
-        candidates = np.concatenate([held, mine[self.finder.slots(held, mine) < 0]])
+        new = mine[self.finder.slots(held, mine) < 0]
+        candidates = np.concatenate([held, new[first_of_each(new)]])
         self.copies[held] -= 1
         rank = np.full(len(candidates), DROPPED, dtype=np.int8)
         if epoch + 1 < len(self.future):

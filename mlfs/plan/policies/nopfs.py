@@ -27,7 +27,7 @@ from mlfs.plan.policies.contract import (
     View,
     capacities,
 )
-from mlfs.plan.policies.holdings import Finder, counts_by_node
+from mlfs.plan.policies.holdings import Finder, counts_by_node, first_of_each
 
 NOT_YET = np.float32(np.inf)
 Slots = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ class NoPFS:
         budget = np.zeros_like(spent)
         for index, share in enumerate(self.shares):
             mine = ids[:, index, :]
-            slots = self.finder.slots(share.ids, mine.ravel())
+            slots = self.finder.slots(share.ids, mine.ravel()[first_of_each(mine.ravel())])
             coming: Slots = slots[slots >= 0]
             coming = coming[share.since[coming] == NOT_YET]
             if epoch == 0:
