@@ -24,6 +24,8 @@ MAY_IMPORT = {
         "mlfs.plan",
         "mlfs.errors",
         "mlfs.units",
+        "mlfs.job",
+        "mlfs.orders",
         "mlfs.manifest_index",
         "numpy",
         "pydantic",
