@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def test_functions_and_files_are_short_and_modules_say_their_job(path: Path) -> 
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= MOST_LINES_OF_A_FUNCTION, f"{node.name} has {lines} lines"
+
+
+def test_what_texts_refer_to_is_there() -> None:
+    """Documents and modules named in documents, docstrings and comments."""
+    named = re.compile(r"(?<![\w/.])(?:docs|mlfs|mountd|scripts|tests)/[\w/.-]+\.(?:md|py|toml)\b|\b[A-Z]+\.md\b")
+    for path in [*SOURCES, ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for name in named.findall(path.read_text()):
+            assert (ROOT / name).exists(), f"{path.relative_to(ROOT)} refers to {name}"
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)

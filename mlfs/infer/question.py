@@ -5,7 +5,7 @@ hypotheses with their probes, the likely ones and the rest. Called by `mlfs.infe
 
 A process that reads for rank r of `world` ranks reads, in order, positions r + world * s of the epoch's permutation,
 with s = 0, 1, 2, ... for a process that reads all of its rank's batches, and s = (i // batch) * batch * workers +
-i % batch for the first of several workers (shared reference: "Who opens what when").
+i % batch for the first of several workers (torch/utils/data/dataloader.py).
 """
 
 from __future__ import annotations

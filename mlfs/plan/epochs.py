@@ -3,7 +3,7 @@
 Pure. In: the performance model, the data set's bytes, the time to compute an epoch. Out: seconds, stalls, bytes by
 route, what rules, and what one more unit of each resource would change. Called by `mlfs plan`.
 
-It is the bound of DESIGN.md, section 5, in seconds: the first epoch brings every byte from the PFS, each later one what
+It is the bound of docs/model.md, in seconds: the first epoch brings every byte from the PFS, each later one what
 does not fit in the N * D bytes of the caches; lanes of PFS, network and each class work side by side (Yang and Cong,
 Section III: the true cost is the larger of training and loading). The simulator runs the same in steps.
 """

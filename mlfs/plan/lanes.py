@@ -1,7 +1,7 @@
 """What one process reads of a rank's stream: its lane.
 
 Pure. A DataLoader with W workers and batches of B hands batch b to worker b mod W, so worker w's own stream is exactly
-batches w, w + W, ... (shared reference, "Who opens what when"; torch/utils/data/dataloader.py, _try_put_index). That is
+batches w, w + W, ... (torch/utils/data/dataloader.py, _try_put_index). That is
 a lane of `Shape(B, W)`. A main process that reads by itself, or a loader that is one process of many threads, is one
 lane. Threads take the lane's next sample whenever they are free: `slack` says how many places an open may come early.
 

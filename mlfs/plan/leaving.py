@@ -5,7 +5,7 @@ whether the tier is used. Called once a second by the daemon (mlfs.engine.routes
 
 A sample that lies in a tier could come from the source as well: NoPFS takes the fastest of the cases that apply
 (Section 4; `PerformanceModel.fastest`). But the source is shared by everybody, and what is read from it though it lies
-in a tier comes on top of the bound of DESIGN.md, section 5. So a tier is left only while all of this holds, again and
+in a tier comes on top of the bound of docs/model.md. So a tier is left only while all of this holds, again and
 again for ten seconds: readers wait, a sample takes it long, and the source would win at a third of its bandwidth. A
 tier that was left is tried now and then with a few samples, and used again when the source does not win at two thirds
 of its bandwidth any more; tries come the more seldom, the more of them failed.

@@ -4,7 +4,7 @@ Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacit
 `Placement`, the same on every node. Called by the policy `mlfs` and by the daemon's planner.
 
 Why so: within an epoch no sample is read twice, so whatever the policy, hits of an epoch are at most N * D bytes
-(DESIGN.md, section 5), and any N * D bytes that stay kept reach it. What is left to choose is who keeps what.
+(docs/model.md, "The bound"), and any N * D bytes that stay kept reach it. What is left to choose is who keeps what.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
 class, or NOWHERE. Called by the engine when a sample was fetched from the PFS, and before, to plan. What is placed
-stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read (docs/DESIGN: hits
-per epoch <= capacity, whatever the policy).
+stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read (docs/model.md:
+hits of an epoch are at most the capacity, whatever the policy).
 
 A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
 (a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as
@@ -160,5 +160,5 @@ def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMO
 
 
 def pfs_bound_bytes(stream_bytes: int, capacity_bytes: int, nodes: int = 1) -> int:
-    """Least bytes that an epoch after the first must read from the PFS: max(0, S - N * D) (DESIGN.md, section 5)."""
+    """Least bytes that an epoch after the first must read from the PFS: max(0, S - N * D) (docs/model.md)."""
     return max(0, stream_bytes - nodes * capacity_bytes)

@@ -31,7 +31,7 @@ class PolicyResult:
         imbalance: mean over steps of (slowest - fastest) / slowest loading time, over all GPUs of all nodes.
         imbalanced_steps: share of steps in which some GPU's loading takes longer than its compute, and some GPU's
         does not (Lobster, Section 5.3).
-        pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0 and max(0, S - N D) later (DESIGN.md, section 5).
+        pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0 and max(0, S - N D) later (docs/model.md).
     """
 
     policy: str

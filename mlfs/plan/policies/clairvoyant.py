@@ -5,7 +5,7 @@ Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node co
 
 - Once: a sample is fetched from the PFS when it is first read, by its owner, who keeps it and hands it on. After
   epoch 0
-  only what has no owner comes from the PFS: S - N * D bytes, the bound (DESIGN.md, section 5).
+  only what has no owner comes from the PFS: S - N * D bytes, the bound (docs/model.md, "The bound").
 - Local: the owner is who reads the sample most after epoch 0; room beyond is filled with copies of what a node reads
   most, as far as a class that is slower than the network can serve them while the node computes.
 - Even: no node owns more than its part.
