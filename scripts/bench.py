@@ -3,8 +3,7 @@
 a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache and bindfs (a passthrough in C)
 b  demand reads of a slow source through the mount, beside the slow source itself
 c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
-beside
-   the same loop without I/O
+   beside the same loop without I/O
 d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs
 walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
@@ -42,28 +41,20 @@ Loop = Callable[[str], None]
 def main() -> int:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: all)")
+    parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: a b c d)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds the medians are taken of (default: 5)")
     parser.add_argument("--files", type=int, default=4000, help="files of 110 kB (default: 4000)")
     args = parser.parse_args()
+    unknown = sorted(set(args.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}")
     work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
         data = make_files(work / "data", args.files)
-        parts = {
-            "a": staged_reads,
-            "b": demand_reads,
-            "c": registered_job,
-            "d": prefetch_rate,
-            "e": metadata_rate,
-            "walk": walk_rate,
-            "orders": permutations,
-            "plan": planning,
-            "plan-large": planning_large,
-        }
         for part in args.parts:
-            print(f"\n({part}) {(parts[part].__doc__ or '').splitlines()[0]}", flush=True)
-            parts[part](work, data, args.rounds)
+            print(f"\n({part}) {(PARTS[part].__doc__ or '').splitlines()[0]}", flush=True)
+            PARTS[part](work, data, args.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0
@@ -320,6 +311,18 @@ def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+
+PARTS: dict[str, Callable[[Path, Path, int], None]] = {
+    "a": staged_reads,
+    "b": demand_reads,
+    "c": registered_job,
+    "d": prefetch_rate,
+    "e": metadata_rate,
+    "walk": walk_rate,
+    "orders": permutations,
+    "plan": planning,
+    "plan-large": planning_large,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

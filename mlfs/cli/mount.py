@@ -53,25 +53,6 @@ of the memory that may be used (the cgroup's limit or the machine's memory), for
 the file system of DIR. TIME is 250ms, 2s, 1m30s, 1h.
 """
 
-# Flags that go into the config as they are; `--config` and MOUNTPOINT's default are dealt with in `run`.
-_FLAGS = (
-    "source",
-    "mountpoint",
-    "ram",
-    "ssd",
-    "lmdb",
-    "staging",
-    "pfs_threads",
-    "allow_other",
-    "foreground",
-    "log_file",
-    "index",
-    "rescan",
-    "source_timeout",
-    "infer",
-    "calibration",
-)
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `mount`."""
@@ -127,10 +108,10 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mount; raises the MlfsError of whatever is in the way."""
-    from mlfs.config import load_config
+    from mlfs.config import KEYS, load_config
     from mountd import preflight, runtime
 
-    config = load_config({name: getattr(args, name) for name in _FLAGS}, args.config)
+    config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
     if config.calibration is not None:
         importlib.import_module("mlfs.calibration").load(config.calibration)  # what is wrong with it comes out now
     preflight.check(config, note=_say)

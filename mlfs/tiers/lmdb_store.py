@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -23,10 +23,10 @@ import lmdb
 
 from mlfs.errors import CacheError
 from mlfs.tiers import catalogue, lmdb_pages, record
-from mlfs.tiers.contract import Sample, Version
-from mlfs.tiers.faults import Faults
+from mlfs.tiers.contract import Version
 from mlfs.tiers.ledger import Ledger
 from mlfs.tiers.lmdb_writer import Writer
+from mlfs.tiers.on_disk import OnDisk
 
 _T = TypeVar("_T")
 _HEAD_FLOOR_BYTES = 128  # keys of up to 72 bytes do not change what a sample occupies
@@ -38,18 +38,17 @@ _MIN_CAPACITY_BYTES = 1 << 20
 _BATCH_BYTES = 8 << 20
 
 
-class LmdbTier:
+class LmdbTier(OnDisk):
     """Copies of one source's small samples in an LMDB environment.
 
-    Args:
-        directory: where the user wants caches; made if it is missing, shared by several sources and stores.
-        capacity_bytes: what this source may occupy there, at least 1 MiB; the data file never grows beyond it.
-        source_id: identity of the source, usually its real path.
-        max_sample_bytes: larger samples are refused; they are better off in files.
-        clock: seconds, monotonic; times the pause after a full disk.
+    `used_bytes` is what they need in pages, with room for pages that are filled in part.
 
-    Raises CacheError when the directory cannot be used, or another mount uses it for this source.
+    Args:
+        capacity_bytes: at least 1 MiB; the data file never grows beyond it. The other arguments and errors: `OnDisk`.
+        max_sample_bytes: larger samples are refused; they are better off in files.
     """
+
+    kind = catalogue.Kind.LMDB
 
     def __init__(
         self,
@@ -59,14 +58,11 @@ class LmdbTier:
         max_sample_bytes: int = 262144,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = os.fspath(directory)
-        self._capacity_bytes = capacity_bytes
         if capacity_bytes < _MIN_CAPACITY_BYTES:
             raise CacheError(f"an LMDB cache of {capacity_bytes} bytes is too small", "give it at least 1M")
+        super().__init__(directory, capacity_bytes, source_id, clock)
         self._max_sample_bytes = max_sample_bytes
-        self._claim = catalogue.claim(self._directory, source_id, catalogue.Kind.LMDB)
         self._path = os.path.join(self._claim.path, catalogue.LMDB_DIR)
-        self._faults = Faults(self.name, clock)
         # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.
         lock_file_bytes = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
         self._map_bytes = (capacity_bytes - lock_file_bytes) // _PAGE_BYTES * _PAGE_BYTES
@@ -76,7 +72,6 @@ class LmdbTier:
         self._changed = threading.Condition()
         self._ledger = Ledger(self._map_bytes - slack_bytes)
         self._readers = 0
-        self._closed = False
         try:
             self._env = self._open()
         except (OSError, lmdb.Error) as error:
@@ -153,26 +148,6 @@ class LmdbTier:
     # ---- the contract
 
     @property
-    def name(self) -> str:
-        """`lmdb:DIRECTORY`."""
-        return f"lmdb:{self._directory}"
-
-    @property
-    def capacity_bytes(self) -> int:
-        """The budget given by the user."""
-        return self._capacity_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        """What the samples held need in pages, with room for pages that are filled in part."""
-        return self._ledger.used_bytes
-
-    @property
-    def errors(self) -> int:
-        """Failures of the medium and damaged copies since the start."""
-        return self._faults.errors
-
-    @property
     def read_only(self) -> bool:
         """Whether the directory can be read only: copies are served, none are added."""
         return self._read_only
@@ -207,10 +182,6 @@ class LmdbTier:
             self._writer.put(digest, blob)
         return True
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
-        """The writer commits many at once in any case."""
-        return [self.put(*sample) for sample in samples]
-
     def _accepts(self, key: bytes, data: memoryview) -> bool:
         if self._closed or self._read_only or self._faults.paused:
             return False
@@ -222,10 +193,6 @@ class LmdbTier:
         if digest not in self._ledger:
             return None
         return self._checked(digest, lambda blob: record.data_of(blob, key, version))
-
-    def contains(self, key: bytes) -> bool:
-        """Whether a copy of any version is believed to be held; a look-up in memory."""
-        return catalogue.key_digest(key) in self._ledger
 
     def drop(self, key: bytes) -> None:
         """Forget the copy of `key`; its pages are free for others after the next commits."""

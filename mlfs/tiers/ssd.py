@@ -11,14 +11,15 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from mlfs.tiers import catalogue, record
-from mlfs.tiers.contract import Sample, Version
-from mlfs.tiers.faults import PROCESS_SHORTAGE, Faults
+from mlfs.tiers.contract import Version
+from mlfs.tiers.faults import PROCESS_SHORTAGE
 from mlfs.tiers.ledger import Ledger
+from mlfs.tiers.on_disk import OnDisk
 
 _HEAD_FLOOR_BYTES = 256  # keys of up to 200 bytes do not change what a sample occupies
 _BLOCK_BYTES = 4096
@@ -31,17 +32,13 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOE
 _T = TypeVar("_T")
 
 
-class SsdTier:
-    """Copies of one source's samples, each in a file of its own.
+class SsdTier(OnDisk):
+    """Copies of one source's samples, each in a file of its own; arguments and errors as `OnDisk`.
 
-    Args:
-        directory: where the user wants caches; made if it is missing, shared by several sources and stores.
-        capacity_bytes: what this source may occupy there.
-        source_id: identity of the source, usually its real path.
-        clock: seconds, monotonic; times the pause after a full disk.
-
-    Raises CacheError when the directory cannot be used, or another mount uses it for this source.
+    `used_bytes` counts the blocks of all files held or being written; not the 256 directories (about 1 MiB).
     """
+
+    kind = catalogue.Kind.SSD
 
     def __init__(
         self,
@@ -50,11 +47,7 @@ class SsdTier:
         source_id: bytes | str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = os.fspath(directory)
-        self._capacity_bytes = capacity_bytes
-        self._claim = catalogue.claim(self._directory, source_id, catalogue.Kind.SSD)
-        self._faults = Faults(self.name, clock)
-        self._closed = False
+        super().__init__(directory, capacity_bytes, source_id, clock)
         # A digest is written or removed only under its stripe, so its temporary file has one writer, and its file and
         # its ledger entry change together. Reads take no lock: a file is whole from the moment it has its name.
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
@@ -73,31 +66,6 @@ class SsdTier:
         for found in catalogue.scan_samples(self._claim.dir_fd, clean=not self._claim.read_only):
             if not self._ledger.adopt(found.digest, self._rounded(found.size_bytes)):
                 self._unlink(found.digest)
-
-    @property
-    def name(self) -> str:
-        """`ssd:DIRECTORY`."""
-        return f"ssd:{self._directory}"
-
-    @property
-    def capacity_bytes(self) -> int:
-        """The budget given by the user."""
-        return self._capacity_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        """Blocks of all files held or being written; the 256 directories (about 1 MiB) are not counted."""
-        return self._ledger.used_bytes
-
-    @property
-    def errors(self) -> int:
-        """Failures of the medium and damaged copies since the start."""
-        return self._faults.errors
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the directory can be read only: copies are served, none are added."""
-        return self._claim.read_only
 
     def footprint_bytes(self, size_bytes: int) -> int:
         """Whole blocks for header, key and data; exact for keys of up to 200 bytes, longer ones may take more."""
@@ -133,10 +101,6 @@ class SsdTier:
                 return False
             self._ledger.record(digest, footprint_bytes)
             return True
-
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
-        """A file each."""
-        return [self.put(*sample) for sample in samples]
 
     def _write(self, digest: bytes, head: bytes, data: memoryview) -> None:
         """Write under the temporary name, then give it the final one.
@@ -206,10 +170,6 @@ class SsdTier:
             return os.read(fd, footprint_bytes + 1)
         finally:
             os.close(fd)
-
-    def contains(self, key: bytes) -> bool:
-        """Whether a copy of any version is believed to be held; a look-up in memory."""
-        return catalogue.key_digest(key) in self._ledger
 
     def drop(self, key: bytes) -> None:
         """Forget the copy of `key` and remove its file."""
