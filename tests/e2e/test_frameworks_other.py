@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
+from support.trees import make_classes
 
 SCRIPTS = Path(__file__).parent / "frameworks"
 FILES, CLASSES, EPOCHS, SEED = 1600, 4, 3, 20261121
@@ -25,11 +26,9 @@ AGREEMENT = 0.999
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """Files in class directories; each begins with its own number."""
-    for index in range(FILES):
-        path = tmp_path / "images" / f"class{index % CLASSES}" / f"{index:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(index.to_bytes(4, "little") + os.urandom(2000 + index))
-    return tmp_path / "images"
+    return make_classes(
+        tmp_path / "images", FILES, CLASSES, lambda index: index.to_bytes(4, "little") + os.urandom(2000 + index)
+    )
 
 
 def run_script(name: str, *words: object) -> list[int]:

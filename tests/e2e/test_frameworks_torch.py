@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
+from support.trees import make_classes
 
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
@@ -33,12 +34,9 @@ JOBS: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A small ImageFolder."""
-    root = tmp_path / "images"
-    for index in range(FILES):
-        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(index.to_bytes(4, "big") + os.urandom(20_000 + 97 * index))
-    return root
+    return make_classes(
+        tmp_path / "images", FILES, CLASSES, lambda index: index.to_bytes(4, "big") + os.urandom(20_000 + 97 * index)
+    )
 
 
 @pytest.mark.parametrize("script", JOBS)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
-from support.trees import make_tree
+from support.trees import make_classes, make_tree
 
 from mlfs.orders.permutation import randperm
 
@@ -26,12 +26,7 @@ WAIT_S = 120
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A small ImageFolder."""
-    root = tmp_path / "images"
-    for index in range(FILES):
-        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(index.to_bytes(4, "big") * 400)
-    return root
+    return make_classes(tmp_path / "images", FILES, CLASSES, lambda index: index.to_bytes(4, "big") * 400)
 
 
 def distributed(dataset: Any, seed: int) -> Any:

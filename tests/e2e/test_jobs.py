@@ -13,6 +13,7 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 from support.training import train
+from support.trees import make_classes
 
 CLASSES, FILES = 4, 240
 
@@ -20,12 +21,9 @@ CLASSES, FILES = 4, 240
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A small ImageFolder."""
-    root = tmp_path / "images"
-    for index in range(FILES):
-        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(index.to_bytes(4, "big") + os.urandom(30_000 + 97 * index))
-    return root
+    return make_classes(
+        tmp_path / "images", FILES, CLASSES, lambda index: index.to_bytes(4, "big") + os.urandom(30_000 + 97 * index)
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 3])

@@ -11,6 +11,7 @@ import pytest
 from support.fuse import wait_until
 from support.looping import Script, looping
 from support.mounts import MlfsMount
+from support.trees import make_classes
 
 FILES, CLASSES, RANKS = 240, 4, 2
 
@@ -18,12 +19,7 @@ FILES, CLASSES, RANKS = 240, 4, 2
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A small ImageFolder."""
-    root = tmp_path / "images"
-    for index in range(FILES):
-        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(3_000))
-    return root
+    return make_classes(tmp_path / "images", FILES, CLASSES, lambda _: os.urandom(3_000))
 
 
 def job_of(mount: MlfsMount) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from support.fuse import wait_until
 from support.looping import MOST_EPOCHS, Script, looping
 from support.mounts import MlfsMount
+from support.trees import make_classes
 
 FILES, CLASSES = 240, 4
 LIMIT_S = 120.0
@@ -18,12 +19,7 @@ LIMIT_S = 120.0
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """A small ImageFolder."""
-    root = tmp_path / "images"
-    for index in range(FILES):
-        path = root / f"class{index % CLASSES}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(3_000))
-    return root
+    return make_classes(tmp_path / "images", FILES, CLASSES, lambda _: os.urandom(3_000))
 
 
 def job_of(mount: MlfsMount) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,3 +50,12 @@ def make_tree(root: Path, spec: Spec) -> Path:
 def image_folder(classes: int = 3, files: int = 4, size: int = 2000) -> dict[str, int]:
     """The description of a small tree in ImageFolder's layout. Its files are no images: for readers that only read."""
     return {f"class{c:02d}/img_{n:05d}.jpg": size + 7 * (c * files + n) for c in range(classes) for n in range(files)}
+
+
+def make_classes(root: Path, files: int, classes: int, content_of: Callable[[int], bytes]) -> Path:
+    """Fill `root` in ImageFolder's layout: file number i, with content_of(i), is in class i % classes."""
+    for index in range(files):
+        path = root / f"class{index % classes}" / f"{index:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content_of(index))
+    return root
