@@ -223,6 +223,7 @@ def _cache_dirs(merged: Mapping[str, Any], key: str) -> list[CacheDir]:
 
 def free_bytes(path: str) -> int:
     """Free bytes, for users, of the file system that `path` is in or will be made in."""
+    path = os.path.abspath(path)  # the directory above a relative one may be "", which is nowhere
     while True:
         try:
             stat = os.statvfs(path)

@@ -33,7 +33,7 @@ class _Part(BaseModel):
 class Measured(_Part):
     """Times and memory of one algorithm for one layer, one entry a batch size."""
 
-    time_ms: tuple[Annotated[float, Field(ge=0)], ...]
+    time_ms: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...]
     memory: tuple[Bytes, ...]
 
 
@@ -57,7 +57,7 @@ class ModelFile(_Part):
     batches: tuple[Positive, ...] = Field(min_length=1)
     input: tuple[Positive, Positive, Positive]
     classifier: tuple[Positive, ...] = ()
-    flops: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    flops: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     layer: tuple[LayerPart, ...] = Field(min_length=1)
 
     @property

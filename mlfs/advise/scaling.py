@@ -12,6 +12,8 @@ import math
 
 # A hair: 2 * 180 * 4 / (125 * 2) written in floats must not become one more server.
 _EPSILON = 1e-9
+# There are no more; what asks for them is a slip of the pen.
+MOST_GPUS = 10**9
 
 
 def _whole_above(value: float) -> int:
@@ -25,8 +27,9 @@ def efficiency(overhead: float, gpus: int) -> float:
         ValueError: the overhead is negative or not a number, or there is no GPU.
     """
     _check_overhead(overhead)
-    if gpus < 1:
-        raise ValueError(f"{gpus} GPUs: at least one is needed")
+    _check_gpus(gpus)
+    if overhead > 1:  # so that a huge one does not overflow
+        return (1 / overhead + 1) / (1 / overhead + gpus)
     return (1 + overhead) / (1 + gpus * overhead)
 
 
@@ -43,8 +46,7 @@ def most_overhead(wanted_efficiency: float, gpus: int) -> float:
     Raises:
         ValueError: the efficiency is not above 0 and at most 1, or there is no GPU.
     """
-    if gpus < 1:
-        raise ValueError(f"{gpus} GPUs: at least one is needed")
+    _check_gpus(gpus)
     if not 0 < wanted_efficiency <= 1:
         raise ValueError(f"an efficiency of {wanted_efficiency:g} cannot be: it lies above 0 and is at most 1")
     if wanted_efficiency == 1:
@@ -69,6 +71,8 @@ def gpus_for_speedup(overhead: float, wanted: float) -> int:
     _check_overhead(overhead)
     if not (math.isfinite(wanted) and wanted > 0):
         raise ValueError(f"a speed-up of {wanted:g} cannot be: it lies above 0")
+    if wanted > MOST_GPUS:
+        raise ValueError(f"a speed-up of {wanted:g} would need more than {MOST_GPUS:g} GPUs")
     room = 1 + overhead - wanted * overhead
     if room <= _EPSILON:
         limit = most_speedup(overhead)
@@ -113,6 +117,13 @@ def overhead_from_stalls(stall_s: float, wall_s: float, gpus: int) -> float:
             "readers that prefetch wait in parallel"
         )
     return waited / (wall_s - waited)
+
+
+def _check_gpus(gpus: int) -> None:
+    if gpus < 1:
+        raise ValueError(f"{gpus} GPUs: at least one is needed")
+    if gpus > MOST_GPUS:
+        raise ValueError(f"{gpus} GPUs: there are at most {MOST_GPUS:g}")
 
 
 def _check_overhead(overhead: float) -> None:

@@ -118,9 +118,9 @@ def _gpus(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     if asked[2] and wanted is not None:
         most = scaling.most_overhead(wanted, args.gpus)
         numbers |= {"gpus": args.gpus, "efficiency_wanted": wanted, "overhead_at_most": most}
-        lines.append(
-            f"overhead R at most (1 - a) / (a G - 1) = (1 - {wanted:g}) / ({wanted:g} x {args.gpus} - 1) = {most:.4f}"
-        )
+        formula = f"overhead R at most (1 - a) / (a G - 1) = (1 - {wanted:g}) / ({wanted:g} x {args.gpus} - 1)"
+        any_does = f"a G = {wanted * args.gpus:g}, at most 1: any overhead R leaves {args.gpus} GPUs that efficient"
+        lines.append(any_does if math.isinf(most) else f"{formula} = {most:.4f}")
     if not any(asked):
         hint = "give --overhead (or --from-mount) with --gpus or --speedup, or --efficiency with --gpus"
         raise ConfigError("too little is given to say anything", hint)

@@ -7,10 +7,12 @@ mlfs.calibrate. Ctrl-C and SIGTERM leave no file behind.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +40,7 @@ Random files are read by 1, 2, 4, ... readers; in each --ssd directory files of 
 while nothing else runs, on the node that will train, before the mount.
 """
 _MOST_FILES = 1 << 20
+_LEAST_S = 0.1
 _SIZE_SHARES = 2  # at most this share of a directory's free space is written
 
 
@@ -74,9 +77,11 @@ def run(args: argparse.Namespace) -> int:
     from mountd import mounts
 
     _check(args)
+    path = Path(args.output) if args.output else calibration.default_path(mounts.resolve(args.source))
+    for place in (path, Path(args.plot)) if args.plot else (path,):
+        _check_writable(place)
     with _interruptible(Meter(time.monotonic)) as meter:
         result = _measure(args, meter)
-    path = Path(args.output) if args.output else calibration.default_path(mounts.resolve(args.source))
     try:
         calibration.save(result, path)
         if args.plot:
@@ -95,18 +100,46 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from mountd import mounts
+    """What can be refused before anything is measured."""
+    from mlfs.units import parse_duration, parse_size
 
     for name in ("readers", "threads"):
         if not 1 <= getattr(args, name) <= 1024:
             raise ConfigError(f"--{name} {getattr(args, name)}: 1 to 1024 can be used", "")
+    if parse_duration(args.seconds, what="--seconds") < _LEAST_S:
+        raise ConfigError(f"--seconds {args.seconds}: too short to measure anything", f"give {_LEAST_S}s or more")
+    if parse_size(args.bytes, what="--bytes") < 1:
+        raise ConfigError(f"--bytes {args.bytes}: too little to measure anything", "give 1M or more")
     if args.plot and Path(args.plot).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot {args.plot}: unknown kind of picture", "end it in .png, .pdf or .svg")
     if args.seed < 0:
         raise ConfigError(f"--seed {args.seed} is below 0", "a whole number from 0")
+    _check_places(args)
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    from mountd import mounts
+
+    for directory in args.ssd:
+        if not os.path.isdir(directory):
+            raise CacheError(f"--ssd {directory}: not a directory", "give a directory that you can write")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise CacheError(f"--ssd {directory}: not yours to write", "give a directory that you can write")
     for entry in mounts.enclosing_mlfs(args.source):
         hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
         raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
+
+
+def _check_writable(path: Path) -> None:
+    """Refused now, not after a measurement of minutes."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        above = next(directory for directory in path.absolute().parents if directory.exists())
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "give another --output or --plot") from None
 
 
 @contextmanager

@@ -85,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes {args.nodes}: at least one is needed", "")
     fields = job_fields(args, os.environ)
     fields.setdefault("world_size", args.nodes)
+    fields.setdefault("ranks", [0])  # which of them are a node's says nothing here
+    if "epochs" not in fields:
+        raise ConfigError("how long the run is, is not known", "give --epochs N")
     spec = parse_job(fields)
     if spec.world_size < args.nodes:
         raise ConfigError(f"--nodes {args.nodes}: the job has {spec.world_size} ranks", "give a larger --world-size")

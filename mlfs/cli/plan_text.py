@@ -93,7 +93,7 @@ def _marginal(found: dict[str, Any]) -> list[str]:
     rows = [f"{'one unit more':<26} {'saves':>14} {'of the run':>10} {'source reads':>14}"]
     for gain in found["marginal"]:
         share = gain["saved_s"] / found["seconds"] if found["seconds"] else 0.0
-        saved = format_duration(gain["saved_s"]) if abs(gain["saved_s"]) > 0.05 else "nothing"
+        saved = format_duration(gain["saved_s"]) if abs(share) >= 0.0005 else "nothing"
         less = f"-{format_size(gain['saved_pfs_bytes'])}" if gain["saved_pfs_bytes"] > 0 else "as before"
         rows.append(f"{units[gain['what']]:<26} {saved:>14} {100 * share:>8.1f} % {less:>14}")
     return rows

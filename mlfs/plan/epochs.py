@@ -98,16 +98,22 @@ def held_bytes(model: PerformanceModel, work: Workload) -> dict[str, float]:
 
 
 def _first(model: PerformanceModel, work: Workload) -> EpochCost:
-    """Every sample comes from the PFS once; a second read in the same epoch finds it kept."""
-    return _cost(model, work, min(work.data_bytes, work.read_bytes), 0.0, {})
+    """Every sample comes from the PFS once; a second read in the same epoch finds it kept, if there was room."""
+    again = max(0.0, work.read_bytes - work.data_bytes)
+    missing = _missing_bytes(model, work) / work.data_bytes
+    return _cost(model, work, min(work.data_bytes, work.read_bytes) + again * missing, 0.0, {})
+
+
+def _missing_bytes(model: PerformanceModel, work: Workload) -> int:
+    """Of the data set, what the caches have no room for."""
+    nodes = model.nodes if work.shared else 1
+    return pfs_bound_bytes(round(work.data_bytes), round(model.node_capacity_bytes), nodes)
 
 
 def _later(model: PerformanceModel, work: Workload) -> EpochCost:
     """What the caches have comes from there: the own node's share of the data, then the peers'."""
     scale = work.read_bytes / work.data_bytes if work.data_bytes else 0.0
-    nodes = model.nodes if work.shared else 1
-    node_bytes = model.node_capacity_bytes
-    missing = pfs_bound_bytes(round(work.data_bytes), round(node_bytes), nodes) * min(1.0, scale)
+    missing = _missing_bytes(model, work) * scale
     left = work.read_bytes - missing
     by_class: dict[str, float] = {}
     for storage in model.classes:

@@ -51,6 +51,7 @@ def test_alexnet_ships(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> Non
     [
         "gpus --efficiency 1.2 --gpus 4", "gpus --efficiency 0.5", "gpus --overhead -1 --gpus 2", "gpus --gpus 0",
         "gpus --overhead 0.1 --speedup 12", "gpus --overhead much --gpus 2", "gpus --overhead nan --gpus 2",
+        "gpus --overhead 0 --speedup 1e300", "gpus --overhead 0.1 --gpus 99999999999999999999",
         "gpus --overhead 1 --from-mount /x --gpus 2",
         "servers --parameters 1G --workers 0 --bandwidth 1G --compute-time 1s",
         "servers --parameters 1G --workers 1 --bandwidth 0 --compute-time 1s",

@@ -78,14 +78,19 @@ def test_an_interrupt_leaves_no_file(source: Path, tmp_path: Path, number: signa
         (["--ssd", "/no/such/place"], ExitCode.CACHE, "/no/such/place"),
         (["--plot", "speeds.gif2"], ExitCode.USAGE, "--plot"),
         (["--readers", "0"], ExitCode.USAGE, "--readers"),
+        (["--ssd", "no-such-place"], ExitCode.CACHE, "no-such-place"),
         (["--seconds", "soon"], ExitCode.USAGE, "soon"),
+        (["--seconds", "0"], ExitCode.USAGE, "too short"),
+        (["--bytes", "0"], ExitCode.USAGE, "too little"),
+        (["--plot", "/proc/speeds.png"], ExitCode.USAGE, "/proc"),
+        (["--output", "/"], ExitCode.USAGE, "Is a directory"),
         (["--output", "/no/such/place/c.toml"], ExitCode.USAGE, "/no/such"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
     source: Path, words: list[str], code: ExitCode, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if words[0] == "--output" and os.access("/", os.W_OK):
+    if "/no/such" in words[1] and words[0] == "--output" and os.access("/", os.W_OK):
         words = ["--output", str(source / "0.jpg" / "c.toml")]
         said = "0.jpg"
     short = ["--bytes", "1K", "--readers", "1", "--threads", "1", "--seconds", "0.1s"]

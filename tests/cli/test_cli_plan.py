@@ -53,6 +53,13 @@ def test_given_bandwidths(source: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert gains["network"] == 0
 
 
+def test_a_cluster_may_be_larger_than_what_one_mount_serves(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(source, "--nodes 1024 --world-size 8192 --epochs 2 --step-time 1s --pfs-bandwidth 1GB", capsys)
+    assert (found["nodes"], found["world_size"], found["steps"]) == (1024, 8192, 1)
+    assert cli.main(["plan", str(source), "--step-time", "1s", "--pfs-bandwidth", "1GB"]) == ExitCode.USAGE
+    assert "--epochs" in capsys.readouterr().err
+
+
 def test_the_calibration_of_the_source_is_found(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = Calibration(
         made="then",

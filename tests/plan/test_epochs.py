@@ -45,6 +45,18 @@ def test_without_sharing_each_node_has_its_own_caches_alone() -> None:
     assert run_cost(cluster(4, 1000, 0), work).later.pfs_bytes == 0
 
 
+def test_what_is_read_twice_in_an_epoch_and_kept_nowhere_comes_from_the_source_twice() -> None:
+    padded = Workload(1000, 1100, 0, 2, shared=False)
+    cost = run_cost(cluster(2, 0, 0), padded)
+    for epoch in cost[:2]:
+        assert (epoch.pfs_bytes, epoch.peer_bytes) == (pytest.approx(1100), 0)
+    kept = run_cost(cluster(2, 1000, 0), padded)
+    assert (kept.first.pfs_bytes, kept.later.pfs_bytes) == (1000, 0)
+    half = run_cost(cluster(2, 500, 0), padded)
+    assert (half.first.pfs_bytes, half.later.pfs_bytes) == (pytest.approx(1050), pytest.approx(550))
+    assert half.later.peer_bytes == pytest.approx(0)
+
+
 @settings(deadline=None, max_examples=150)
 @given(
     st.integers(1, 64), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**7), st.integers(1, 9),
