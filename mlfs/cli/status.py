@@ -268,10 +268,11 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:
     """Bandwidths, the most that was seen; nothing while nothing is known."""
-    table = _table("place", "measured", "by lanes", "calibrated", "by lanes")
+    table = _table("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
     for name, rates in _part(status, "rates").items():
-        best = [max(_list(rates, key), key=lambda point: point[1], default=None) for key in ("measured", "calibrated")]
+        kinds = ("measured", "calibrated", "refined")
+        best = [max(_list(rates, kind), key=lambda point: point[1], default=None) for kind in kinds]
         if any(best):
             cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (_NONE, _NONE))]
             _row(table, name, *cells)
@@ -288,11 +289,14 @@ def _numbers(status: dict[str, Any]) -> list[RenderableType]:
 
     stalls, pfs, errors = _part(status, "stalls"), _part(status, "pfs"), _part(status, "errors")
     happened = ", ".join(f"{name.replace('_', ' ')} {_count(value)}" for name, value in errors.items() if value)
+    loading, chosen = _part(_part(status, "plan"), "loading"), pfs.get("by_choice_bytes")
+    rules = {"pfs": "the source"}.get(str(loading.get("rules")), loading.get("rules"))
     lines = [
         f"stalls   {_count(stalls.get('count'))}, {_duration(stalls.get('total_s'))} in all, "
         f"worst {_duration(stalls.get('worst_s'))}",
         f"PFS      {_size(pfs.get('epoch_bytes'))} this epoch, bound {_size(pfs.get('bound_bytes'))}, "
-        f"{_size(pfs.get('total_bytes'))} in all",
+        f"{_size(pfs.get('total_bytes'))} in all" + (f", {_size(chosen)} though a tier has it" if chosen else ""),
+        *([f"loading  {_duration(loading.get('epoch_s'))} an epoch at least, {rules} rules"] if loading else []),
         f"errors   {happened or ('none' if 'errors' in status else _NONE)}",
         f"memory   {_size(_part(status, 'memory').get('rss_bytes'))} of the daemon",
     ]
