@@ -89,7 +89,7 @@ class Lobster:
 
 POLICY = Policy(
     "lobster",
-    "copies of what is read, evicted by reuse count and distance, never a last copy (Lobster, Sec. 4)",
+    "copies evicted by reuse count and distance, never the last; threads by Algorithm 1 (Lobster, Sec. 4)",
     Traits(Overlap.WINDOW, queues=Queues.ASSIGNED),
     Lobster,
 )
