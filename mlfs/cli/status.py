@@ -157,6 +157,8 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
         lines.append(f"inferred, not registered: {told['explanation']}")
     if told.get("other_explanations"):
         lines.append(f"{_count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+    if told.get("state") == "searching" and "seeds_tried" not in told:
+        lines.append("searching for an order that explains the reads")
     if "seeds_tried" in told:
         line = f"searching for the seed ({told.get('stage', _NONE)}): {_count(told['seeds_tried'])} of "
         line += f"{_count(told.get('seeds'))} tried ({_percent(told.get('share'))}), "

@@ -34,8 +34,9 @@ from mlfs.orders.streams import JobStreams
 log = logging.getLogger("mlfs.infer")
 
 POOL = "infer"
-MOST_SEARCHES = 16
-MOST_EVENTS = 8  # findings, the generators, the end
+MOST_IN_VAIN = 16
+TRY_AGAIN_AFTER = (20, 40, 80)
+MOST_EVENTS = 64  # findings, the generators with each that is found, the end
 MOST_JOBS = 4
 
 MakeStreams = Callable[[JobSpec], JobStreams]
@@ -67,7 +68,7 @@ class Inference:
         self.allowed = allowed
         self.locks: dict[str, Lock] = {}
         self.progress: Progress | None = None
-        self.searches = 0
+        self.searches = self._in_vain = 0
         self._idle = False
         self._busy = False
         self._failed_for: frozenset[int] = frozenset()
@@ -77,6 +78,7 @@ class Inference:
         self._needed = reads_needed(max(engine.manifest.n_files, FEWEST_SAMPLES))
         self._reads = Reads()
         self._lost: Lock | None = None
+        self._hoped_for: Lock | None = None
         self._asked: set[int] = set()
         self._again = self._found = False
         self._wanted = trio.Event()
@@ -112,18 +114,24 @@ class Inference:
                 return
         self._reads.add(entry, process, parent)
         if self._busy:
-            self._ask_again_for(process)
+            hope = self._hoped_for is not None and self._reads.total in TRY_AGAIN_AFTER
+            self._ask_again_for(process, hope and not self._found)
         elif self._reads.enough(self._needed) and len(self.locks) < MOST_JOBS:
             if self._failed_for.issuperset(self._reads.firsts):
                 return  # a search for these has failed; other processes may be another matter
             self._busy = True
             self._wanted.set()
 
-    def _ask_again_for(self, process: int) -> None:
-        """A search has begun without the reads of this process, which may be the one that begins a rank's epoch."""
+    def _ask_again_for(self, process: int, hope: bool) -> None:
+        """A search has begun without the reads of this process, which may be the one that begins a rank's epoch.
+
+        With `hope` that by now there are enough reads to choose an explanation that is known, begin again as well.
+        """
         first = [] if self._found else self._reads.firsts.get(process, [])
-        if len(first) >= self._needed and process not in self._asked and len(self._asked) < MOST_HEADS:
+        new = len(first) >= self._needed and process not in self._asked and len(self._asked) < MOST_HEADS
+        if new:
             self._asked.add(process)
+        if new or hope:
             self._again = True
             if self._search is not None:
                 self._search.kill()
@@ -190,9 +198,12 @@ class Inference:
             await self._adopt(found[finding.data_set], finding, (), None)
             return
         locked = False
-        if found and self.searches < MOST_SEARCHES and not self._again:
+        if found and self._in_vain < MOST_IN_VAIN and not self._again:
+            self._hoped_for = lost
             locked = await self._search_seeds(found, lost)
+            self._hoped_for = None
             self.searches += locked or not self._again
+            self._in_vain += not locked and not self._again
         if self._again and not locked:
             self._lost = self._lost or lost
             self._wanted.set()
@@ -263,7 +274,7 @@ class Inference:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         data_set = await self.engine.runner.run(POOL, as_indices, self._reads.heads(self._needed), candidate.ids)
         finding = refine(finding, data_set)
-        going_on = [] if lost is None else continued(lost.fields, lost.epoch, draws)
+        going_on = [] if lost is None else continued(lost.drawings, lost.epoch, draws)
         await self._adopt_first(_ranked(candidate, finding, draws, going_on))
 
     async def _adopt_first(self, alternatives: list[Fields]) -> bool:
@@ -282,8 +293,9 @@ class Inference:
         lock = next((lock for lock in self.locks.values() if _same_seed(lock.fields, finding)), None)
         alternatives = _ranked(candidate, finding, draws)
         if lock is None:
-            if self._lost is not None:
-                self._lost.alternatives = alternatives  # it was lost meanwhile: they are tried next
+            if self._lost is not None:  # meanwhile another epoch has begun
+                self._lost.alternatives = alternatives
+                await self._adopt_alternative(self._lost)
             return
         known = {key: lock.fields[key] for key in ("batch_size",) if key in lock.fields}
         lock.alternatives = alternatives = [fields | known for fields in alternatives]
@@ -331,7 +343,7 @@ class Inference:
         job = await self.engine.register(spec, streams, inferred=True)
         self.engine.catch_up(job, self._reads.recent)
         lock = self.locks[name] = Lock(job, fields, alternatives)
-        self._reads = Reads()
+        self._reads, self._lost, self._wanted = Reads(), None, trio.Event()
         log.info("inferred from the reads: %s", in_words(fields))
         return lock
 

@@ -11,10 +11,12 @@ from collections import deque
 from mlfs.engine.job import JobRun
 from mlfs.infer.explain import Fields
 from mlfs.infer.reads import Reads
+from mlfs.infer.trying import COMMON_SEEDS
 
 JUDGED_OPENS = 12
 LOST_OPENS = 10
 FEWEST_OPENS = 8
+MOST_GENERATORS = 6
 
 
 class Lock:
@@ -70,10 +72,20 @@ class Lock:
 
     @property
     def drawn(self) -> bool:
-        """Whether torch's default generator may have drawn the seed."""
-        return any(fields.get("generator") == "default" for fields in self.alternatives)
+        """Whether torch's default generator may have drawn the seed, as no person would choose it."""
+        seed, one = int(str(self.fields.get("seed", 0))), self.fields.get("world_size") == 1
+        large = self.fields["sampler"] == "torch-distributed" and one and seed >= COMMON_SEEDS
+        return large or any(fields.get("generator") == "default" for fields in self.alternatives)
 
     @property
     def generators(self) -> tuple[int, ...]:
-        """The seed of the default generator that is believed in, if any: it will go on."""
-        return (int(str(self.fields["seed"])),) if self.fields.get("generator") == "default" else ()
+        """Seeds of the default generator that may be right, the likeliest first: the right one goes on."""
+        seeds = (int(str(fields["seed"])) for fields in self.drawings)
+        return tuple(dict.fromkeys(seeds))[:MOST_GENERATORS]
+
+    @property
+    def drawings(self) -> list[Fields]:
+        """Explanations by the default generator; but one if further epochs have borne it out."""
+        decided = self.epoch > self.job.spec.start_epoch
+        explanations = [self.fields] if decided else [self.fields, *self.alternatives]
+        return [fields for fields in explanations if fields.get("generator") == "default"]

@@ -7,10 +7,10 @@ In: a seed, a hypothesis, all first reads. Out: a `Finding`, or None for a seed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, log2
+from math import gcd
 from typing import NamedTuple
 
-from mlfs.infer.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
+from mlfs.infer.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, bits, step
 from mlfs.orders.mt19937 import TorchWords
 
 _FURTHEST = 1 << 16
@@ -61,13 +61,12 @@ def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | N
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
     shape = shape_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if shape is None or shape.matched * log2(n) < FEWEST_BITS:
+    if shape is None or (told := bits(n, shape.matched)) < FEWEST_BITS:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
-    bits = shape.matched * log2(n)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
-        h.data_set, n, seed, h.words_before, h.world, ranks, shape.batch or batch, shape.workers or workers, bits
+        h.data_set, n, seed, h.words_before, h.world, ranks, shape.batch or batch, shape.workers or workers, told
     )
 
 
@@ -84,8 +83,8 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
             shape = shape_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
             if shape is not None and shape.matched >= FEWEST_READS - 1:
                 batch, workers, ranks = learn(heads, range(n), world)
-                bits = shape.matched * log2(max(2, n))
-                return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, bits)
+                told = bits(n, shape.matched)
+                return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, told)
     return None
 
 

@@ -53,27 +53,30 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
 
 
-def continued(lost: Fields, epoch: int, draws: Sequence[Draw]) -> list[Fields]:
+def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list[Fields]:
     """What a script draws between two epochs, if it is known where in which generator both epochs' seeds were drawn.
 
     Args:
-        lost: the explanation of the epochs up to `epoch`. draws: of the one after it.
+        lost: explanations by the default generator of the epochs up to `epoch`. draws: of the one after it.
     Returns:
         fields to replace those of the explanation with; empty if it is another generator.
     """
-    if lost.get("generator") != "default":
-        return []
-    before, between = (int(str(lost.get(name) or 0)) for name in ("words_before", "words_between"))
-    step = between + (BASE_SEED_WORDS if lost.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
     found: list[Fields] = []
-    for seed, words in draws:
-        passed = words - before - epoch * step
-        if seed == lost["seed"] and passed >= SEED_WORDS:
-            stay = passed < BASE_SEED_WORDS + SEED_WORDS
-            more: Fields = {"words_between": passed - (SEED_WORDS if stay else BASE_SEED_WORDS + SEED_WORDS)}
-            fields: Fields = {"seed": seed, "words_before": words}
-            found.append(fields | more | ({"persistent_workers": True} if stay else {}))
-    return found
+    for fields in lost:
+        before, between = (int(str(fields.get(name) or 0)) for name in ("words_before", "words_between"))
+        step = between + (BASE_SEED_WORDS if fields.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
+        for seed, words in draws:
+            passed = words - before - epoch * step
+            if seed == fields["seed"] and passed >= SEED_WORDS:
+                found.append({"seed": seed, "words_before": words} | _step(passed))
+    return [fields for at, fields in enumerate(found) if fields not in found[:at]]
+
+
+def _step(words: int) -> Fields:
+    """Fields of a job that takes so many words an epoch."""
+    if words >= BASE_SEED_WORDS + SEED_WORDS:
+        return {"words_between": words - BASE_SEED_WORDS - SEED_WORDS}
+    return {"words_between": words - SEED_WORDS, "persistent_workers": True}
 
 
 def _common(finding: Finding) -> Fields:

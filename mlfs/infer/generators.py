@@ -32,11 +32,12 @@ from mlfs.infer.trying import (
 WORDS_BEFORE = (0, 2, 4)
 # That a well-known generator has the word so early by chance: 22 * 2^16 / 2^32.
 _SURELY_NOT_CHANCE = 1 << 16
+_MOST = 16
 _WELL_KNOWN_STAGE, _ALL_STAGE = "well-known generators", "all generators"
 
 
 def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
-    """Nothing if the generator is known beyond doubt; else all that fit, at the end, and earlier if some are likely."""
+    """Nothing if the generator is known beyond doubt; else all that fit, told anew with each that is found."""
     drawn, draws = found.finding.seed, list(found.draws)
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
         return
@@ -50,14 +51,14 @@ def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
             yield Generators(tuple(draws))
     known = {draw.seed for draw in draws}
     probes = [Probe(words, (Condition(SAMPLER_SEED_WORD + words, ALL_SEEDS, drawn),)) for words in WORDS_BEFORE]
+    draws.sort(key=lambda draw: draw.words_before)
     others: list[Draw] = []
     for progress, seeds, hits in slices(_ALL_STAGE, compile_plan(probes), wanted.ranges, search):
-        others += [Draw(int(seeds[at]), words) for at, words in hits]
+        new = [Draw(int(seeds[at]), words) for at, words in hits if int(seeds[at]) not in known]
         yield progress
-    others = sorted(
-        (draw for draw in others if draw.seed not in known), key=lambda draw: (draw.words_before, draw.seed)
-    )
-    yield Generators((*sorted(draws, key=lambda draw: draw.words_before), *others))
+        if new and len(others) < _MOST:
+            others = sorted([*others, *new], key=lambda draw: (draw.words_before, draw.seed))
+            yield Generators((*draws, *others))
 
 
 def _well_known(drawn: int, wanted: Wanted) -> Iterator[Draw | Progress]:

@@ -11,7 +11,7 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import ceil, log2
+from math import lgamma, log, log2
 from typing import NamedTuple
 
 from mlfs.infer.probes import WORDS_IN_REACH, Condition, Probe
@@ -72,9 +72,20 @@ class Hypothesis(NamedTuple):
     workers: int
 
 
+def bits(n: int, reads: int) -> float:
+    """What that many reads of different samples out of n tell: log2 of n (n - 1) ... (n - reads + 1)."""
+    reads = min(n, reads)
+    return (lgamma(n + 1) - lgamma(n - reads + 1)) / log(2)
+
+
 def reads_needed(n: int) -> int:
     """Reads of one process that tell one of 2^32 seeds from chance; the last is not counted: see `confirm`."""
-    return max(FEWEST_READS, ceil(FEWEST_BITS / log2(n)) + 1) if n >= FEWEST_SAMPLES else NEVER
+    if n < FEWEST_SAMPLES:
+        return NEVER
+    reads = FEWEST_READS
+    while bits(n, reads - 1) < FEWEST_BITS:
+        reads += 1
+    return reads
 
 
 def step(i: int, batch: int, workers: int) -> int:

@@ -7,14 +7,13 @@ the common seeds of torch. Each try makes a whole epoch's order, so there are fe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.infer.confirm import shape_of
-from mlfs.infer.question import FEWEST_BITS, DataSet
+from mlfs.infer.question import FEWEST_BITS, DataSet, bits
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 
@@ -87,7 +86,7 @@ def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
     position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
     for head in data_set.heads:
         shape = shape_of([position_of.get(value, -1) for value in head], 0, 1)
-        if shape is not None and shape.matched * log2(data_set.n) >= FEWEST_BITS:
+        if shape is not None and bits(data_set.n, shape.matched) >= FEWEST_BITS:
             known = {} if shape.batch is None else {"batch_size": shape.batch}
             return {"epochs": _EPOCHS, "world_size": 1} | fields | known
     return None

@@ -44,6 +44,7 @@ OTHERS_STAGE = "other samplers"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # A look at the first words of the generators above takes seconds, and spares minutes.
 _FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
+_MOST_USUAL, _LESS_USUAL_LOOK = 8, 1 << 22
 _LATEST_TOLD_SLOW = 1 << 24
 EVERYTHING = Wanted()
 
@@ -61,7 +62,7 @@ def find(data_sets: list[DataSet], wanted: Wanted = EVERYTHING) -> Iterator[Even
         found = yield from _all("all seeds", data_sets, sure, wanted.ranges, search)
     if found is None:
         yield from _all("all seeds, other nodes' ranks", data_sets, rest, wanted.ranges, search)
-    elif drawn_by_torch(found.finding) and found.finding.seed not in wanted.told:
+    elif drawn_by_torch(found.finding) and found.finding.seed not in wanted.told and not wanted.again:
         yield from generators(found, wanted, search)
 
 
@@ -131,13 +132,15 @@ def _chosen(
     quick = search is search_with_numba
     first_look = min(wanted.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
     far = {seed: wanted.latest if quick else min(wanted.latest, _LATEST_TOLD_SLOW) for seed in wanted.told}
-    near = {} if wanted.again else {seed: first_look for seed in WELL_KNOWN if seed not in far}
+    near = dict.fromkeys(WELL_KNOWN[:_MOST_USUAL], first_look)
+    near |= dict.fromkeys(WELL_KNOWN[_MOST_USUAL:], min(first_look, _LESS_USUAL_LOOK))
+    looks = far if wanted.again else near | far
     hypotheses = _drawn(hypotheses)
     plan = compile_plan(probes(data_sets, hypotheses))
-    done, of = 0, sum(far.values()) + sum(near.values())
+    done, of = 0, sum(looks.values())
     search(plan, np.zeros(1, dtype=np.uint32))
     yield Progress(CHOSEN_STAGE, 0, of)
-    for seed, latest in (far | near).items():
+    for seed, latest in sorted(looks.items(), key=lambda look: look[0] not in far):
         for start, words in words_of(seed, latest):
             found = _confirmed(words, search(plan, words), hypotheses, data_sets)
             if found is not None:

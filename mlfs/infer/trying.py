@@ -77,7 +77,8 @@ class Wanted(NamedTuple):
         quick: whether to use numba; None: if it is there and worth compiling for.
         latest: words of chosen seeds looked at. told: seeds that are worth as much as well-known ones, such as numbers
             on the script's command line, or the generator of the epoch before.
-        again: torch drew the seed of the epoch before, so it will have drawn this one's too: no need to try the rest.
+        again: torch drew the seed of the epoch before, so it will have drawn this one's too: no need to try the rest,
+            nor to look for its generator where it was not found for the epoch before.
     """
 
     ranges: Ranges = WHOLE

@@ -60,8 +60,24 @@ def sequential(dataset: Any, _seed: int) -> Any:
     return lambda number: DataLoader(dataset, BATCH)
 
 
-def script(directory: str, make: Callable[[Any, int], Any], seed: int, epochs: int, locked: Any) -> None:
-    """An ordinary training loop."""
+def drawing_in_between(dataset: Any, seed: int) -> Any:
+    """A model is made first, and each epoch ends with random numbers of another use."""
+    import torch
+
+    torch.manual_seed(seed)
+    torch.rand(1000)
+    loader = torch.utils.data.DataLoader(dataset, BATCH, shuffle=True, num_workers=2)
+
+    def epoch(number: int) -> Any:
+        if number:
+            torch.rand(500)
+        return loader
+
+    return epoch
+
+
+def script(directory: str, make: Callable[[Any, int], Any], seed: int, epochs: int, locked: Any, waits: int) -> None:
+    """An ordinary training loop, but that its first epochs wait, each between two batches."""
     import torch
     from torch.utils.data import Dataset
 
@@ -79,21 +95,22 @@ def script(directory: str, make: Callable[[Any, int], Any], seed: int, epochs: i
     epoch = make(Files(), seed)
     for number in range(epochs):
         for step, _ in enumerate(epoch(number)):
-            if (number, step) == (0, 8):
-                assert locked.wait(WAIT_S)
+            if step == 8 and number < waits:
+                assert locked.acquire(timeout=WAIT_S)
 
 
-def run(
-    mount: MlfsMount, make: Callable[[Any, int], Any], seed: int, epochs: int, wait_for: str = ""
-) -> dict[str, Any]:
-    """Train; returns the status at the end. `wait_for`: words of the explanation that the first epoch waits for."""
+def run(mount: MlfsMount, make: Callable[[Any, int], Any], seed: int, epochs: int, *wait_for: str) -> dict[str, Any]:
+    """Train; returns the status at the end. `wait_for`: words of the explanations that the first epochs wait for."""
     context = mp.get_context("fork")
-    locked = context.Event()
-    process = context.Process(target=script, args=(str(mount.path), make, seed, epochs, locked))
+    locked = context.Semaphore(0)
+    words = wait_for or ("",)
+    process = context.Process(target=script, args=(str(mount.path), make, seed, epochs, locked, len(words)))
     process.start()
     try:
-        assert wait_until(lambda: is_locked(mount, wait_for) or not process.is_alive(), WAIT_S), mount.status()
-        locked.set()
+        for one in words:
+            known = wait_until(lambda one=one: is_locked(mount, one) or not process.is_alive(), WAIT_S)
+            assert known, (one, mount.status())
+            locked.release()
         process.join(WAIT_S)
         assert process.exitcode == 0
     finally:
@@ -134,7 +151,7 @@ def test_a_random_32_bit_seed_is_found_and_the_second_epoch_served_like_a_regist
     mount = MlfsMount(images, infer=True)
     mount.extra_env["MLFS_INFER_SEEDS"] = ",".join(f"{low}-{high}" for low, high in ranges)
     with mount:
-        status = run(mount, seeded, seed, 3, wait_for="default generator")
+        status = run(mount, seeded, seed, 3, "default generator")
         (job,) = status["jobs"]
         assert job["agreement"] >= 0.999
         spec = job["spec"]
@@ -148,12 +165,24 @@ def test_of_several_generators_that_fit_the_second_epochs_first_reads_choose(ima
     ranges = [(low - 50, low + 50) for low in (1398446480, 758485056, 3141592653)]
     mount.extra_env["MLFS_INFER_SEEDS"] = ",".join(f"{low}-{high}" for low, high in ranges)
     with mount:
-        status = run(mount, seeded, 3141592653, 3, wait_for="seed 758485056")
+        status = run(mount, seeded, 3141592653, 3, "seed 758485056")
         (job,) = status["jobs"]
         assert job["agreement"] >= 0.999
         assert (job["spec"]["generator"], job["spec"]["seed"]) == ("default", 3141592653)
         assert status["inference"]["searches"] == 1
         assert status["fetches"]["pfs"]["count"] == FILES
+
+
+def test_what_a_script_draws_between_two_epochs_is_learned_in_the_second(images: Path) -> None:
+    mount = MlfsMount(images, infer=True)
+    mount.extra_env["MLFS_INFER_SEEDS"] = "0-1"
+    with mount:
+        status = run(mount, drawing_in_between, 42, 4, "words before 1000", "words between 500")
+        (job,) = status["jobs"]
+        assert job["agreement"] >= 0.999
+        assert (job["spec"]["generator"], job["spec"]["seed"]) == ("default", 42)
+        assert status["inference"]["searches"] == 2  # none for the third epoch and the fourth
+        assert sorted(job["agreement_by_epoch"]) == ["0", "1", "2"]  # of the second, third and fourth
 
 
 def read_in_turns(directory: str, orders: list[list[str]], go_on: Any) -> None:

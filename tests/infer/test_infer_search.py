@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -118,7 +120,15 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     assert parse_question(question([DataSet(n, reads)], Wanted(ranges))) == ([DataSet(n, reads)], Wanted(ranges))
 
 
-@settings(deadline=None, max_examples=6)
+def test_two_hundred_shuffles_of_other_generators_are_never_taken_for_torchs() -> None:
+    shuffles = [random.SystemRandom().sample(range(1000), 40) for _ in range(104)]
+    shuffles += [np.random.default_rng().permutation(1000)[:40].tolist() for _ in range(104)]
+    data_sets = [DataSet(1000, tuple(tuple(reads) for reads in shuffles[at::13])) for at in range(13)]
+    events = list(find(data_sets, Wanted(((7, 1031),), 2048, False, FEW_WORDS, again=True)))
+    assert {type(event) for event in events} == {Progress}
+
+
+@settings(deadline=None, max_examples=2)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([40, 100, 1000]))
 def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None:
     order = np.random.default_rng([chance, 12345]).permutation(n)  # of no single number as a seed
