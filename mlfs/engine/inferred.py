@@ -35,17 +35,18 @@ class Lock:
         self.unfit = Reads()
         self.epoch = 0
         self.was_chosen = False
-        self._counted = (job.matcher.observed, job.matcher.agreed)
+        self._counted = job.matcher.observed
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when ten of the last twelve did not come as explained."""
         matcher = self.job.matcher
-        observed, agreed = matcher.observed - self._counted[0], matcher.agreed - self._counted[1]
-        self._counted = (matcher.observed, matcher.agreed)
-        if observed == 1:  # else held back, or all counted anew
-            self._judged.append(agreed > 0)
-        if all(self._judged):
+        # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
+        observed, self._counted = matcher.observed - self._counted, matcher.observed
+        # None: held back, while the order of an epoch is being computed. Several: held back until now.
+        newest = [matcher.history[at].agrees for at in range(-min(observed, len(matcher.history)), 0)]
+        self._judged.extend(newest)
+        if observed > 0 and all(self._judged):
             if self.unfit.total:
                 self.unfit = Reads()
             return False
