@@ -266,7 +266,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=4, help="of each run (default: 4)")
     parser.add_argument("--open-latency", default="2ms", help="of the source (default: 2ms)")
     parser.add_argument("--bandwidth", default="100M", help="of the source, bytes/s for all reads (default: 100M)")
-    parser.add_argument("--images", type=Path, help="make the data set here, or take it from here, and leave it there")
+    parser.add_argument(
+        "--images", type=Path, help="make the data set here, or take one made here earlier, and leave it"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")
     parser.add_argument("--direct-only", action="store_true", help="without the run through mlfs")
     words = parser.parse_args()

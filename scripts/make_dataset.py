@@ -3,8 +3,9 @@
     python scripts/make_dataset.py DIR [--files 4000] [--classes 20] [--kilobytes 110] [--seed 0]
 
 In: a directory. Out: DIR/classNN/img_NNNNN.jpg; each class has a colour and a pattern that a small CNN can learn, under
-noise that gives the files their size. A complete data set that was made with the same arguments is kept as it is: the
-file DIR.json beside it says so. Called by scripts/demo.py and scripts/bench.py.
+noise that gives the files their size. A complete data set that was made with the same arguments is kept as it is, one
+made with others is replaced: the file DIR.json beside it says what it was made from. A directory that has none is
+somebody else's, and refused unless it is empty. Called by scripts/demo.py.
 """
 
 from __future__ import annotations
@@ -95,12 +96,26 @@ def write_some(task: tuple[Path, Wanted, Sequence[int]]) -> int:
     return len(indices)
 
 
-def is_complete(directory: Path, wanted: Wanted) -> bool:
+def made_from(directory: Path) -> dict[str, int] | None:
+    """What the note says; None if there is none of ours."""
     try:
         made = json.loads(note_of(directory).read_text())
     except (OSError, ValueError):
-        return False
-    return bool(made == wanted._asdict()) and sum(1 for _ in directory.glob("class*/*.jpg")) == wanted.files
+        return None
+    return made if isinstance(made, dict) and made.keys() == set(Wanted._fields) else None
+
+
+def is_complete(directory: Path, wanted: Wanted) -> bool:
+    made = made_from(directory)
+    return made == wanted._asdict() and sum(1 for _ in directory.glob("class*/*.jpg")) == wanted.files
+
+
+def check_ours(directory: Path) -> None:
+    """What was not made here is never removed."""
+    if made_from(directory) is not None or not directory.exists():
+        return
+    if not directory.is_dir() or any(directory.iterdir()):
+        raise SystemExit(f"{directory} was not made by make_dataset.py\n  give a directory that is empty or not there")
 
 
 def note_of(directory: Path) -> Path:
@@ -113,6 +128,7 @@ def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
     if is_complete(directory, wanted):
         console.print(f"data set: {wanted.files} files are there already, in {directory}")
         return
+    check_ours(directory)
     unfinished = directory.with_name(directory.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     for label in range(min(wanted.classes, wanted.files)):
@@ -123,9 +139,10 @@ def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
         bar = progress.add_task(f"making {wanted.files} JPEGs", total=wanted.files)
         for written in pool.imap_unordered(write_some, tasks):
             progress.advance(bar, written)
+    # The note first: what is there with it and not complete is made again.
+    note_of(directory).write_text(json.dumps(wanted._asdict()))
     shutil.rmtree(directory, ignore_errors=True)
     os.rename(unfinished, directory)
-    note_of(directory).write_text(json.dumps(wanted._asdict()))
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from mlfs.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from mlfs.infer.replay import Opened, Streams
 
+_OF_AN_EPOCH = re.compile(r"\d+-\d+")  # EPOCH-RANK
 _EPILOG = """\
 examples:
   mlfs replay run1.opens /data/imagenet     register what was recorded
@@ -106,7 +108,7 @@ def write_orders(directory: str, epochs: list[Streams], wanted: int) -> None:
     """The files EPOCH-RANK of as many epochs as are wanted, all or none; in place of an earlier such directory."""
     above = os.path.dirname(directory)
     try:
-        if os.path.exists(directory) and not os.path.exists(os.path.join(directory, "0-0")):
+        if os.path.lexists(directory) and not all(_OF_AN_EPOCH.fullmatch(name) for name in os.listdir(directory)):
             raise ConfigError(f"{directory} is there and is no directory of orders", "give another one with --orders")
         temporary = tempfile.mkdtemp(prefix=os.path.basename(directory) + ".", suffix=".part", dir=above)
     except OSError as error:

@@ -8,7 +8,10 @@ import random
 from itertools import chain, count
 from pathlib import Path
 
-from mlfs.cli.replay import read_record
+import pytest
+
+from mlfs.cli.replay import read_record, write_orders
+from mlfs.errors import ConfigError
 from mlfs.infer.replay import Opened, epochs_of
 
 PATHS = [b"class%d/%03d.jpg" % (i % 3, i) for i in range(200)]
@@ -78,3 +81,14 @@ def test_opens_of_one_instant_stay_in_the_order_in_which_they_were_written(tmp_p
     assert epochs_of(read_record(str(record))) == [[order] for order in orders]
     halves = [Opened(1.5, 20 - half, path) for half in (0, 1) for path in orders[0][half * 100 :][:100]]
     assert epochs_of(halves) == [[orders[0]]]
+
+
+def test_order_files_replace_earlier_ones_and_nothing_else(tmp_path: Path) -> None:
+    orders = tmp_path / "orders"
+    for wanted in (3, 2):
+        write_orders(str(orders), [[[b"b", b"a"]]], wanted)
+        assert sorted(path.name for path in orders.iterdir()) == [f"{epoch}-0" for epoch in range(wanted)]
+    (orders / "notes.txt").write_text("of somebody")
+    with pytest.raises(ConfigError, match="no directory of orders"):
+        write_orders(str(orders), [[[b"b", b"a"]]], 1)
+    assert (orders / "notes.txt").read_text() == "of somebody"
