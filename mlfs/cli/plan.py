@@ -12,6 +12,7 @@ import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 from mlfs.cli.job_flags import add_job_flags
 from mlfs.cli.register import add_origin_flags, job_fields
@@ -106,6 +107,9 @@ def _known(args: argparse.Namespace) -> Known:
     if args.calibration is not None:
         return refined.known(args.source, calibration.load(args.calibration), True)
     source = mounts.resolve(args.source)
+    for entry in mounts.enclosing_mlfs(args.source)[:1]:  # a mount elsewhere: what is known is known of its source
+        if entry.mountpoint == source:
+            source = os.fsdecode(unquote_to_bytes(entry.source.removeprefix("mlfs:")))
     path = calibration.default_path(source)
     return refined.known(source, calibration.load(path) if path.exists() else None, False)
 
@@ -136,7 +140,8 @@ def _foretell(
         crossover = ScaleOut(read, read / (args.nodes * compute_s), pfs).crossover_nodes()
     return {
         "source": args.source, "samples": len(ids), "data_bytes": data_bytes, "nodes": args.nodes,
-        "world_size": spec.world_size, "epochs": work.epochs, "steps": steps, "peers": args.peers,
+        "world_size": spec.world_size, "epochs": work.epochs, "steps": steps, "batch_size": spec.batch_size,
+        "peers": args.peers,
         "calibrated": known.calibrated.made if known.calibrated else None, "pfs_bytes_per_s": pfs,
         "refined": known.refined.made if known.refined else None,
         "fits": sum(held.values()) >= data_bytes, "held_bytes": held | {"pfs": data_bytes - sum(held.values())},

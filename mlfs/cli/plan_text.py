@@ -27,10 +27,16 @@ def _head(found: dict[str, Any]) -> list[str]:
     head = [
         f"{found['source']}: {found['samples']:,} samples, {size}; {nodes}, {found['world_size']} ranks",
         f"source {_rate(found['pfs_bytes_per_s'])} for all nodes ({made})",
+        f"{found['steps']:,} steps an epoch, each of {found['batch_size']} samples a rank" + _one_by_one(found),
     ]
     if found["peers"] and found["nodes"] > 1:
         head.append("mounts do not share caches between nodes yet: --no-peers plans without")
     return head
+
+
+def _one_by_one(found: dict[str, Any]) -> str:
+    """A step is a batch: whoever forgot to say how large it is foretells a run of many short steps."""
+    return " (if batches are larger: --batch-size)" if found["batch_size"] == 1 else ""
 
 
 def _made(found: dict[str, Any]) -> str:

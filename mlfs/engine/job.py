@@ -435,7 +435,7 @@ class JobRun:
     def resized(self, entry: int, more_bytes: int) -> None:
         """A sample changed its size at the source."""
         if self.member[entry] and self.stream_bytes:
-            self.stream_bytes += more_bytes
+            self.stream_bytes += more_bytes * len(self.spec.ranks) // self.spec.world_size
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
         """Attribute bytes read from the PFS to an epoch."""

@@ -13,6 +13,7 @@ from mlfs import calibration
 from mlfs.calibration import Calibration, SourceSpeeds, Speeds
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
+from mountd import mounts
 
 FILES, SIZE = 40, 10_000
 
@@ -51,6 +52,17 @@ def test_given_bandwidths(source: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert gains["ram"] == pytest.approx(16)
     assert gains["pfs"] > gains["ram"]
     assert gains["network"] == 0
+
+
+def test_a_mount_elsewhere_has_the_figures_of_its_source(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = SourceSpeeds(path="/data/a b%", read=((1, 5e6),))
+    made = Calibration(made="then", source=far, memory=Speeds(read=((1, 1e9),), write=((1, 1e9),)))
+    calibration.save(made, calibration.default_path(far.path))
+    entry = mounts.MountEntry(1, 1, "0:1", str(source), mounts.FSTYPE, "mlfs:/data/a%20b%25")
+    monkeypatch.setattr(mounts, "enclosing_mlfs", lambda _path: [entry])
+    assert plan(source, "--epochs 2 --step-time 1s", capsys)["pfs_bytes_per_s"] == 5e6
 
 
 def test_a_cluster_may_be_larger_than_what_one_mount_serves(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

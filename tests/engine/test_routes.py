@@ -175,7 +175,7 @@ def test_a_tier_is_not_left_while_nobody_waits_or_the_source_is_no_better(tmp_pa
     async def body() -> None:
         for name, seconds, pause_s in (
             ("rest", {"pfs": 0.02, "tier1": 0.5}, 0.5),
-            ("alike", {"pfs": 0.3, "tier1": 0.5}, 0.001),
+            ("alike", {"pfs": 0.45, "tier1": 0.5}, 0.001),
         ):
             root = tmp_path / name
             root.mkdir()
