@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="How many GPUs, how many parameter servers, which mini-batch size.",
         epilog=_EPILOG,
     )
-    questions = parser.add_subparsers(dest="question", metavar="QUESTION", required=True)
+    questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch", required=True)
     gpus = questions.add_parser("gpus", help="efficiency, overhead or number of GPUs (Lemma 3.1)")
     gpus.add_argument("--overhead", metavar="R", help="overhead ratio T_O / T_C of one GPU, 0.1 or 10%%")
     text = "take the overhead ratio from this mount's stall counters and uptime of its jobs"

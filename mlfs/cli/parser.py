@@ -61,6 +61,9 @@ class Parser(argparse.ArgumentParser):
             names = re.findall(r"[\w-]+", choice[3])
             message = f"{choice[1]} is {choice[2]!r}, must be one of {', '.join(names)}"
             hint = nearest(choice[2], names) or hint
+        flag, _, what = message.partition(": ")
+        if what == "expected one argument":
+            message, hint = f"{flag} needs a value", f"{hint}; a value that begins with - is written {flag}=VALUE"
         self._leave(message, hint)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:

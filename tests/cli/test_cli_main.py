@@ -92,7 +92,7 @@ def test_bad_usage_is_2() -> None:
         ),
         (["cache", "list", "/x", "--jsn"], "mlfs cache list: there is no flag --jsn (did you mean --json?)"),
         (["register", "/x", "--seed", "1.5"], "mlfs register: --seed is '1.5', must be a whole number of any size"),
-        (["register", "/x", "--seed"], "mlfs register: --seed: expected one argument"),
+        (["register", "/x", "--seed"], "mlfs register: --seed needs a value"),
         (["unmount", "a", "b\nc"], "mlfs unmount: 'b\\nc' is one word too many"),
         (["unmount", "a", "b\x1b"], "mlfs unmount: 'b\\x1b' is one word too many"),
     ],
