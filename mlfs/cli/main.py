@@ -1,6 +1,6 @@
 """The way into the `mlfs` command: so light that Ctrl-C is heard before anything that takes a while is imported.
 
-In: the words of the shell. Out: an exit code. Called by the `mlfs` script and `python -m mlfs.cli.main`. What the words
+In: the words of the shell. Out: an exit code. Called by the `mlfs` script and `python -m mlfs`. What the words
 mean is `mlfs.cli.commands`.
 """
 

@@ -351,7 +351,10 @@ class Engine:
         self._epochs_wanted.set()
 
     def _judge_jobs(self) -> None:
-        self.routes.judge(self.clock(), self.counters.all.stalls.total_s)
+        try:
+            self.routes.judge(self.clock(), self.counters.all.stalls.total_s)
+        except Exception:  # as with a job: it costs the choice of routes, never the mount
+            log.exception("routes stay as they are")
         for job in self.jobs.values():
             try:
                 if not job.given_up:

@@ -18,7 +18,7 @@ from mountd import mounts
 
 def mlfs(*argv: str | bytes, **more: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "mlfs.cli.main", *argv], capture_output=True, check=False, env={**os.environ, **more}
+        [sys.executable, "-m", "mlfs", *argv], capture_output=True, check=False, env={**os.environ, **more}
     )
 
 
