@@ -1,10 +1,10 @@
 """The benchmark of a mount: prints each figure as a ratio against its limit, medians of several rounds in one run.
 
 a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache and bindfs (a passthrough in C)
-b  demand reads of a slow source through the mount, beside the slow source itself
+b  demand reads of a slow source through the mount, beside the slow source itself and a bare pyfuse3 file system
 c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
    beside the same loop without I/O
-d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs
+d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs, beside plain loops that do the same
 walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
 orders  permutations beside torch's and Python's own (only when asked for)
@@ -16,6 +16,7 @@ Results are for reading, not for passing: compare within a run, machines are noi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing as mp
 import os
@@ -180,21 +181,42 @@ def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: st
     )
 
 
+@contextmanager
+def bare_mount(source: Path, mountpoint: Path) -> Iterator[Path]:
+    """A bare pyfuse3 file system that answers opens as mlfs does, and does nothing else."""
+    mountpoint.mkdir(exist_ok=True)
+    command = [sys.executable, str(ROOT / "scripts/bench_floor.py"), "demand", str(source), str(mountpoint)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield mountpoint
+        finally:
+            subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
+
+
 def demand_reads(work: Path, data: Path, rounds: int) -> None:
     """demand reads of the slow source (2 ms an open, 100 MB/s), ms a file. Wanted: at most 0.5 ms added"""
-    with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", "--ram", "2G"):
-        direct, through = files_below(slow), files_below(work / "mount")
-        share = len(direct) // rounds
-        spent: dict[str, list[float]] = {"direct": [], "mlfs": []}
+    with (
+        slow_source(data, work / "slow") as slow,
+        mount(slow, work / "mount", "--ram", "2G"),
+        bare_mount(slow, work / "bare") as bare,
+    ):
+        paths = {"direct": files_below(slow), "mlfs": files_below(work / "mount"), "bare": files_below(bare)}
+        for path in itertools.chain(*paths.values()):
+            os.stat(path)  # the kernel knows all names: what is measured is reading
+        share = len(paths["direct"]) // rounds
+        spent: dict[str, list[float]] = {place: [] for place in paths}
         for index in range(rounds):
             part = slice(index * share, (index + 1) * share)
-            spent["direct"].append(1000 / files_a_second(direct[part], 1, read_os))
-            spent["mlfs"].append(1000 / files_a_second(through[part], 1, read_os))
+            for place, files in paths.items():
+                spent[place].append(1000 / files_a_second(files[part], 1, read_os))
         middle = {place: statistics.median(values) for place, values in spent.items()}
         added = middle["mlfs"] - middle["direct"]
         print(
             f"  direct {middle['direct']:.2f} ms  mlfs {middle['mlfs']:.2f} ms  ratio"
             f" {middle['mlfs'] / middle['direct']:.2f}  added {added:.2f} ms, of 0.5 ms: {added / 0.5:.2f}"
+            f"  (a bare pyfuse3 file system adds {middle['bare'] - middle['direct']:.2f} ms)"
         )
 
 
@@ -226,26 +248,51 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
 
 def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
     """the prefetcher on a local source, samples of 110 kB a second. Wanted: at least 10,000"""
-    rates, costs = [], []
+    rates: dict[str, list[float]] = {"mlfs": [], "1": [], "2": []}
+    costs = []
     total = len(files_below(data))
     for _ in range(rounds):
         with mount(data, work / "mount", "--ram", "1G", "--staging", "1G"):
-            through = work / "mount"
-            for path in files_below(through):
-                os.stat(path)  # the kernel knows the inodes, as those of a job that has been registered for a while
-            pid = status(through)["pid"]
-            cpu, began = cpu_seconds(pid), time.perf_counter()
-            fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
-            (through / ".mlfs/control").write_text(json.dumps(fields))
-            while status(through)["fetches"].get("pfs", {"count": 0})["count"] < total:
-                time.sleep(0.02)
-            rates.append(total / (time.perf_counter() - began))
-            costs.append((cpu_seconds(pid) - cpu) / total * 1e6)
-    rate, cost = statistics.median(rates), statistics.median(costs)
+            rate, cost = _prefetched(work / "mount", total)
+        rates["mlfs"].append(rate)
+        costs.append(cost)
+        for threads in ("1", "2"):
+            rates[threads].append(_floor_rate(data, work / "bare", threads))
+    rate, cost = statistics.median(rates["mlfs"]), statistics.median(costs)
     print(
-        f"  {rate:.0f} samples/s (all {[round(r) for r in rates]}), {cost:.0f} us CPU a sample;"
+        f"  {rate:.0f} samples/s (all {[round(r) for r in rates['mlfs']]}), {cost:.0f} us CPU a sample;"
         f" of 10,000: {rate / 1e4:.2f}"
     )
+    for threads in ("1", "2"):
+        floor = statistics.median(rates[threads])
+        print(
+            f"  plain loops that read, push and keep, in {threads} threads: {floor:.0f} samples/s"
+            f" (all {[round(r) for r in rates[threads]]}); mlfs of that: {rate / floor:.2f}"
+        )
+
+
+def _prefetched(through: Path, total: int) -> tuple[float, float]:
+    """Samples a second, and the daemon's CPU time of one in us. Asks seldom: `status` costs the loop milliseconds."""
+    for path in files_below(through):
+        os.stat(path)  # the kernel knows the inodes, as those of a job that has been registered for a while
+    pid = status(through)["pid"]
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
+    (through / ".mlfs/control").write_text(json.dumps(fields))
+    rate = done = 0.0
+    while done < total:
+        time.sleep(0.1)
+        done = status(through)["fetches"].get("pfs", {"count": 0})["count"]
+        if done < total or not rate:
+            rate = done / (time.perf_counter() - began)  # as long as it was at work
+    return rate, (cpu_seconds(pid) - cpu) / total * 1e6
+
+
+def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
+    """What plain loops do."""
+    mountpoint.mkdir(exist_ok=True)
+    command = [sys.executable, ROOT / "scripts/bench_floor.py", "push", data, mountpoint, threads]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
 def metadata_rate(work: Path, data: Path, rounds: int) -> None:

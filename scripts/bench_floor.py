@@ -1,0 +1,167 @@
+"""What the least possible costs on this machine: the floors under parts b and d of scripts/bench.
+
+    python scripts/bench_floor.py demand SOURCE MOUNTPOINT    serves until unmounted
+    python scripts/bench_floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
+
+demand: a bare pyfuse3 file system. Its OPEN has a worker thread read the source's file and push it; nothing is checked,
+counted or kept. push: plain loops of open, pread, close, push and a copy into a memfd, in threads of a process that
+does nothing else. In: a directory of samples. Out: numbers for scripts/bench.py, which runs both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+import pyfuse3
+import trio
+
+LARGEST_BYTES = 1 << 20
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+class Bare(pyfuse3.Operations):
+    """The tree of a directory as it is at the start, flat in memory; inode n is path n - 1."""
+
+    supports_dot_lookup = False
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
+        self.paths = [b""]
+        self.children: dict[int, list[int]] = {1: []}
+        self.inodes = {b"": 1}
+        self.found = [os.stat(source)]
+        self.opens: SimpleQueue[tuple[int, trio.lowlevel.Task]] = SimpleQueue()
+        for directory, directories, files in os.walk(os.fsencode(source)):
+            above = self.inodes[os.path.relpath(directory, os.fsencode(source)).removeprefix(b".")]
+            for name in sorted(directories + files):
+                self._add(above, os.path.join(self.paths[above - 1], name))
+
+    def _add(self, above: int, path: bytes) -> None:
+        self.paths.append(path)
+        self.inodes[path] = inode = len(self.paths)
+        self.found.append(os.stat(path, dir_fd=self.source))
+        self.children[above].append(inode)
+        if stat.S_ISDIR(self.found[-1].st_mode):
+            self.children[inode] = []
+
+    def read_source(self, inode: int) -> bytes:
+        """The whole file."""
+        fd = os.open(self.paths[inode - 1], os.O_RDONLY, dir_fd=self.source)
+        try:
+            return os.pread(fd, LARGEST_BYTES, 0)
+        finally:
+            os.close(fd)
+
+    def work(self, token: trio.lowlevel.TrioToken) -> None:
+        """The worker thread."""
+        while True:
+            inode, task = self.opens.get()
+            pyfuse3.notify_store(inode, 0, self.read_source(inode))
+            token.run_sync_soon(trio.lowlevel.reschedule, task)
+
+    def _attributes(self, inode: int) -> pyfuse3.EntryAttributes:
+        entry, found = pyfuse3.EntryAttributes(), self.found[inode - 1]
+        for name in ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_atime_ns", "st_mtime_ns", "st_ctime_ns"):
+            setattr(entry, name, getattr(found, name))
+        entry.st_ino = inode
+        entry.entry_timeout = entry.attr_timeout = 86400.0
+        return entry
+
+    async def lookup(self, parent_inode: int, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
+        inode = self.inodes.get(os.path.join(self.paths[parent_inode - 1], bytes(name)))
+        if inode is None:
+            raise pyfuse3.FUSEError(errno.ENOENT)
+        return self._attributes(inode)
+
+    async def getattr(self, inode: int, ctx: Any) -> pyfuse3.EntryAttributes:
+        return self._attributes(inode)
+
+    async def opendir(self, inode: int, ctx: Any) -> int:
+        return inode
+
+    async def readdir(self, fh: int, start_id: int, token: Any) -> None:
+        for number, inode in enumerate(self.children[fh][start_id:], start_id + 1):
+            name = os.path.basename(self.paths[inode - 1])
+            if not pyfuse3.readdir_reply(token, name, self._attributes(inode), number):
+                return
+
+    async def open(self, inode: int, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        self.opens.put((inode, trio.lowlevel.current_task()))
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        return pyfuse3.FileInfo(fh=inode, keep_cache=True)
+
+    async def flush(self, fh: int) -> None:
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    async def release(self, fh: int) -> None:
+        pass
+
+
+def push_all(bare: Bare, mountpoint: str, threads: int) -> None:
+    """Print the rate, with pages and an arena that are new, as the daemon's are."""
+    files = [inode for inode, found in enumerate(bare.found, 1) if stat.S_ISREG(found.st_mode)]
+    for inode in files:
+        os.stat(os.path.join(os.fsencode(mountpoint), bare.paths[inode - 1]))  # the kernel must know it
+    arena, room = os.memfd_create("floor"), sum(bare.found[inode - 1].st_size + 4096 for inode in files)
+    workers = [
+        threading.Thread(target=_push, args=(bare, files[number::threads], arena, number * (room // 4096) * 4096))
+        for number in range(threads)
+    ]
+    began = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    print(len(files) / (time.perf_counter() - began), flush=True)
+    os.close(arena)
+
+
+def _push(bare: Bare, share: list[int], arena: int, offset: int) -> None:
+    for inode in share:
+        data = bare.read_source(inode)
+        pyfuse3.notify_store(inode, 0, data)
+        os.pwrite(arena, data, offset)
+        offset += -(-len(data) // 4096) * 4096
+
+
+async def _serve(bare: Bare, then: Any) -> None:
+    token = trio.lowlevel.current_trio_token()
+    threading.Thread(target=bare.work, args=(token,), daemon=True).start()
+
+    def measure() -> None:
+        try:
+            then()
+        finally:
+            token.run_sync_soon(pyfuse3.terminate)
+
+    if then is not None:
+        threading.Thread(target=measure, daemon=True).start()
+    await pyfuse3.main(min_tasks=8, max_tasks=99)
+
+
+def main() -> int:
+    part, source, mountpoint, *rest = sys.argv[1:]
+    for option, value in ((M_MMAP_THRESHOLD, 16 << 20), (M_TRIM_THRESHOLD, 32 << 20)):  # as the daemon has it
+        ctypes.CDLL(None).mallopt(option, value)
+    bare = Bare(source)
+    pyfuse3.init(bare, mountpoint, {"fsname=bare", "default_permissions"})
+    print("serves", flush=True)
+    unmounted = part == "demand"
+    try:
+        trio.run(_serve, bare, (lambda: push_all(bare, mountpoint, int(rest[0]))) if part == "push" else None)
+    finally:
+        pyfuse3.close(unmount=not unmounted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
