@@ -24,6 +24,7 @@ from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
 from mlfs.engine.rates import Rates
 from mlfs.engine.routes import Routes, known_source
 from mlfs.engine.runner import Runner
+from mlfs.engine.soon import Soon
 from mlfs.engine.speeds import Speeds
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
@@ -130,7 +131,7 @@ class Engine:
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: list[tuple[int, int, float]] = []
         self._digesting = 0
-        self._events_wanted, self._epochs_wanted = trio.Event(), trio.Event()
+        self._events_soon, self._epochs_wanted = Soon(EVENTS_DELAY_S), trio.Event()
 
     def _make_routes(self) -> Routes:
         names, kinds = [tier.name for _, tier, _ in self.tiers], [kind for kind, _, _ in self.tiers]
@@ -178,22 +179,18 @@ class Engine:
 
     def opened(self, entry: int, pid: int) -> None:
         """A reader holds the entry open from now on."""
-        if not self._events:
-            self._events_wanted.set()
+        self._events_soon.call()
         self._events.append((entry, pid, self.clock()))
 
     def released(self, entry: int) -> None:
         """A reader closed the entry."""
-        if not self._events:
-            self._events_wanted.set()
+        self._events_soon.call()
         self._events.append((entry, -1, 0.0))
 
     async def _run_events(self) -> None:
         """Digest opens and releases in batches: off the readers' path."""
         while True:
-            await self._events_wanted.wait()
-            self._events_wanted = trio.Event()
-            await trio.sleep(EVENTS_DELAY_S)
+            await self._events_soon.wait()
             events, self._events = self._events, []
             self._digesting = len(events)
             for turn in range(0, len(events), EVENTS_A_TURN):

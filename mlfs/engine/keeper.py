@@ -6,10 +6,9 @@ in `Fetcher.to_keep` and answer opens. Used by the engine; prefetch lanes keep t
 
 from __future__ import annotations
 
-import trio
-
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.runner import Runner
+from mlfs.engine.soon import Soon
 
 KEEP_DELAY_S = 0.02
 MOST_KEEPING_BYTES = 64 << 20
@@ -27,7 +26,7 @@ class Keeper:
         self.runner = runner
         self.waiting_bytes = 0
         self._waiting: list[Fetched] = []
-        self._wanted = trio.Event()
+        self._soon = Soon(KEEP_DELAY_S)  # a hop to a thread costs more than keeping a sample: collect some
 
     def keep(self, fetched: Fetched) -> None:
         """Have a tier keep it; skipped when the tiers' writer is far behind."""
@@ -35,14 +34,12 @@ class Keeper:
             self.waiting_bytes += fetched.size_bytes
             self._waiting.append(fetched)
             self.fetcher.to_keep[fetched.entry] = fetched
-            self._wanted.set()
+            self._soon.call()
 
     async def run(self) -> None:
         """For as long as the mount lives."""
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
-            await trio.sleep(KEEP_DELAY_S)  # a hop to a thread costs more than keeping a sample: collect some
+            await self._soon.wait()
             batch, self._waiting = self._waiting, []
             await self.runner.run("keep", self.fetcher.keep_waiting, batch)
             self.waiting_bytes -= sum(fetched.size_bytes for fetched in batch)

@@ -143,8 +143,8 @@ class ThreadRunner:
         """See Runner. While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes,
         and its timers, when a reader waits."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0
         job = self._submit(pool, call, args)
+        idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
         if idle_s <= 0 or not self._done_in_place(job, idle_s):
             with trio.fail_after(limit_s):
                 await self._resumed(job)
