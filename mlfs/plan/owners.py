@@ -56,8 +56,8 @@ def place(
         copies_of: the only node whose copies are wanted: a node needs to know no others. None for all of them.
 
     Returns:
-        No class holds more than its capacity. What has no owner would not fit into what is left of any class. Where all
-        fits, no node owns more than its part and one sample.
+        No class holds more than its capacity. What has no owner would not fit into what is left of any class, or is
+        empty. Where all fits, and a largest sample more into each class, no node owns more than its part and one sample.
     """
     total, room = float(sizes_bytes.sum()), float(capacities_bytes.sum())
     largest = float(sizes_bytes.max(initial=0.0))
