@@ -28,7 +28,8 @@ examples:
 
 agreement: share of the observed opens that were predicted. Under 50 % mlfs stops guessing and says why it may be.
 ahead: what lies ready for a rank beyond its position. stall: the time a reader waits. bound: what has to come from the
-source in an epoch after the first, because it does not fit into the caches.
+source in an epoch after the first, because it does not fit into the caches. reads since the epoch began: of all ranks,
+since the fastest one has come to its epoch.
 """
 
 _STATES = {
@@ -244,7 +245,7 @@ def _loader(job: dict[str, Any]) -> list[RenderableType]:
 def _reads(status: dict[str, Any]) -> list[RenderableType]:
     reads, fetches = _part(status, "reads"), _part(status, "fetches")
     epoch, total = _part(reads, "epoch"), _part(reads, "all")
-    columns = ("reads: this epoch", "bytes", "reads: all", "bytes", "fetches", "bytes")
+    columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
     table = _table("route", *columns)
     names = dict(_ROUTES)
     # Routes of a later version (peers, say) come behind those that are known here.

@@ -228,8 +228,9 @@ class JobRun:
             return ""
         self.told_begin = True
         epoch = min(epochs)
-        if epoch <= start or self.inferred:
-            return ""
+        begin = range(self.base(epoch), self.base(epoch) + max(FEWEST_FIRST, self.matcher.shape.batch))
+        if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
+            return ""  # nothing else than registered, or it was under way already
         if epoch == start + 1:
             self.known.append(COUNTS_FROM_ONE)
         else:
@@ -304,10 +305,8 @@ class JobRun:
 
     def take_counts(self, other: JobRun, opens: list[Open]) -> None:
         """Go on with the counts of a job that this one replaces, but for the opens that were counted anew."""
-        for opened in opens:
-            opened.cell.observed -= 1
-            opened.cell.agreed -= opened.agrees
         old, mine = other.matcher, self.matcher
+        old.forget(opens)
         for (epoch, index), cell in old.cells.items():
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1

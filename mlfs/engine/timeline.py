@@ -6,6 +6,7 @@ In: a specification and its streams. Out: epochs by position and positions by ep
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -48,7 +49,6 @@ class Timeline:
 
     def epoch_of(self, position: int) -> int:
         """The epoch a linear position lies in; the last one for the end."""
-        epoch = 0
-        while epoch + 1 < self.spec.epochs and self.base(epoch + 1) <= position:
-            epoch += 1
-        return epoch
+        while len(self._bases) < self.spec.epochs and self._bases[-1] <= position:
+            self.base(len(self._bases))
+        return bisect_right(self._bases, position, 1, min(len(self._bases), self.spec.epochs)) - 1

@@ -24,7 +24,7 @@ from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.inverse import EpochIndex
 from mlfs.plan.matching import Open
-from mlfs.plan.variants import Score, Variant, screen, variants
+from mlfs.plan.variants import COUNTS_FROM_ONE, UNDER_WAY, Score, Variant, screen, variants
 
 if TYPE_CHECKING:
     from mlfs.engine.engine import Engine
@@ -34,6 +34,7 @@ log = logging.getLogger("mlfs.engine")
 POOL = "variants"
 FEWEST_SAMPLES = 12
 FEWEST_OPENS = 16
+FEWEST_AGAIN = 8
 LAST_OPENS = 24
 FURTHER_OPENS = 12
 MOST_FURTHER_OPENS = 96
@@ -44,6 +45,7 @@ LOG10_CHANCE = -6.0
 FOUND_SHARE = 0.4
 MOST_SEARCHES = 8
 NEAR_THE_BEGINNING = 256
+SEEN_BEGINNING = 16
 SMALL_SEARCH = 5_000_000
 MOST_ELEMENTS = 400_000_000
 """Samples whose order one search may compute: some 40 s of a core."""
@@ -67,6 +69,20 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
         if worth > best:
             best, at = worth, number
     return listed[at:]
+
+
+def started_again(job: JobRun) -> bool:
+    """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
+    shadow = job.shadow
+    if shadow is None or job.shadow_is_kin or shadow.observed < FEWEST_AGAIN:
+        return False
+    return shadow.agreement_of_last(shadow.observed) >= CONFIRMED
+
+
+def fits_again(job: JobRun, further: int, hits: int) -> bool:
+    """Whether the job as it is predicts its last opens as well as what was found, and in their very order."""
+    matcher = job.matcher
+    return matcher.shape.slack == 1 and hits <= round(matcher.agreement_of_last(further) * further)
 
 
 def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
@@ -120,7 +136,7 @@ class VariantSearch:
         matcher = job.matcher
         if job.inferred or job.finished or not isinstance(job.spec, JobSpec) or job.searches >= MOST_SEARCHES:
             return False
-        if job.spec.name in self.searching:
+        if job.spec.name in self.searching or started_again(job):
             return False
         if matcher.observed < job.search_after or len(matcher.history) < FEWEST_OPENS:
             return False
@@ -173,7 +189,7 @@ class VariantSearch:
         new = JobRun(found.spec, found.streams, self.engine.manifest.size)
         new.matcher.shape, new.matcher.lag = job.matcher.shape, job.matcher.lag
         await self._load(new)
-        new.replay(opens)
+        await self.engine.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = hits = 0
         while self.engine.jobs.get(job.spec.name) is job:
             count = min(job.matcher.observed - seen, len(job.matcher.history))
@@ -188,6 +204,9 @@ class VariantSearch:
             opens += latest
             if new.missing_epochs():
                 await self._load(new)
+            elif further >= FURTHER_OPENS and fits_again(job, further, hits):
+                log.info("job %s: reads come as registered again", job.spec.name)
+                return
             elif further >= FURTHER_OPENS and hits >= CONFIRMED * further:
                 self.engine.adopt(job, new, opens, found.sentence)
                 return
@@ -263,6 +282,12 @@ def _found(
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
+    if score.first >= max(round_, SEEN_BEGINNING) and not ("ranks" in variant.changes or old.start_step):
+        if sentence == COUNTS_FROM_ONE and epoch + 1 < old.epochs:  # the same order by the seed as registered
+            epoch, spec = epoch + 1, old
+            changes["start_epoch"] = epoch
+        if variant.epoch is not None or sentence == COUNTS_FROM_ONE:
+            sentence = UNDER_WAY.format(epoch=epoch)
     if "ranks" in old.model_fields_set and "ranks" in variant.changes:
         changes["ranks"] = ranks
         if "world_size" not in variant.changes:

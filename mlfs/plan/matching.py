@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 from mlfs.plan.inverse import EpochIndex, Ids, Match
 from mlfs.plan.lanes import Cell, Lane, Place, Shape, lane_of
 from mlfs.plan.learning import Seen, learn
 from mlfs.plan.progress import Given, RankProgress
+from mlfs.plan.readers import Open, Reader, first_opens_of_late
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
 
@@ -38,35 +38,6 @@ LEAST_LAG = 256
 BATCHES_OF_LAG = 16
 GUESSED_WORKERS = 64
 SURE_STREAK = 8
-
-
-class Open(NamedTuple):
-    """An observed open, how it was counted, and the position it was matched to (-1: none).
-
-    `again`: its process had opened the entry before it once more, which was not counted.
-    """
-
-    entry: int
-    process: int
-    parent: int
-    cell: Cell
-    agrees: bool
-    rank_index: int
-    position: int
-    again: bool = False
-
-
-class _Reader:
-    """A process: the lanes it may be in, the likeliest first, the last entry it opened, opens in a row that agreed."""
-
-    __slots__ = ("again", "lanes", "last_entry", "rank_index", "streak")
-
-    def __init__(self) -> None:
-        self.lanes: list[Lane] = []
-        self.last_entry = -1
-        self.again = False
-        self.rank_index = -1
-        self.streak = 0
 
 
 class StreamMatcher:
@@ -98,7 +69,7 @@ class StreamMatcher:
         single: bool = True,
         one_rank: bool = False,
     ) -> None:
-        self.shape = shape or Shape()
+        self.shape, self.shape_known = shape or Shape(), shape is not None
         self.batch_size = batch_size
         self.single = single
         self.one_rank = one_rank
@@ -112,7 +83,7 @@ class StreamMatcher:
         self.observed = 0
         self.agreed = 0
         self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
-        self._readers: OrderedDict[int, _Reader] = OrderedDict()
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._ranks_below: OrderedDict[int, frozenset[int]] = OrderedDict()
         self._unfit = 0
         self._unfit_at_most = LEAST_UNFIT
@@ -196,15 +167,24 @@ class StreamMatcher:
                 self.observed -= 1
                 seen.cell.observed -= 1
 
+    def forget(self, opens: Iterable[Open]) -> None:
+        """These opens will be counted elsewhere: as they are counted by now, those that still are."""
+        left = Counter((seen.entry, seen.process) for seen in opens)
+        for seen in reversed(self.history):
+            if left[seen.entry, seen.process] > 0:
+                left[seen.entry, seen.process] -= 1
+                seen.cell.observed -= 1
+                seen.cell.agreed -= seen.agrees
+
     def _observe_other(
-        self, entry: int, process: int, parent: int, reader: _Reader | None
+        self, entry: int, process: int, parent: int, reader: Reader | None
     ) -> tuple[Match | None, list[tuple[int, Given]]]:
         """An open that is not simply the next one of its process."""
         places = self._places(entry)
         if self.one_rank and reader is not None and reader.rank_index >= 0:
             places = [place for place in places if place.rank_index == reader.rank_index]
         if reader is None:
-            reader = self._readers[process] = _Reader()
+            reader = self._readers[process] = Reader()
             if len(self._readers) > REMEMBERED_READERS:
                 self._readers.popitem(last=False)
         else:
@@ -220,7 +200,7 @@ class StreamMatcher:
         reader.last_entry = entry
         return self._enter(reader, places, entry, process, parent)
 
-    def _in_lanes(self, reader: _Reader, places: list[Place]) -> list[tuple[int, Lane, Place]]:
+    def _in_lanes(self, reader: Reader, places: list[Place]) -> list[tuple[int, Lane, Place]]:
         """The lanes of the process that the open fits, and where: the nearest first."""
         fits = [(self._ahead(lane, place), lane, place) for lane in reader.lanes for place in places]
         return sorted((fit for fit in fits if fit[0] >= 0), key=lambda fit: fit[0])
@@ -239,7 +219,7 @@ class StreamMatcher:
         return turn if lane.ended else self.stream_length + turn
 
     def _follow(
-        self, reader: _Reader, fits: list[tuple[int, Lane, Place]], entry: int, process: int, parent: int
+        self, reader: Reader, fits: list[tuple[int, Lane, Place]], entry: int, process: int, parent: int
     ) -> tuple[Match | None, list[tuple[int, Given]]]:
         """The open fits lanes; the first is believed, and what it could be besides remembered."""
         reader.last_entry = entry
@@ -266,7 +246,9 @@ class StreamMatcher:
         del reader.lanes[LANES_OF_A_PROCESS:]
         if lane.first >= 0 and not self._rivals(lane, fits):
             self._confirm(lane, parent)
-            reader.rank_index = lane.rank_index
+            if self.shape_known and not reader.followed:
+                self._count_late(process, lane)
+            reader.rank_index, reader.followed = lane.rank_index, True
         return self._record(entry, process, parent, place, True, advance=True)
 
     def _rivals(self, lane: Lane, fits: list[tuple[int, Lane, Place]]) -> bool:
@@ -288,8 +270,17 @@ class StreamMatcher:
                 if len(self._ranks_below) > REMEMBERED_READERS:
                     self._ranks_below.popitem(last=False)
 
+    def _count_late(self, process: int, lane: Lane) -> None:
+        """The first opens of a process that was under way before the job was registered came in its order after all."""
+        for at, seen in first_opens_of_late(self.history, process, lane):
+            self.agreed += 1
+            seen.cell.observed -= 1
+            lane.cell.observed += 1
+            lane.cell.agreed += 1
+            self.history[at] = seen._replace(cell=lane.cell, agrees=True)
+
     def _enter(
-        self, reader: _Reader, places: list[Place], entry: int, process: int, parent: int
+        self, reader: Reader, places: list[Place], entry: int, process: int, parent: int
     ) -> tuple[Match | None, list[tuple[int, Given]]]:
         """The open fits no lane of its process: it may begin one."""
         family = self._ranks_below.get(parent, frozenset())
@@ -379,6 +370,9 @@ class StreamMatcher:
                 and position < progress.floor + self.shape.slack
             )
         _, turn = lane_of(self.shape, x)
+        follower = position + (1 if self.shape.batch > 1 else self.shape.workers)
+        if progress.is_done(position) and progress.is_done(follower) and self.stream_length > MOST_SKIPPED:
+            return False  # another pass over what was read
         return turn < self.shape.slack and place.epoch.base <= progress.frontier + place.epoch.length
 
     # -- counts
@@ -478,6 +472,7 @@ class StreamMatcher:
             return []
         self._count_anew(fresh)
         self.shape, self.ranks, self.lag = shape, fresh.ranks, fresh.lag
+        self.shape_known = True
         self._readers, self._ranks_below = fresh._readers, fresh._ranks_below
         self._unfit_at_most = LEAST_UNFIT
         return over

@@ -57,7 +57,7 @@ def place(
 
     Returns:
         No class holds more than its capacity. What has no owner would not fit into what is left of any class, or is
-        empty. Where all fits, and a largest sample more into each class, no node owns more than its part and one sample.
+        empty. Where all fits, and a largest sample more into each class, no node owns more than its part and a sample.
     """
     total, room = float(sizes_bytes.sum()), float(capacities_bytes.sum())
     largest = float(sizes_bytes.max(initial=0.0))

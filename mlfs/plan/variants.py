@@ -31,6 +31,7 @@ REACHES = (16, 64)
 
 
 COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of the next one"
+UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
 RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
 
 
@@ -55,6 +56,9 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
         fields: the registered job, defaults included.
         reads: the fields that its sampler reads.
     """
+    if fields["start_step"]:
+        sentence = f"this job reads its first epoch from the beginning, not from step {fields['start_step']}"
+        yield Variant({"start_step": 0}, sentence)
     yield from _switches(fields, reads)
     seed = fields["seed"]
     if "seed" in reads:
