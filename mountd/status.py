@@ -28,7 +28,8 @@ Json = dict[str, object]
 
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off."
+    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off"
+    " (mlfs register again with what the script does; mlfs order SOURCE prints what a registration expects)."
 )
 INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
@@ -39,7 +40,8 @@ PASSED_OVER = (
     "{name} is slower than the source ({tier:.3g} and {source:.3g} MB/s) and readers wait: while that lasts, its"
     " samples are read from the source ({size} so far, on top of the bound)"
 )
-FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew)"
+FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
+WAY_OUT = "; to say so from the start: mlfs register with {flags}"
 SHOWN_EPOCHS = 100
 
 
@@ -112,7 +114,9 @@ def messages(engine: Engine) -> list[str]:
         if job.inferred:
             said.append(INFERRED)
         if job.known:
-            said.append(FOUND_OUT.format(name=job.spec.name, what=job.known[-1], opens=job.counted_anew))
+            way_out = WAY_OUT.format(flags=job.way_out) if job.way_out else ""
+            told = {"what": job.known[-1], "opens": job.counted_anew, "way_out": way_out}
+            said.append(FOUND_OUT.format(name=job.spec.name, **told))
         if job.state == JobState.DRIFTING:
             percent = 100 * (job.matcher.agreement or 0.0)
             opens = job.matcher.recent_opens
@@ -137,6 +141,7 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "reading_s": round(engine.rates.reading_s(job.spec.name), 6),
         "stalled_s": round(engine.rates.stalled_s(job.spec.name), 6),
         "found_out": job.known,
+        "way_out": job.way_out,
         "counted_anew": job.counted_anew,
         "searching": job.spec.name in engine.variants.searching,
         "searches": job.searches,

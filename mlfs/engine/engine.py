@@ -324,10 +324,11 @@ class Engine:
         if predicted:
             self.staging.drop_lingering()
 
-    def adopt(self, job: JobRun, new: JobRun, opens: list[Open], sentence: str) -> None:
+    def adopt(self, job: JobRun, new: JobRun, opens: list[Open], sentence: str, way_out: str) -> None:
         """Go on with `new` in a job's place: it explains the last `opens`, which it has matched already."""
         new.take_counts(job, opens)
         new.known.append(sentence)
+        new.way_out = way_out
         self._uses_over(job.release_ahead())
         self.jobs[job.spec.name], new.beside = new, self.jobs
         new.cursors = [progress.frontier for progress in new.matcher.ranks]

@@ -71,6 +71,7 @@ class JobRun:
     Attributes:
         given_up: whether following it failed: an open of its samples is nothing to it any more.
         known: what was found out while it ran, in plain words, the last one last.
+        way_out: flags of `mlfs register` that say the last one from the start.
         counted_anew: opens before the last adoption that were counted anew against what was adopted.
         searches, search_after: how often variants were tried, and after how many opens they may be again.
         loading, unknown: epochs whose order is being computed; whose order could not be.
@@ -96,6 +97,7 @@ class JobRun:
         self.finished = False
         self.inferred = self.given_up = False
         self.known: list[str] = []
+        self.way_out = ""
         self.pfs_bytes_by_epoch: dict[int, int] = {}
         self.matcher = self._matcher_at_start()
         self.shadow: StreamMatcher | None = None
@@ -231,6 +233,7 @@ class JobRun:
         begin = range(self.base(epoch), self.base(epoch) + max(FEWEST_FIRST, self.matcher.shape.batch))
         if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
             return ""  # nothing else than registered, or it was under way already
+        self.way_out = f"--start-epoch {epoch}"
         if epoch == start + 1:
             self.known.append(COUNTS_FROM_ONE)
         else:
@@ -328,8 +331,7 @@ class JobRun:
         over = self.uses_given_up(given) if given else []
         if match is None:
             return Outcome(None, over)
-        rank = match.rank_index
-        frontier = self.matcher.ranks[rank].frontier
+        rank, frontier = match.rank_index, self.matcher.ranks[match.rank_index].frontier
         if frontier >= self._last_read(rank):
             self._look_at_the_end()
         if frontier >= self._waits_from:

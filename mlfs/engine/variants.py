@@ -24,7 +24,7 @@ from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.inverse import EpochIndex
 from mlfs.plan.matching import Open
-from mlfs.plan.variants import COUNTS_FROM_ONE, UNDER_WAY, Score, Variant, screen, variants
+from mlfs.plan.variants import COUNTS_FROM_ONE, UNDER_WAY, Score, Variant, flags_of, screen, variants
 
 if TYPE_CHECKING:
     from mlfs.engine.engine import Engine
@@ -52,12 +52,13 @@ MOST_ELEMENTS = 400_000_000
 
 
 class Found(NamedTuple):
-    """A variant that explains the opens that were searched with."""
+    """A variant that explains the opens that were searched with. way_out: flags that register it."""
 
     spec: JobSpec
     streams: JobStreams
     sentence: str
     score: Score
+    way_out: str
 
 
 def disagreeing(opens: Iterable[Open]) -> list[Open]:
@@ -190,8 +191,8 @@ class VariantSearch:
         new.matcher.shape, new.matcher.lag = job.matcher.shape, job.matcher.lag
         await self._load(new)
         await self.engine.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
-        further = hits = 0
-        while self.engine.jobs.get(job.spec.name) is job:
+        further, hits, matcher = 0, 0, job.matcher
+        while self.engine.jobs.get(job.spec.name) is job and job.matcher is matcher:  # else begun again
             count = min(job.matcher.observed - seen, len(job.matcher.history))
             if count <= 0:
                 await self._more.wait()
@@ -208,7 +209,7 @@ class VariantSearch:
                 log.info("job %s: reads come as registered again", job.spec.name)
                 return
             elif further >= FURTHER_OPENS and hits >= CONFIRMED * further:
-                self.engine.adopt(job, new, opens, found.sentence)
+                self.engine.adopt(job, new, opens, found.sentence, found.way_out)
                 return
             elif further >= MOST_FURTHER_OPENS:
                 log.info("job %s: not confirmed by %d further opens: %s", job.spec.name, further, found.sentence)
@@ -282,18 +283,19 @@ def _found(
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
+    told = {name: value for name, value in variant.changes.items() if name != "start_step" or old.start_step}
     if score.first >= max(round_, SEEN_BEGINNING) and not ("ranks" in variant.changes or old.start_step):
         if sentence == COUNTS_FROM_ONE and epoch + 1 < old.epochs:  # the same order by the seed as registered
             epoch, spec = epoch + 1, old
             changes["start_epoch"] = epoch
         if variant.epoch is not None or sentence == COUNTS_FROM_ONE:
-            sentence = UNDER_WAY.format(epoch=epoch)
+            sentence, told = UNDER_WAY.format(epoch=epoch), {}
     if "ranks" in old.model_fields_set and "ranks" in variant.changes:
-        changes["ranks"] = ranks
+        changes["ranks"] = told["ranks"] = ranks
         if "world_size" not in variant.changes:
             sentence = f"this mount is read by {_named(ranks)}, not by {_named(old.ranks)}"
     made = _changed(spec, streams, Variant(changes, sentence))
-    return None if made is None else Found(*made, sentence, score)
+    return None if made is None else Found(*made, sentence, score, flags_of(told))
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -49,6 +49,19 @@ class Variant(NamedTuple):
     epoch: int | None = None
 
 
+def flags_of(changes: Mapping[str, Any]) -> str:
+    """The flags of `mlfs register` that say so from the start."""
+    said = []
+    for name, value in changes.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            said.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            said.append(f"--{flag}={words}" if words.startswith("-") else f"--{flag} {words}")
+    return " ".join(said)
+
+
 def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
     """Other registrations that mistakes make, the likeliest first.
 
@@ -116,6 +129,9 @@ def _switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Var
                 if any(fields.get(name) != value for name, value in changes.items()):
                     words = "persistent" if persistent else "not persistent"
                     yield Variant(changes, f'this job\'s generator is "{generator}" and its workers are {words}')
+        ends = fields.get("trailing_permutation") is False
+        words = "reads each epoch to the sampler's end" if ends else "leaves each epoch before the sampler's end"
+        yield Variant({"trailing_permutation": ends}, f"this job {words}: trailing_permutation is {str(ends).lower()}")
 
 
 def _ranks(fields: Mapping[str, Any]) -> Iterator[Variant]:

@@ -75,11 +75,36 @@ WRONG = [
         range(6),
         'sampler of this job is "torch-random"',
     ),
+    ({"seed": 5}, {"seed": 4}, range(6), "this job reads each epoch in the order of the one before"),
+    (
+        {"seed": 1, "sampler": "torch-random", "generator": "default"},
+        {"seed": 1, "sampler": "torch-random", "generator": "default", "persistent_workers": True},
+        range(6),
+        "its workers are persistent",
+    ),
 ]
+OWN = {"seed": 1, "sampler": "torch-random", "generator": "own"}
+TRAILING = "leaves each epoch before the sampler's end: trailing_permutation is false"
+WAYS_OUT = {
+    "this job does not call set_epoch": "--no-set-epoch",
+    "this job's seed is 42, not 5": "--seed 42",
+    "this job counts its epochs from 1": "--start-epoch 1",
+    "it began with epoch 9, not 0": "--start-epoch 9",
+    "this job does not shuffle": "--no-shuffle",
+    "this job's world size is 2, not 4": "--world-size 2",
+    "read by rank 2, not by rank 0": "--ranks 2",
+    TRAILING: "--no-trailing-permutation",
+}
 
 
-@pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize(("registered", "script", "epochs", "words"), WRONG)
+@pytest.mark.parametrize(
+    ("registered", "script", "epochs", "words", "workers"),
+    [
+        *(pytest.param(*case, workers) for case in WRONG for workers in (0, 3)),
+        # The sampler's every other epoch is one of the registered: workers that end with the epoch tell them apart.
+        (OWN, OWN | {"trailing_permutation": False}, range(6), TRAILING, 3),
+    ],
+)
 def test_what_the_script_does_otherwise_is_found_and_followed(
     tmp_path: Path, registered: dict[str, Any], script: dict[str, Any], epochs: range, words: str, workers: int
 ) -> None:
@@ -97,6 +122,7 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
             job = mount.engine.jobs["train"]
             assert len(job.known) == 1
             assert words in job.known[0]
+            assert job.way_out == WAYS_OUT.get(words, job.way_out) != ""
             assert job.matcher.agreement_of_last(100) == 1.0
             assert job.predicting
             assert mount.engine.counters.all.reads["page_cache"].count - stalls >= 0.9 * len(opens)
@@ -194,3 +220,23 @@ def test_where_the_disagreement_began() -> None:
     opens = [Open(i, 1, 1, cell, fits, 0, i) for i, fits in enumerate(agrees)]
     assert [seen.entry for seen in disagreeing(opens)] == list(range(50, 57))
     assert not disagreeing(opens[:50])
+
+
+@pytest.mark.parametrize(("registered", "script"), [(False, True), (True, False)])
+def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, registered: bool, script: bool) -> None:
+    """The streams differ by their last sample: it is left out, or one that nobody expected."""
+
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            fields = {"seed": 5, "world_size": 4}
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "drop_last": registered} | fields)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, fields | {"drop_last": script}, range(4), 2):
+                await read_all(mount, opens)
+                await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert not job.known
+            assert job.matcher.observed - job.matcher.agreed <= (0 if registered is False else 4 * 4)
+            assert job.current_epochs()[1] in (3, 4)  # the last epoch, or its end
+
+    simulate(body)
