@@ -69,6 +69,9 @@ def test_what_the_script_does_otherwise_is_found_out(
             assert wait_until(lambda: follows_again(job_of(mount)), LIMIT_S), mount.status()
         job = job_of(mount)
         assert job["found_out"] == [words]
-        assert any(words in message for message in mount.status()["messages"])
+        assert any(
+            words in message and f"mlfs register with {job['way_out']}" in message
+            for message in mount.status()["messages"]
+        )
         assert job["counted_anew"] > 0
         assert mount.status()["reads"]["all"]["page_cache"]["reads"] > 0
