@@ -26,9 +26,11 @@ Numbers = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]
 
 MOST_OPENS = 1 << 16
-MOST_EPOCHS = 8
-SHORTEST_WAIT_S = 0.02
+MOST_EPOCHS = 32
+SHORTEST_WAIT_S = 0.05
 WAIT_RATIO = 3.0
+WAIT_SHARE = 0.4
+MOSTLY = 0.75
 WAITS_IN_A_ROW = 3
 PACE_QUANTILE = 0.25
 PACE_MARGIN = 0.3
@@ -77,8 +79,8 @@ def depth_of(process: Numbers, x: Numbers, seconds: Seconds, shape: Shape, lengt
         return Depth()  # the epoch's beginning was not seen
     least = _behind_the_slowest(lanes) if workers > 1 else 1
     least = max(1, -(-least // workers))
-    usual_s = _usual(lanes, seconds)
-    waits = [_first_wait(lane, seconds, usual_s) for lane in lanes]
+    threshold_s = _shortest_wait(lanes, seconds)
+    waits = [_first_wait(lane, seconds, threshold_s) for lane in lanes]
     starts = [at for at, _ in waits if at is not None]
     if len(starts) < workers:
         return Depth(least)
@@ -118,8 +120,12 @@ def _behind_the_slowest(lanes: list[list[_Batch]]) -> int:
     return max(batch.number - int(np.searchsorted(up_to, batch.first)) + 1 for batch in batches)
 
 
-def _usual(lanes: list[list[_Batch]], seconds: Seconds) -> float:
-    """How long it takes a worker from one open to the next when it does not wait: in a batch, and between two."""
+def _shortest_wait(lanes: list[list[_Batch]], seconds: Seconds) -> float:
+    """What counts as a wait between two batches of a worker.
+
+    Far more than it takes from one open to the next where nobody waits, and not far less than most waits: on a busy
+    machine a worker is held up for a moment at any time.
+    """
     within = [
         (seconds[batch.last] - seconds[batch.first]) / (batch.opens - 1)
         for lane in lanes
@@ -127,18 +133,18 @@ def _usual(lanes: list[list[_Batch]], seconds: Seconds) -> float:
         if batch.opens > 1
     ]
     between = [seconds[b.first] - seconds[a.last] for lane in lanes for a, b in pairwise(lane)]
-    return max(float(np.median(within)) if within else 0.0, min(between, default=0.0))
+    usual_s = max(float(np.median(within)) if within else 0.0, min(between, default=0.0))
+    return max(SHORTEST_WAIT_S, WAIT_RATIO * usual_s, WAIT_SHARE * float(np.median(between)) if between else 0.0)
 
 
-def _first_wait(lane: list[_Batch], seconds: Seconds, usual_s: float) -> tuple[int | None, bool]:
-    """Behind which of its batches a worker waited first, and then behind each for a while; None: it did not.
+def _first_wait(lane: list[_Batch], seconds: Seconds, threshold_s: float) -> tuple[int | None, bool]:
+    """Behind which of its batches a worker waited first, and then behind most; None: it did not.
 
     And whether it had never waited before.
     """
-    threshold = max(SHORTEST_WAIT_S, WAIT_RATIO * usual_s)
-    waits = [seconds[after.first] - seconds[before.last] >= threshold for before, after in pairwise(lane)]
+    waits = [bool(seconds[after.first] - seconds[before.last] >= threshold_s) for before, after in pairwise(lane)]
     for at in range(len(waits) + 1 - WAITS_IN_A_ROW):
-        if all(waits[at : at + WAITS_IN_A_ROW]):
+        if all(waits[at : at + WAITS_IN_A_ROW]) and sum(waits[at:]) >= MOSTLY * len(waits[at:]):
             return at, not any(waits[:at])
     return None, False
 

@@ -14,6 +14,7 @@ from support.mounts import MlfsMount
 from support.trees import make_classes
 
 FILES, CLASSES, RANKS = 240, 4, 2
+LIMIT_S = 120.0
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_the_loader_is_learned_from_its_opens(images: Path, workers: int, prefet
         mount.register(seed=5, epochs=200)
         assert job_of(mount)["loader"]["prefetch_depth"]["from"] == "unknown"
         with looping(mount.path, script):
-            assert wait_until(lambda: job_of(mount)["loader"]["prefetch_depth"]["value"] is not None)
+            assert wait_until(lambda: job_of(mount)["loader"]["prefetch_depth"]["value"] is not None, LIMIT_S)
         loader = job_of(mount)["loader"]
         assert loader["batch_size"] == {"value": 8, "from": "learned"}
         assert loader["num_workers"] == {"value": workers, "from": "learned"}
