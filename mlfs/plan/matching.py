@@ -371,7 +371,8 @@ class StreamMatcher:
             )
         _, turn = lane_of(self.shape, x)
         follower = position + (1 if self.shape.batch > 1 else self.shape.workers)
-        if progress.is_done(position) and progress.is_done(follower) and self.stream_length > MOST_SKIPPED:
+        passed = progress.frontier > follower and self.stream_length > MOST_SKIPPED  # strays don't move the frontier
+        if passed and progress.is_done(position) and progress.is_done(follower):
             return False  # another pass over what was read
         return turn < self.shape.slack and place.epoch.base <= progress.frontier + place.epoch.length
 
