@@ -43,9 +43,12 @@ def calibrated_limits(config: MountConfig, tiers: Sequence[ClassTier]) -> Calibr
         result["refined"] = refined.by_place(Known(None, found.refined), places)
     if found.source is not None:
         result["calibrated_sample_bytes"] = found.source.mean_sample_bytes
-        result["pfs_lanes_at_first"] = found.source.good_readers
-        made = [f"{name} {file.made}" for name, file in vars(found).items() if file is not None]
-        log.info("%s: the source gives most to %d readers", ", ".join(made), found.source.good_readers)
+    if found.calibrated is not None:
+        # Not what a mount measured: its lanes were disturbed by each other, and more of them never looked slower.
+        result["pfs_lanes_at_first"] = found.calibrated.source.good_readers
+    made = [f"{name} {file.made}" for name, file in vars(found).items() if file is not None]
+    if made:
+        log.info("bandwidths known from before: %s", ", ".join(made))
     return result
 
 

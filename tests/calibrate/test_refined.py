@@ -88,5 +88,5 @@ def test_the_next_mount_begins_with_it(tmp_path: Path) -> None:
             tier.close()
     assert found["calibrated"] == {"pfs": SOURCE.read, "ram": ((1, 5.0),)}
     assert found["refined"] == {"pfs": ((1, 8.0), (4, 31.0)), tiers[1].tier.name: ((1, 7.0),)}
-    assert found["pfs_lanes_at_first"] == 4
+    assert found["pfs_lanes_at_first"] == SOURCE.good_readers == 2  # of the calibration
     assert found["calibrated_sample_bytes"] == 100.0
