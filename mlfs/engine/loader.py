@@ -1,4 +1,4 @@
-"""What is known of a job's loader, for the status: registered, learned from the opens, or not known.
+"""What is known of a job's loader, for the status: registered (or inferred), learned from the opens, or not known.
 
 In: a running job. Out: plain numbers and words. Called by the mount's status.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mlfs.engine.job import JobRun
 
-REGISTERED, LEARNED, UNKNOWN = "registered", "learned", "unknown"
+REGISTERED, INFERRED, LEARNED, UNKNOWN = "registered", "inferred", "learned", "unknown"
 
 Json = dict[str, object]
 
@@ -26,7 +26,8 @@ def loader_of(job: JobRun) -> Json:
         if learned is not None:
             return {"value": learned, "from": LEARNED}
         value = getattr(job.spec, field, None) if field in told else None
-        return {"value": value, "from": UNKNOWN if value is None else REGISTERED}
+        origin = INFERRED if job.inferred else REGISTERED
+        return {"value": value, "from": UNKNOWN if value is None else origin}
 
     shared, per_sample = shape.workers > 1, job.streams.files_per_sample
     batch = shape.batch // per_sample if shape.workers != 1 and shape.batch % per_sample == 0 else None

@@ -133,6 +133,7 @@ def test_an_unmodified_script_is_locked_on_within_its_first_epoch(images: Path) 
         assert job["inferred"]
         assert job["agreement"] >= 0.999
         assert (job["spec"]["seed"], job["spec"]["batch_size"], job["name"]) == (123456, BATCH, "inferred")
+        assert job["loader"]["batch_size"]["from"] in {"inferred", "learned"}
         assert "inferred" in status["messages"][0]
         assert "not registered" in mount.run("status", str(mount.path)).stdout
         assert status["fetches"]["pfs"]["count"] == FILES
