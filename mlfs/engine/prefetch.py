@@ -216,12 +216,19 @@ class Prefetcher:
         for entry in ids.tolist():
             position = job.cursors[rank]
             if entry >= 0 and not progress.is_done(position):
-                if not self._want(entry, job, index.epoch):
+                if self._is_over() or not self._want(entry, job, index.epoch):
                     return False
                 self.table.expect(entry)
                 looked[position - index.base] = 1
             job.cursors[rank] = position + 1
         return True
+
+    def _is_over(self) -> bool:
+        """Whether readers who waited went over the window: until it is in its bounds again nothing stays for later."""
+        over = self.table.window_bytes > self.table.window_capacity_bytes
+        if over:
+            self.staging.make_room(0)
+        return over
 
     def _want(self, entry: int, job: JobRun, epoch: int) -> bool:
         """Have the entry staged; False when that has to wait for room."""
