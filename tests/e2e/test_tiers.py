@@ -108,7 +108,9 @@ def test_ram_fills_first_then_lmdb_and_ssd_by_size(source: Path, tmp_path: Path)
         assert sum(route["reads"] for route in reads.values()) == 3 * (SMALL + LARGE)
         assert sum(route["bytes"] for route in reads.values()) == 3 * total
         assert fetches["ssd"]["count"] >= LARGE
-        assert sum(route["count"] for route in fetches.values()) <= 3 * (SMALL + LARGE)
+        # A page that the kernel took back (other processes can make it) costs a fetch more.
+        again = status["errors"].get("pages_taken_back", 0)
+        assert sum(route["count"] for route in fetches.values()) <= 3 * (SMALL + LARGE) + again
         assert {tier["errors"] for tier in by_class.values()} == {0}
 
 
