@@ -100,7 +100,6 @@ class Routes:
             if source is None:
                 source = self._source_paces()
             found = self._evidence(tier, source, waited)
-
             self.found[tier] = found or self.found[tier]
             self._change(tier, judge(self.uses[tier], found, now_s))
 

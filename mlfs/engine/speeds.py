@@ -10,12 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from mlfs.engine.fetch import ClassTier
+from mlfs.engine.prefetch import PFS_QUEUE
 from mlfs.engine.rates import Rates
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 from mlfs.plan.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Points, best, refine
-
-SOURCE = "pfs"
 
 
 class Speeds:
@@ -29,7 +28,7 @@ class Speeds:
         self._known = known
         self._rates = rates
         self._tiers = tiers
-        self.places = {SOURCE: SOURCE} | {tier.name: f"tier{index}" for index, (_, tier, _) in enumerate(tiers)}
+        self.places = {PFS_QUEUE: PFS_QUEUE} | {tier.name: f"tier{index}" for index, (_, tier, _) in enumerate(tiers)}
 
     def points(self, place: str) -> tuple[tuple[float, float], ...]:
         """The refined curve of a place: lanes, bytes a second of all together. Empty when nothing is known."""
@@ -45,7 +44,7 @@ class Speeds:
 
     def model(self, left: Sequence[int]) -> PerformanceModel | None:
         """This node, without the tiers that are `left`; None while nothing is known of the source."""
-        source = self.gives(SOURCE)
+        source = self.gives(PFS_QUEUE)
         if not source:
             return None
         classes = [
