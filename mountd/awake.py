@@ -1,12 +1,12 @@
 """Waiting for the next request of the kernel without falling asleep too soon.
 
-In: the FUSE descriptor, from pyfuse3's session tasks, and interrupts from workers that finished something for the
-loop. Out: the moment there is something to do. Replaces trio's wait_readable inside pyfuse3 (channel_pyfuse3).
+In: the FUSE descriptor, from the tasks of mountd.requests, and interrupts from workers that finished something for the
+loop. Out: the moment there is something to do.
 
 Three stages, each dearer to leave than the one before:
 1. After a request that was answered at once, while requests come fast and where it pays (`Worth`), the descriptor is
-   polled without sleeping, for at most AWAKE_S: to be woken from sleep costs 50 us and more, several times what a
-   staged open takes.
+   polled without sleeping, for at most AWAKE_S (`arrived`): to be woken from sleep costs 50 us and more, several times
+   what a staged open takes.
 2. Then a moment in the kernel, LINGER_S, without entering trio's scheduler, which costs more than a request does.
    While workers are busy and trio has nothing to run, up to BUSY_LINGER_S, timers served in between: a worker that is
    done interrupts, and the loop goes on with the task that waited for it after one pass of the scheduler, where trio's
@@ -32,9 +32,9 @@ LINGER_S = 0.0003
 BUSY_LINGER_S = 0.01
 AWAKE_S = 0.0002
 LONGEST_GAP_S = 0.02
-TRIAL_REQUESTS = 256
+TRIAL_REQUESTS = 512
 KEPT_REQUESTS = 16 * TRIAL_REQUESTS
-GAIN = 1.15
+GAIN = 1.05
 FAST_REQUESTS = 4  # so many in a row, none of which had to be waited for longer than AWAKE_S, before polling begins
 
 
@@ -51,15 +51,15 @@ class Worth:
         self._sum_s = self._last_s = 0.0
         self._count = 0
 
-    def request(self, now_s: float) -> None:
-        """A request came."""
+    def request(self, now_s: float, count: int = 1) -> None:
+        """So many requests came since the last call."""
         gap_s = now_s - self._last_s
         self._last_s = now_s
         if gap_s > LONGEST_GAP_S:
             return  # nobody was asking
         self._sum_s += gap_s
-        self._count += 1
-        if self._count == (TRIAL_REQUESTS if self._trial < 2 else KEPT_REQUESTS):
+        self._count += count
+        if self._count >= (TRIAL_REQUESTS if self._trial < 2 else KEPT_REQUESTS):
             self._next()
 
     def _next(self) -> None:
@@ -90,34 +90,47 @@ class Awake:
         self.collect: Callable[[], None] = lambda: None
         self.resuming: Callable[[], bool] = lambda: False
         self.next_woken = False
-        self._served = 0
+        self._turn = 0
         self._worth = Worth()
         self._fast = 0
-        self._task: trio.lowlevel.Task | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
         self._fd = -1
+        self.ready: Callable[[int], object] = lambda _: False
 
-    async def __call__(self, fd: int) -> None:
-        self._served += 1
-        task = trio.lowlevel.current_task()
-        at_once, self._task = task is self._task, task
+    def arrived(self) -> bool:
+        """Whether another request is there, now or in the moment that staying awake for it pays."""
+        ready = self.ready
+        if ready(0):
+            return True
+        if not self._worth.on or self._fast < FAST_REQUESTS:
+            return False
+        clock = time.perf_counter
+        end = clock() + self.awake_s
+        while not ready(0):
+            if clock() > end:
+                return False
+        return True
+
+    async def __call__(self, fd: int, served: int = 1) -> None:
+        """Wait until a request may be there. `served` requests were answered at once since the last call."""
+        self._turn += served
+        self._fast += served
         if fd != self._fd:
             self._fd = fd
-            self._poll.register(fd, select.POLLIN)
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            self.ready = poll.poll
         began = time.perf_counter()
-        self._worth.request(began)
-        while self._served % REQUESTS_A_TURN:
+        self._worth.request(began, served)
+        while self._turn < REQUESTS_A_TURN:
             if self.resuming():
                 await trio.lowlevel.checkpoint()  # those whose work is done go first
                 continue
             self.lingers = True
-            came = self._came(at_once)
+            came = self._came()
             self.lingers = False
             if came:
                 return
-            at_once = False
             self.collect()
             if self.resuming():
                 continue
@@ -125,6 +138,7 @@ class Awake:
                 break
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs what it wakes in any order: now all have gone before us
+        self._turn = 0
         await trio.lowlevel.wait_readable(fd)
 
     def idle_s(self) -> float:
@@ -139,29 +153,17 @@ class Awake:
         if self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
             os.eventfd_read(self._wake)
 
-    def _came(self, at_once: bool) -> bool:
-        """Whether a request came while we stayed awake, or a moment later; not when a worker interrupted."""
+    def _came(self) -> bool:
+        """Whether a request came, at once or a moment later; not when a worker interrupted."""
         began = time.perf_counter()
-        fast = at_once and self._worth.on and self._fast >= FAST_REQUESTS
-        ready = self._polled(began + self.awake_s) if fast else self._poll.poll(0)
-        if not ready:
-            limit_s = self._limit_s()
-            # Not poll(2), which counts whole milliseconds.
-            ready = [(fd, 0) for fd in select.select((self._fd, self._wake), (), (), limit_s)[0]] if limit_s > 0 else []
-        self._fast = self._fast + 1 if ready and time.perf_counter() - began < self.awake_s else 0
-        if not ready:
+        # Not poll(2), which counts whole milliseconds.
+        ready = select.select((self._fd, self._wake), (), (), max(0.0, self._limit_s()))[0]
+        if not ready or time.perf_counter() - began > self.awake_s:
+            self._fast = 0
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
             return False
-        if len(ready) == 1 and ready[0][0] != self._wake:
-            return True
-        os.eventfd_read(self._wake)
-        return False
-
-    def _polled(self, end: float) -> list[tuple[int, int]]:
-        poll, clock = self._poll.poll, time.perf_counter
-        while True:
-            ready = poll(0)
-            if ready or clock() > end:
-                return ready
+        return bool(ready)
 
     def _limit_s(self) -> float:
         """How long the loop may sleep here. While workers are busy longer: one of them will interrupt."""

@@ -1,7 +1,7 @@
 """Replies to READDIRPLUS, built a thousand entries at a time with numpy instead of one by one.
 
 In: a directory's range of manifest entries. Out: the bytes of `struct fuse_direntplus` records (linux/fuse.h, since
-protocol 7.21), as a channel passes them to the kernel. Called by channel_pyfuse3.
+protocol 7.21), as the kernel takes them. Called by mountd.requests.
 
 An entry is given with its attributes or without. With them the kernel makes an inode and a dentry for it: what `ls -l`
 wants, and a job's files need before pages can be pushed. Without them (nodeid 0: "userspace did not want to return
@@ -41,6 +41,11 @@ class Records(NamedTuple):
         begin = int(self.ends[start - self.first - 1]) if start > self.first else 0
         count = int(np.searchsorted(self.ends, begin + most_bytes, side="right"))
         return begin, int(self.ends[count - 1]) if count else 0
+
+    def some(self, start: int, most_bytes: int) -> bytes:
+        """The records from child `start` on that fit."""
+        begin, end = self.part(start, most_bytes)
+        return self.data[begin:end].tobytes()
 
 
 class Direntries:

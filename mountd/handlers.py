@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, repeat
 from typing import NamedTuple
 
@@ -171,14 +171,15 @@ class Handlers:
         self.engine.opened(entry, pid)
         return handle_of(entry, self.manifest.generation_view[entry])
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
-        """Open, waiting for the bytes if need be."""
+    async def open(self, inode: int, flags: int, pid: int, uid: int, in_place: Callable[[int], None]) -> Opened:
+        """Open, waiting for the bytes if need be. `in_place` gets the handle, from a worker, as soon as they are."""
         if inode >= FIRST_VIRTUAL:
             return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
-        handle = await self.engine.demand.open(entry)
+        generations = self.manifest.generation_view
+        handle = await self.engine.demand.open(entry, lambda: in_place(handle_of(entry, generations[entry])))
         self.engine.opened(entry, pid)
-        return Opened(handle or handle_of(entry, self.manifest.generation_view[entry]), False)
+        return Opened(handle or handle_of(entry, generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""

@@ -102,8 +102,12 @@ class Demand:
             return True
         return False
 
-    async def open(self, entry: int) -> int:
+    async def open(self, entry: int, in_place: Callable[[], None] = lambda: None) -> int:
         """Get the entry's bytes in place for a reader who waits.
+
+        Args:
+            in_place: called, by the worker that fetched them, as soon as they are; not when they were there already,
+                nor for a large file. The reader need not wait for what this loop still has to do.
 
         Returns: 0, or the number of a handle to read a large file with. Raises: OSError.
         """
@@ -114,10 +118,10 @@ class Demand:
                 if state == State.ABSENT:
                     if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
                         return await self._open_large(entry)
-                    await self._fetch(entry)
+                    await self._fetch(entry, in_place)
                     return 0
                 if state == State.FETCHING and self.prefetcher.claim(entry):
-                    await self._fetch(entry)
+                    await self._fetch(entry, in_place)
                     return 0
                 if state not in (State.FETCHING, State.DROPPING):
                     self.hit(entry)
@@ -135,7 +139,7 @@ class Demand:
             return True
         return False
 
-    async def _fetch(self, entry: int) -> None:
+    async def _fetch(self, entry: int, in_place: Callable[[], None]) -> None:
         """Fetch with the reader waiting; the entry is ABSENT or a claimed FETCHING."""
         if self.table.state[entry] != State.FETCHING:
             self.staging.make_room(self.table.footprint(entry))
@@ -143,7 +147,7 @@ class Demand:
         self.fetcher.routes.tried.discard(entry)  # a reader waits: this is no time to try how a tier does now
         fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
         try:
-            fetched = await self._twice("demand", self.fetcher.fetch, entry, True)
+            fetched = await self._twice("demand", self._fetch_and_tell, entry, in_place)
         finally:
             self.staging.finish(entry, fetched._replace(data=None), in_use=True)
         if fetched.error is not None:
@@ -152,6 +156,12 @@ class Demand:
         if fetched.route == "pfs":
             self.from_pfs[entry] = fetched.size_bytes
             self._keep(fetched)
+
+    def _fetch_and_tell(self, entry: int, in_place: Callable[[], None]) -> Fetched:
+        fetched = self.fetcher.fetch(entry, True)
+        if fetched.staged:
+            in_place()
+        return fetched
 
     async def _overtake(self, entry: int) -> int:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""

@@ -3,8 +3,9 @@
 In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
 Out: what `mlfs.sources.contract` promises. Made by the daemon at start, called from the engine's worker threads.
 
-That a content is whole is known from fstat before and after the read: size, mtime and ctime must be the same, and not
-so fresh that a second change could hide behind them (`mlfs.sources.settle`).
+That a content is whole is known from statx before and after the read: size, mtime and ctime must be the same, and not
+so fresh that a second change could hide behind them (`mlfs.sources.settle`). Where they still are the manifest's, the
+scan's look was the one before.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import threading
 from typing import Final, NoReturn
 
 from mlfs.manifest import Manifest, clamp_ns
-from mlfs.sources.content import content_now, content_of
+from mlfs.sources.content import Content, content_now
 from mlfs.sources.contract import Fetched, Version
 from mlfs.sources.openat import open_beneath
-from mlfs.sources.settle import settled_status
+from mlfs.sources.settle import is_settled, settled_content
 
 _RETRIES: Final = 3
 # O_NONBLOCK so that a FIFO that has taken a file's place cannot hang the open; it is taken away again before the read.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+# What a read gives that is not of a file, or not of one that can be read without waiting.
+_NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
 # One read(2) gives at most this much, and one allocation up to here is left to the kernel to fill in one go.
 _ONE_READ_BYTES: Final = 1 << 30
 
@@ -63,11 +66,11 @@ class PosixFile:
 
     __slots__ = ("_source", "changed", "ctime_ns", "fd", "version")
 
-    def __init__(self, source: PosixSource, fd: int, status: os.stat_result, changed: bool) -> None:
+    def __init__(self, source: PosixSource, fd: int, content: Content, changed: bool) -> None:
         self._source = source
         self.fd = fd
-        self.version = Version(status.st_size, status.st_mtime_ns, status.st_ino)
-        self.ctime_ns = status.st_ctime_ns
+        self.version = Version(content.size, content.mtime_ns, content.ino)
+        self.ctime_ns = content.ctime_ns
         self.changed = changed
 
     def read(self, offset: int, size: int) -> bytes:
@@ -112,54 +115,86 @@ class PosixSource:
             self.open_count += opens
             self.bytes_read += bytes_read
 
-    def _open(self, entry: int) -> tuple[int, os.stat_result]:
+    def _open(self, entry: int) -> int:
         path = self._manifest.path(entry)
         try:
-            fd = open_beneath(self._root_fd, path, _READ)
+            return open_beneath(self._root_fd, path, _READ)
         except BlockingIOError:
             # Somebody holds a write lease on it: wait until it is given back, as any reader does.
-            fd = open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
-        try:
-            status = settled_status(fd)
-            if not stat.S_ISREG(status.st_mode):
-                _raise(errno.ESTALE, "no longer a regular file in the source")
-            # File systems that keep files on tape answer EAGAIN to a read that may not block.
-            fcntl.fcntl(fd, fcntl.F_SETFL, 0)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd, status
+            return open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
 
-    def _changed(self, entry: int, status: os.stat_result) -> bool:
+    def _checked(self, fd: int) -> Content:
+        """What a descriptor has that was just opened, ready to be read."""
+        content = settled_content(fd)
+        if not stat.S_ISREG(content.mode):
+            _raise(errno.ESTALE, "no longer a regular file in the source")
+        # File systems that keep files on tape answer EAGAIN to a read that may not block.
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+        return content
+
+    def _read_as_known(self, entry: int, fd: int) -> Fetched | int:
+        """The whole content if it is the manifest's, which one look after the read tells; else the bytes read so far.
+
+        What the manifest says is noted before the read: it may change meanwhile.
+        """
         manifest = self._manifest
-        return (
-            status.st_size != manifest.size_view[entry] or clamp_ns(status.st_mtime_ns) != manifest.mtime_ns_view[entry]
-        )
+        size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
+        ctime_ns = manifest.ctime_ns_view[entry]
+        if not is_settled(ctime_ns, mtime_ns):
+            return 0
+        try:
+            data = _pread_all(fd, 0, size)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return 0
+            raise
+        now = content_now(fd)
+        found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
+        if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
+            self.count(1, size)
+            return Fetched(data, size, now.mtime_ns, now.ctime_ns, False)
+        return len(data)
+
+    def _changed(self, entry: int, content: Content) -> bool:
+        manifest = self._manifest
+        return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
 
     def read_whole(self, entry: int) -> Fetched:
-        fd, before = self._open(entry)
-        bytes_read = 0
+        fd = self._open(entry)
         try:
-            for _ in range(1 + _RETRIES):
-                size = before.st_size
-                data = _pread_all(fd, 0, size)
-                bytes_read += len(data)
-                if content_of(before) == content_now(fd):
-                    if len(data) != size:
-                        _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    return Fetched(data, size, before.st_mtime_ns, before.st_ctime_ns, self._changed(entry, before))
-                before = settled_status(fd)
+            known = self._read_as_known(entry, fd)
+            return known if isinstance(known, Fetched) else self._read_anew(entry, fd, known)
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
         finally:
             os.close(fd)
+
+    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> Fetched:
+        """The whole content as it is now, whatever the manifest says. `bytes_read` by an attempt before."""
+        before = self._checked(fd)
+        try:
+            for _ in range(_RETRIES + (not bytes_read)):
+                size = before.size
+                data = _pread_all(fd, 0, size)
+                bytes_read += len(data)
+                if before == content_now(fd):
+                    if len(data) != size:
+                        _raise(errno.EIO, "the source gave fewer bytes than the file has")
+                    return Fetched(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
+                before = settled_content(fd)
+        finally:
             self.count(1, bytes_read)
         _raise(errno.ESTALE, "the source file kept changing while it was read")
 
     def open(self, entry: int) -> PosixFile:
-        fd, status = self._open(entry)
+        fd = self._open(entry)
+        try:
+            content = self._checked(fd)
+        except BaseException:
+            os.close(fd)
+            raise
         self.count(1, 0)
-        return PosixFile(self, fd, status, self._changed(entry, status))
+        return PosixFile(self, fd, content, self._changed(entry, content))
 
     def stat(self, entry: int) -> os.stat_result:
         fd = open_beneath(self._root_fd, self._manifest.path(entry), os.O_PATH)

@@ -1,0 +1,393 @@
+"""Reads the kernel's requests, has the handlers answer them, and writes the replies.
+
+In: the FUSE descriptor of a session that a channel has set up, the handlers. Out: replies, and numbers of requests by
+kind. Called by the channel, in trio's loop. Nearly all requests are answered at once, one after the other, without a
+task or a coroutine of their own: what an open of a staged sample costs is two reads of the descriptor, two writes and
+what the handlers do. A request that has to wait (for a sample, for a command) is waited for by the task that read it,
+and another task goes on reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from mountd import wire
+from mountd.awake import Awake
+from mountd.dirents import Direntries
+from mountd.handlers import Attributes, Handlers
+from mountd.inodes import FIRST_VIRTUAL, entry_of
+
+log = logging.getLogger("mlfs.channel")
+
+FROZEN_S = 365 * 86400
+STATFS_S = 1.0
+WITH_ATTRIBUTES = 1 << 62  # in the handle of a directory: its listing makes the kernel know the files
+AT_ONCE = 32  # requests read without looking whether anything else is to be done
+MOST_RELEASES = 8  # unanswered: the kernel keeps only so many requests under way that nobody waits for
+IDLE_TASKS = 16  # are kept: making and ending one for each demand read is dear
+MOST_TASKS = 256
+NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})  # one that was interrupted before it could be read
+
+Waiting = Coroutine[Any, Any, None]
+
+
+class TurnLock:
+    """A lock whose holder may take it again before those who wait: one is woken when it is let go, and tries then."""
+
+    def __init__(self, awake: Awake) -> None:
+        self._awake = awake
+        self._held = False
+        self._waiting: deque[trio.lowlevel.Task] = deque()
+
+    async def __aenter__(self) -> None:
+        while self._held:
+            task = trio.lowlevel.current_task()
+            self._waiting.append(task)
+
+            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
+                self._waiting.remove(task)
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+            self._awake.next_woken = False
+        self._held = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._held = False
+        if self._waiting and not self._awake.next_woken:  # one that is woken and has not run yet is enough
+            self._awake.next_woken = True
+            trio.lowlevel.reschedule(self._waiting.popleft())
+
+
+class _Answer:
+    """The answer to an OPEN that waits: given once, by the worker that has the bytes in place or by the loop."""
+
+    def __init__(self, requests: Requests, unique: int) -> None:
+        self._requests = requests
+        self._unique = unique
+        self._due = [True]  # taken out by whoever answers, which is atomic
+        self.early = 0  # the handle that a worker has answered with
+
+    def take(self) -> bool:
+        """Whether the answer is still to be given: by whoever asks, then."""
+        try:
+            return self._due.pop()
+        except IndexError:
+            return False
+
+    def in_place(self, handle: int) -> None:
+        """In a worker: the reader may go on."""
+        if self.take():
+            self.early = handle
+            self._requests.early.add(handle)  # before the reader can close it
+            self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
+
+
+class Requests:
+    """The requests of one mount.
+
+    Attributes:
+        counts: requests so far, by kind.
+        early: handles of opens that a worker has answered and the loop has not finished: their RELEASE has to wait.
+    """
+
+    def __init__(self, handlers: Handlers, awake: Awake) -> None:
+        self.handlers = handlers
+        self.counts = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
+        self._awake = awake
+        self._lock = TurnLock(awake)
+        self._direntries = Direntries(handlers.manifest, FROZEN_S)
+        self._below: os.statvfs_result | None = None
+        self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
+        self.early: set[int] = set()
+        self._releases: list[tuple[int, int]] = []
+        self._fd = -1
+        self._tasks = self._idle = 0
+        self._scope = trio.CancelScope()
+        self._kinds: dict[int, Callable[[int, int, int, int], Waiting | None]] = {
+            wire.LOOKUP: self._lookup,
+            wire.FORGET: self._forget,
+            wire.BATCH_FORGET: self._forget_many,
+            wire.GETATTR: self._getattr,
+            wire.SETATTR: self._setattr,
+            wire.READLINK: self._readlink,
+            wire.OPENDIR: self._opendir,
+            wire.READDIR: self._readdir,
+            wire.READDIRPLUS: self._readdir,
+            wire.RELEASEDIR: self._releasedir,
+            wire.STATFS: self._statfs,
+            wire.READ: self._read,
+            wire.WRITE: self._write,
+            wire.INTERRUPT: self._ignore,  # nothing that is answered takes longer for being interrupted
+            wire.DESTROY: self._releasedir,
+        }
+        modifying = (
+            wire.CREATE, wire.MKNOD, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.SYMLINK, wire.RENAME, wire.RENAME2,
+            wire.LINK, wire.SETXATTR, wire.REMOVEXATTR, wire.TMPFILE,
+        )  # fmt: skip
+        self._kinds.update(dict.fromkeys(modifying, self._refuse))
+
+    async def serve(self, fd: int) -> None:
+        """Answer the requests of the descriptor until its mount is gone."""
+        os.set_blocking(fd, False)
+        self._fd = fd
+        async with trio.open_nursery() as nursery:
+            self._scope = nursery.cancel_scope
+            self._start_task(nursery)
+
+    def _start_task(self, nursery: trio.Nursery) -> None:
+        self._tasks += 1
+        nursery.start_soon(self._serve, nursery)
+
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        while self._idle <= IDLE_TASKS:
+            self._idle += 1
+            async with self._lock:
+                waiting = await self._next()
+            self._idle -= 1
+            if waiting is None:
+                self._scope.cancel()
+                return
+            if not self._idle and self._tasks < MOST_TASKS:
+                self._start_task(nursery)
+            await waiting
+        self._tasks -= 1
+
+    async def _next(self) -> Waiting | None:
+        """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
+        fd, buffers, awake, served = self._fd, [self._buffer], self._awake, 0
+        while True:
+            await awake(fd, served)
+            served = 0
+            while served < AT_ONCE:
+                try:
+                    os.readv(fd, buffers)
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno == errno.ENODEV:
+                        return None
+                    if error.errno not in NO_REQUEST:
+                        raise
+                    continue
+                waiting = self._answer()
+                if waiting is not None:
+                    self._answer_releases()
+                    return waiting
+                served += 1
+                if awake.ready(0) and len(self._releases) < MOST_RELEASES:
+                    continue
+                self._answer_releases()
+                if not awake.arrived():
+                    break
+
+    def _answer_releases(self) -> None:
+        """Nobody waits for the answer to a RELEASE: so these are given when nobody waits for another."""
+        releases, self._releases = self._releases, []
+        for unique, handle in releases:
+            if handle in self.early:
+                self._releases.append((unique, handle))
+                continue
+            try:
+                self.handlers.release(handle)
+                self._write_reply(wire.REPLY.pack(wire.REPLY.size, 0, unique))
+            except Exception as error:
+                self._failed(unique, error)
+
+    def _answer(self) -> Waiting | None:
+        """Answer the request in the buffer, or say what is to be awaited for that."""
+        kind, unique, inode, uid, pid, word = wire.REQUEST.unpack_from(self._buffer)
+        try:
+            if kind == wire.RELEASE:
+                self.counts["release"] += 1
+                self._releases.append((unique, word))
+                return None
+            if kind == wire.OPEN:
+                self.counts["open"] += 1
+                flags = word & 0xFFFFFFFF
+                handle = self.handlers.open_staged(inode, flags, pid)
+                if not handle:
+                    return self._open(unique, inode, flags, pid, uid)
+                self._write_reply(wire.OPENED.pack(wire.OPENED.size, 0, unique, handle, wire.KEEP_CACHE, 0))
+                return None
+            answer = self._kinds.get(kind)
+            if answer is None:
+                self.counts["other"] += 1
+                self._write_reply(wire.error(unique, errno.ENOSYS))
+                return None
+            return answer(unique, inode, uid, pid)
+        except Exception as error:
+            self._failed(unique, error)
+            return None
+
+    def _write_reply(self, data: bytes) -> None:
+        try:
+            os.write(self._fd, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
+                raise
+
+    def _failed(self, unique: int, error: Exception) -> None:
+        """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
+        number = errno.EIO
+        if isinstance(error, OSError):
+            number = error.errno or errno.EIO
+        else:
+            log.error("a request failed in an unforeseen way", exc_info=error)
+        self._write_reply(wire.error(unique, number))
+
+    # -- names and attributes
+
+    def _attr(self, inode: int) -> tuple[bytes, int]:
+        """struct fuse_attr and how long the kernel may keep it, in seconds."""
+        a: Attributes = self.handlers.attributes(inode)
+        found = wire.attr(a.inode, a.mode, a.nlink, a.uid, a.gid, a.rdev, a.size, a.mtime_ns, a.ctime_ns)
+        return found, FROZEN_S if a.frozen else 0
+
+    def _lookup(self, unique: int, parent: int, uid: int, pid: int) -> None:
+        self.counts["lookup"] += 1
+        length = wire.U32.unpack_from(self._buffer)[0]
+        inode = self.handlers.lookup(parent, bytes(self._buffer[wire.BODY : length]).partition(b"\0")[0])
+        if inode:
+            attributes, valid_s = self._attr(inode)
+        else:
+            attributes, valid_s = wire.NO_ATTRIBUTES, FROZEN_S if parent < FIRST_VIRTUAL else 0
+        self._write_reply(wire.reply(unique, wire.entry(inode, valid_s, attributes)))
+
+    def _forget(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        if inode >= FIRST_VIRTUAL:
+            self.handlers.virtual.forget(inode, wire.U64.unpack_from(self._buffer, wire.BODY)[0])
+
+    def _forget_many(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        count = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
+        for number in range(count):
+            one, times = wire.PAIR.unpack_from(self._buffer, wire.BODY + 8 + number * wire.PAIR.size)
+            if one >= FIRST_VIRTUAL:
+                self.handlers.virtual.forget(one, times)
+
+    def _getattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        self.counts["getattr"] += 1
+        attributes, valid_s = self._attr(inode)
+        self._write_reply(wire.attributes_reply(unique, valid_s, attributes))
+
+    def _setattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        if inode < FIRST_VIRTUAL:
+            self._refuse(unique, inode, uid, pid)
+        else:
+            self._getattr(unique, inode, uid, pid)  # truncating control before writing to it is no change
+
+    def _readlink(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        self.counts["other"] += 1
+        self._write_reply(wire.reply(unique, self.handlers.readlink(inode)))
+
+    # -- directories
+
+    def _opendir(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        self.counts["other"] += 1
+        self.handlers.check_directory(inode)
+        handle = inode | WITH_ATTRIBUTES if pid == self.handlers.acquainter.thread else inode
+        self.opened(unique, handle, 0)
+
+    def _readdir(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        """READDIRPLUS: libfuse asks the kernel for nothing else."""
+        self.counts["readdir"] += 1
+        handle, start, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        if self.handlers.listed_at_once(inode):
+            records = self._direntries.records(entry_of(inode), start, bool(handle & WITH_ATTRIBUTES))
+            self._write_reply(wire.reply(unique, records.some(start, size) if records is not None else b""))
+            return
+        self._write_reply(wire.reply(unique, *self._listed(inode, start, size)))
+
+    def _listed(self, inode: int, start: int, size_bytes: int) -> list[bytes]:
+        """Entries one by one: of the control directory, and of directories with device nodes in them."""
+        listed: list[bytes] = []
+        for name, following, child, kind, size, mtime_ns, ctime_ns in self.handlers.directory(inode, start):
+            mode, nlink, uid, gid, rdev, frozen = kind
+            attributes = wire.attr(child, mode, nlink, uid, gid, rdev, size, mtime_ns, ctime_ns)
+            entry = wire.entry(child, FROZEN_S if frozen else 0, attributes)
+            listed.append(wire.direntplus(name, following, child, mode, entry))
+            size_bytes -= len(listed[-1])
+            if size_bytes < 0:
+                return listed[:-1]
+        return listed
+
+    def _releasedir(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        self.counts["other"] += 1
+        self._write_reply(wire.error(unique, 0))
+
+    # -- files
+
+    async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int) -> None:
+        answer = _Answer(self, unique)
+        try:
+            opened = await self.handlers.open(inode, flags, pid, uid, answer.in_place)
+            if answer.take():
+                self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
+        except Exception as error:
+            if answer.take():
+                self._failed(unique, error)
+        if answer.early:
+            self.early.discard(answer.early)
+            self._answer_releases()
+
+    def opened(self, unique: int, handle: int, how: int) -> None:
+        """Answer an OPEN or OPENDIR; from any thread."""
+        self._write_reply(wire.OPENED.pack(wire.OPENED.size, 0, unique, handle, how, 0))
+
+    def _read(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+        self.counts["read"] += 1
+        return self._read_soon(unique, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+
+    async def _read_soon(self, unique: int, handle: int, offset: int, size: int) -> None:
+        try:
+            data = await self.handlers.read(handle, offset, size)
+            head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
+            os.writev(self._fd, [head, data])
+        except Exception as error:
+            self._failed(unique, error)
+
+    def _write(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+        self.counts["other"] += 1
+        handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
+        return self._write_soon(unique, handle, offset, bytes(self._buffer[wire.WRITE_DATA : wire.WRITE_DATA + size]))
+
+    async def _write_soon(self, unique: int, handle: int, offset: int, data: bytes) -> None:
+        try:
+            written = await self.handlers.write(handle, data, offset)
+        except Exception as error:
+            self._failed(unique, error)
+            return
+        self._write_reply(wire.WRITTEN.pack(wire.WRITTEN.size, 0, unique, written, 0))
+
+    # -- the rest
+
+    def _statfs(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+        self.counts["other"] += 1
+        return self._statfs_soon(unique)
+
+    async def _statfs_soon(self, unique: int) -> None:
+        try:
+            # A source that hangs must not hang df, nor those who look whether we live.
+            with trio.move_on_after(STATFS_S):
+                self._below = await self.handlers.statvfs()
+        except Exception as error:
+            self._failed(unique, error)
+            return
+        self._write_reply(wire.statfs_reply(unique, self._below))
+
+    def _refuse(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        self.counts["other"] += 1
+        self._write_reply(wire.error(unique, errno.EROFS))
+
+    def _ignore(self, unique: int, inode: int, uid: int, pid: int) -> None:
+        """No reply is due."""

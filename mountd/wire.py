@@ -1,0 +1,100 @@
+"""The kernel's side of a FUSE mount, in bytes: the requests that mlfs answers and the structures of their replies.
+
+In: numbers and attributes. Out: bytes for /dev/fuse, and the other way round. Pure. Source: linux/fuse.h, protocol
+7.31 and later (Linux 5.4), whose structures only ever grew at their ends. Called by mountd.requests.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from struct import Struct
+from typing import Final
+
+LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
+MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK = 8, 9, 10, 11, 12, 13
+OPEN, READ, WRITE, STATFS, RELEASE, SETXATTR, REMOVEXATTR = 14, 15, 16, 17, 18, 21, 24
+OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY = 27, 28, 29, 35, 36, 38
+BATCH_FORGET, READDIRPLUS, RENAME2, TMPFILE = 42, 44, 45, 51
+
+DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
+
+# A request is read in one go: the longest is a WRITE of 256 pages, which is the most that libfuse agrees to.
+LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096
+
+# struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding; one word of what follows,
+# where a request's handle or flags stand. Of these: opcode, unique, nodeid, uid, pid and that word.
+REQUEST: Final = Struct("<4xIQQI4xI4xQ")
+BODY: Final = 40
+REPLY: Final = Struct("<IiQ")  # len, error, unique
+OPENED: Final = Struct("<IiQQII")  # the same, fh, open_flags, backing_id
+WRITTEN: Final = Struct("<IiQII")  # the same, size, padding
+U32: Final = Struct("<I")
+U64: Final = Struct("<Q")
+PAIR: Final = Struct("<QQ")  # fuse_forget_one
+READ_IN: Final = Struct("<QQI")  # fh, offset, size: of READ, READDIR and WRITE
+WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
+# ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
+_ATTR: Final = Struct("<QQQqqqIIIIIIIIII")
+_ENTRY: Final = Struct("<QQQQII")  # nodeid, generation, entry_valid, attr_valid, their ns
+_ATTR_HEAD: Final = Struct("<QII")  # attr_valid, its ns, dummy
+_STATFS: Final = Struct("<QQQQQIIII24x")  # blocks, bfree, bavail, files, ffree, bsize, namelen, frsize, padding
+_DIRENT: Final = Struct("<QQII")  # ino, off, namelen, type
+_BLOCK_BYTES: Final = 4096
+_NS: Final = 1_000_000_000
+_U32_MASK: Final = 0xFFFFFFFF
+
+
+def error(unique: int, number: int) -> bytes:
+    """A reply without content: an errno, or 0 for done."""
+    return REPLY.pack(REPLY.size, -number, unique)
+
+
+def reply(unique: int, *parts: bytes) -> bytes:
+    """A reply with content."""
+    body = b"".join(parts)
+    return REPLY.pack(REPLY.size + len(body), 0, unique) + body
+
+
+def attr(
+    inode: int, mode: int, nlink: int, uid: int, gid: int, rdev: int, size: int, mtime_ns: int, ctime_ns: int
+) -> bytes:
+    """struct fuse_attr; the access time is the time of modification."""
+    mtime_s, mtime_part = divmod(mtime_ns, _NS)
+    ctime_s, ctime_part = divmod(ctime_ns, _NS)
+    return _ATTR.pack(
+        inode, size, -(-size // 512), mtime_s, mtime_s, ctime_s, mtime_part, mtime_part, ctime_part,
+        mode, nlink, uid & _U32_MASK, gid & _U32_MASK, rdev & _U32_MASK, _BLOCK_BYTES, 0,
+    )  # fmt: skip
+
+
+def entry(inode: int, valid_s: int, attributes: bytes) -> bytes:
+    """struct fuse_entry_out: inode 0 for a name that is not there, which the kernel may remember, too."""
+    return _ENTRY.pack(inode, 0, valid_s, valid_s, 0, 0) + attributes
+
+
+def attributes_reply(unique: int, valid_s: int, attributes: bytes) -> bytes:
+    """The reply to GETATTR and SETATTR."""
+    return reply(unique, _ATTR_HEAD.pack(valid_s, 0, 0), attributes)
+
+
+NO_ATTRIBUTES: Final = bytes(_ATTR.size)
+
+
+def statfs_reply(unique: int, below: os.statvfs_result | None) -> bytes:
+    """The reply to STATFS: zeros when nothing is known."""
+    if below is None:
+        return reply(unique, bytes(_STATFS.size))
+    return reply(
+        unique,
+        _STATFS.pack(
+            below.f_blocks, below.f_bfree, below.f_bavail, below.f_files, below.f_ffree,
+            below.f_bsize, below.f_namemax, below.f_frsize, 0,
+        ),
+    )  # fmt: skip
+
+
+def direntplus(name: bytes, following: int, inode: int, mode: int, entry_out: bytes) -> bytes:
+    """struct fuse_direntplus, padded to 8 bytes."""
+    head = _DIRENT.pack(inode, following, len(name), mode >> 12 & 15)
+    return entry_out + head + name + bytes(-len(name) % 8)
