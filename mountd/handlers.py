@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count, repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mlfs.engine.demand import FIRST_LARGE_HANDLE
 from mlfs.engine.engine import Engine
@@ -59,6 +59,16 @@ class Opened(NamedTuple):
 
     handle: int
     direct: bool
+
+
+class Answer(Protocol):
+    """The answer to an open, which a worker may give or the loop, but only one of them."""
+
+    def take(self) -> bool:
+        """Whether the answer is still to be given: by whoever asks, then. From any thread."""
+
+    def give(self, handle: int) -> None:
+        """In a worker: the reader may go on."""
 
 
 def kind_of(a: Attributes) -> Kind:
@@ -171,14 +181,26 @@ class Handlers:
         self.engine.opened(entry, pid)
         return handle_of(entry, self.manifest.generation_view[entry])
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int, in_place: Callable[[int], None]) -> Opened:
-        """Open, waiting for the bytes if need be. `in_place` gets the handle, from a worker, as soon as they are."""
+    async def open(self, inode: int, flags: int, pid: int, uid: int, answer: Answer) -> Opened:
+        """Open, waiting for the bytes if need be. The worker that has them in place gives the answer, if there is one.
+
+        The open counts before the reader can know of it: what that opens next shall count after this.
+        """
         if inode >= FIRST_VIRTUAL:
             return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
         generations = self.manifest.generation_view
-        handle = await self.engine.demand.open(entry, lambda: in_place(handle_of(entry, generations[entry])))
-        self.engine.opened(entry, pid)
+
+        def in_place() -> None:
+            if answer.take():
+                self.engine.opened_in_worker(entry, pid)
+                answer.give(handle_of(entry, generations[entry]))
+
+        handle = await self.engine.demand.open(entry, in_place)
+        if answer.take():
+            self.engine.opened(entry, pid)
+        else:
+            self.engine.digest()
         return Opened(handle or handle_of(entry, generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:

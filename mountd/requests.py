@@ -76,21 +76,20 @@ class _Answer:
         self._requests = requests
         self._unique = unique
         self._due = [True]  # taken out by whoever answers, which is atomic
-        self.early = 0  # the handle that a worker has answered with
+        self.given = 0  # the handle that a worker has answered with
 
     def take(self) -> bool:
-        """Whether the answer is still to be given: by whoever asks, then."""
+        """See mountd.handlers.Answer."""
         try:
             return self._due.pop()
         except IndexError:
             return False
 
-    def in_place(self, handle: int) -> None:
-        """In a worker: the reader may go on."""
-        if self.take():
-            self.early = handle
-            self._requests.early.add(handle)  # before the reader can close it
-            self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
+    def give(self, handle: int) -> None:
+        """See mountd.handlers.Answer."""
+        self.given = handle
+        self._requests.early.add(handle)  # before the reader can close it
+        self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
 
 
 class Requests:
@@ -330,14 +329,14 @@ class Requests:
     async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int) -> None:
         answer = _Answer(self, unique)
         try:
-            opened = await self.handlers.open(inode, flags, pid, uid, answer.in_place)
-            if answer.take():
+            opened = await self.handlers.open(inode, flags, pid, uid, answer)
+            if not answer.given:
                 self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
         except Exception as error:
             if answer.take():
                 self._failed(unique, error)
-        if answer.early:
-            self.early.discard(answer.early)
+        if answer.given:
+            self.early.discard(answer.given)
             self._answer_releases()
 
     def opened(self, unique: int, handle: int, how: int) -> None:

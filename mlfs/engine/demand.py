@@ -154,11 +154,12 @@ class Demand:
             raise fetched.error
         self.counters.read(fetched.route, fetched.size_bytes)
         if fetched.route == "pfs":
-            self.from_pfs[entry] = fetched.size_bytes
             self._keep(fetched)
 
     def _fetch_and_tell(self, entry: int, in_place: Callable[[], None]) -> Fetched:
         fetched = self.fetcher.fetch(entry, True)
+        if fetched.error is None and fetched.route == "pfs":
+            self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
         if fetched.staged:
             in_place()
         return fetched

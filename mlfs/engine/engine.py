@@ -7,7 +7,7 @@ page cache ahead of the reader, counters. Runs on the loop of the daemon; knows 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -129,8 +129,8 @@ class Engine:
         self.demand = self._make_demand()
         self.variants = VariantSearch(self)
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._events: list[tuple[int, int, float]] = []
-        self._digesting = 0
+        self._events: deque[tuple[int, int, float]] = deque()
+        self._digesting = False
         self._events_soon, self._epochs_wanted = Soon(EVENTS_DELAY_S), trio.Event()
 
     def _make_routes(self) -> Routes:
@@ -182,6 +182,14 @@ class Engine:
         self._events_soon.call()
         self._events.append((entry, pid, self.clock()))
 
+    def opened_in_worker(self, entry: int, pid: int) -> None:
+        """The same from a worker, before the reader can know: its next open counts later. `digest` has to follow."""
+        self._events.append((entry, pid, self.clock()))
+
+    def digest(self) -> None:
+        """On the loop: look at what was opened and closed, a moment later."""
+        self._events_soon.call()
+
     def released(self, entry: int) -> None:
         """A reader closed the entry."""
         self._events_soon.call()
@@ -191,17 +199,19 @@ class Engine:
         """Digest opens and releases in batches: off the readers' path."""
         while True:
             await self._events_soon.wait()
-            events, self._events = self._events, []
-            self._digesting = len(events)
-            for turn in range(0, len(events), EVENTS_A_TURN):
-                for entry, pid, at_s in events[turn : turn + EVENTS_A_TURN]:
+            self._digesting, left = True, len(self._events)
+            while left:
+                turn = min(left, EVENTS_A_TURN)
+                left -= turn
+                for _ in range(turn):
+                    entry, pid, at_s = self._events.popleft()
                     if pid >= 0:
                         self._digest_open(entry, pid, at_s)
                     else:
                         self._digest_release(entry)
                 await trio.lowlevel.checkpoint()
             self._judge_jobs()
-            self._digesting = 0
+            self._digesting = False
             if self.jobs:
                 self.prefetcher.kick()
 
