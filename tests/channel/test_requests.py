@@ -1,0 +1,282 @@
+"""The kernel's requests, one by one: a socket stands for /dev/fuse, and the test for the kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from mountd import wire
+from mountd.awake import Awake
+from mountd.handlers import Answer, Attributes, Handlers, Listed, Opened
+from mountd.inodes import FIRST_VIRTUAL
+from mountd.requests import FROZEN_S, Requests
+
+HANDLE = 0x1_0000_0000_0007
+FILE = stat.S_IFREG | 0o644
+ATTRIBUTES = Attributes(7, FILE, 2, 1000, 1001, 0, 110_001, 1_500_000_000_123_456_789, -1, True)
+
+
+class Kernel:
+    """The other end of the descriptor."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = trio.socket.from_stdlib_socket(end)
+        self._unique = 0
+
+    async def send(self, kind: int, inode: int = 7, body: bytes = b"") -> int:
+        self._unique += 2
+        head = struct.pack("<IIQQIIIHH", 40 + len(body), kind, self._unique, inode, 1000, 1001, 4242, 0, 0)
+        await self._end.send(head + body)
+        return self._unique
+
+    async def answer(self) -> tuple[int, int, bytes]:
+        """unique, errno, what follows."""
+        data = await self._end.recv(1 << 20)
+        length, error, unique = struct.unpack_from("<IiQ", data)
+        assert length == len(data)
+        return unique, -error, data[16:]
+
+    async def ask(self, kind: int, inode: int = 7, body: bytes = b"") -> tuple[int, bytes]:
+        unique = await self.send(kind, inode, body)
+        answered, error, content = await self.answer()
+        assert answered == unique
+        return error, content
+
+
+class Scripted:
+    """Handlers that answer as the test says, and note what they are told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.staged = HANDLE
+        self.manifest = SimpleNamespace()
+        self.acquainter = SimpleNamespace(thread=-1)
+        self.virtual = SimpleNamespace(forget=lambda inode, count: self.told.append(("forget", inode, count)))
+        self.in_place = trio.Event()
+        self.finish = trio.Event()
+
+    def lookup(self, parent: int, name: bytes) -> int:
+        self.told.append((parent, name))
+        return 7 if name == b"there" else 0
+
+    def attributes(self, inode: int) -> Attributes:
+        if inode == 8:
+            raise OSError(errno.ESTALE, "gone")
+        if inode == 9:
+            raise ZeroDivisionError
+        return ATTRIBUTES
+
+    def open_staged(self, inode: int, flags: int, pid: int) -> int:
+        self.told.append(("open", inode, flags, pid))
+        if flags & os.O_WRONLY:
+            raise OSError(errno.EROFS, "read-only")
+        return self.staged
+
+    async def open(self, inode: int, flags: int, pid: int, uid: int, answer: Answer) -> Opened:
+        """A worker answers; what is left to do for the loop takes until the test says."""
+        if inode >= FIRST_VIRTUAL:
+            return Opened(5, True)
+        if inode == 8:
+            raise OSError(errno.EIO, "the source failed")
+
+        def work() -> None:
+            if answer.take():
+                answer.give(HANDLE)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        worker.join()
+        self.in_place.set()
+        await self.finish.wait()
+        assert not answer.take()
+        return Opened(HANDLE, False)
+
+    def release(self, handle: int) -> None:
+        self.told.append(("release", handle))
+
+    async def read(self, handle: int, offset: int, size: int) -> bytes:
+        return b"%d %d %d" % (handle, offset, size)
+
+    async def write(self, handle: int, data: bytes, offset: int) -> int:
+        self.told.append((handle, data, offset))
+        return len(data)
+
+    async def statvfs(self) -> os.statvfs_result:
+        return os.statvfs("/")
+
+    def readlink(self, inode: int) -> bytes:
+        return b"target"
+
+    def check_directory(self, inode: int) -> None:
+        """Any is one."""
+
+    def listed_at_once(self, inode: int) -> bool:
+        return False
+
+    def directory(self, inode: int, start: int) -> Iterator[Listed]:
+        for number in range(start, 3):
+            yield b"n" * (number + 1), number + 1, 20 + number, (FILE, 1, 0, 0, 0, True), 5, 0, 0
+
+
+@asynccontextmanager
+async def served(handlers: Scripted) -> AsyncIterator[tuple[Kernel, Requests]]:
+    ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, kernels, trio.fail_after(30):
+        requests = Requests(cast(Handlers, handlers), Awake())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(requests.serve, ours.fileno())
+            yield Kernel(kernels), requests
+            nursery.cancel_scope.cancel()
+
+
+def test_names_and_attributes() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        async with served(handlers) as (kernel, requests):
+            error, found = await kernel.ask(wire.LOOKUP, 3, b"there\0")
+            assert (error, len(found)) == (0, 128)
+            assert struct.unpack_from("<QQQQII", found) == (7, 0, FROZEN_S, FROZEN_S, 0, 0)
+            attributes = struct.unpack_from("<QQQqqqIIIIIIIIII", found, 40)
+            assert attributes == (
+                7, 110_001, 215, 1_500_000_000, 1_500_000_000, -1, 123_456_789, 123_456_789, 999_999_999,
+                FILE, 2, 1000, 1001, 0, 4096, 0,
+            )  # fmt: skip
+            _, absent = await kernel.ask(wire.LOOKUP, 3, b"not\0")
+            assert struct.unpack_from("<QQQQ", absent) == (0, 0, FROZEN_S, FROZEN_S)
+            _, absent = await kernel.ask(wire.LOOKUP, FIRST_VIRTUAL, b"not\0")
+            assert struct.unpack_from("<QQQQ", absent) == (0, 0, 0, 0)
+            assert handlers.told == [(3, b"there"), (3, b"not"), (FIRST_VIRTUAL, b"not")]
+            error, got = await kernel.ask(wire.GETATTR)
+            assert (error, struct.unpack_from("<QII", got), got[16:]) == (0, (FROZEN_S, 0, 0), found[40:])
+            assert await kernel.ask(wire.READLINK) == (0, b"target")
+            assert requests.counts["lookup"] == 3
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inode", "number"),
+    [
+        (wire.GETATTR, 8, errno.ESTALE),
+        (wire.GETATTR, 9, errno.EIO),  # a bug
+        (wire.SETATTR, 7, errno.EROFS),
+        (wire.SETATTR, FIRST_VIRTUAL, 0),
+        (wire.MKDIR, 7, errno.EROFS),
+        (wire.TMPFILE, 7, errno.EROFS),
+        (25, 7, errno.ENOSYS),  # FLUSH
+        (9999, 7, errno.ENOSYS),
+    ],
+)
+def test_what_is_refused(kind: int, inode: int, number: int) -> None:
+    async def main() -> None:
+        async with served(Scripted()) as (kernel, _):
+            assert (await kernel.ask(kind, inode, bytes(64)))[0] == number
+            assert (await kernel.ask(wire.GETATTR))[0] == 0  # and it goes on
+
+    trio.run(main)
+
+
+def test_what_the_kernel_forgets_gets_no_answer() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        async with served(handlers) as (kernel, _):
+            virtual = FIRST_VIRTUAL + 1
+            await kernel.send(wire.FORGET, virtual, struct.pack("<Q", 3))
+            await kernel.send(wire.FORGET, 7, struct.pack("<Q", 1))
+            pairs = struct.pack("<IIQQQQ", 2, 0, 7, 1, virtual, 2)
+            await kernel.send(wire.BATCH_FORGET, 0, pairs)
+            await kernel.send(wire.INTERRUPT, 0, struct.pack("<Q", 2))
+            assert (await kernel.ask(wire.GETATTR))[0] == 0
+            assert handlers.told == [("forget", virtual, 3), ("forget", virtual, 2)]
+
+    trio.run(main)
+
+
+def test_a_staged_file_is_opened_and_closed() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        async with served(handlers) as (kernel, requests):
+            for _ in range(100):  # more than are read at once
+                error, opened = await kernel.ask(wire.OPEN, 7, struct.pack("<II", os.O_RDONLY, 0))
+                assert (error, struct.unpack("<QII", opened)) == (0, (HANDLE, wire.KEEP_CACHE, 0))
+                assert await kernel.ask(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0)) == (0, b"")
+            assert handlers.told == [("open", 7, os.O_RDONLY, 4242), ("release", HANDLE)] * 100
+            assert (requests.counts["open"], requests.counts["release"]) == (100, 100)
+            assert (await kernel.ask(wire.OPEN, 7, struct.pack("<II", os.O_WRONLY, 0)))[0] == errno.EROFS
+
+    trio.run(main)
+
+
+def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
+    """The reader goes on, and may close, before the loop has noted that the bytes are there."""
+
+    async def main() -> None:
+        handlers = Scripted()
+        handlers.staged = 0
+        async with served(handlers) as (kernel, _):
+            opening = await kernel.send(wire.OPEN, 7, struct.pack("<II", os.O_RDONLY, 0))
+            unique, error, opened = await kernel.answer()
+            assert (unique, error, struct.unpack("<QII", opened)) == (opening, 0, (HANDLE, wire.KEEP_CACHE, 0))
+            await handlers.in_place.wait()
+            closing = await kernel.send(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0))
+            assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
+            assert ("release", HANDLE) not in handlers.told
+            handlers.finish.set()
+            assert await kernel.answer() == (closing, 0, b"")  # and no second answer to the open
+            assert handlers.told[-1] == ("release", HANDLE)
+
+    trio.run(main)
+
+
+def test_what_waits_is_answered_in_the_end() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        handlers.staged = 0
+        async with served(handlers) as (kernel, _):
+            flags = struct.pack("<II", os.O_RDONLY, 0)
+            assert (await kernel.ask(wire.OPEN, 8, flags))[0] == errno.EIO
+            error, opened = await kernel.ask(wire.OPEN, FIRST_VIRTUAL, flags)
+            assert (error, struct.unpack("<QII", opened)) == (0, (5, wire.DIRECT_IO, 0))
+            at = struct.pack("<QQIIQII", 5, 4096, 11, 0, 0, 0, 0)
+            assert await kernel.ask(wire.READ, 7, at) == (0, b"5 4096 11")
+            assert await kernel.ask(wire.WRITE, 7, at + b"hello world" + b"!") == (0, struct.pack("<II", 11, 0))
+            assert handlers.told[-1] == (5, b"hello world", 4096)
+            error, below = await kernel.ask(wire.STATFS)
+            assert (error, len(below)) == (0, 80)
+            assert struct.unpack_from("<Q", below)[0] == os.statvfs("/").f_blocks
+
+    trio.run(main)
+
+
+def test_a_directory_is_listed_in_as_many_pieces_as_fit() -> None:
+    async def main() -> None:
+        async with served(Scripted()) as (kernel, _):
+            error, opened = await kernel.ask(wire.OPENDIR, 3, bytes(8))
+            assert (error, struct.unpack("<QII", opened)) == (0, (3, 0, 0))
+            names, start = [], 0
+            while True:
+                error, entries = await kernel.ask(
+                    wire.READDIRPLUS, 3, struct.pack("<QQIIQII", 3, start, 330, 0, 0, 0, 0)
+                )
+                assert error == 0
+                if not entries:
+                    break
+                assert len(entries) in (160, 320)  # two fit
+                for begin in range(0, len(entries), 160):
+                    inode, start, length, kind = struct.unpack_from("<QQII", entries, begin + 128)
+                    names.append((inode, entries[begin + 152 : begin + 152 + length], kind))
+            assert names == [(20, b"n", 8), (21, b"nn", 8), (22, b"nnn", 8)]
+            assert (await kernel.ask(wire.RELEASEDIR, 3, bytes(24)))[0] == 0
+
+    trio.run(main)
