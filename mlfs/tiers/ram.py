@@ -1,11 +1,12 @@
-"""The RAM tier: an arena in a memfd, bounded and exactly accounted.
+"""The RAM tier: arenas in memfds, bounded and exactly accounted.
 
 In: sample bytes from the engine's worker threads. Out: the same bytes. Implements mlfs.tiers.contract.Tier.
 
 Samples lie in whole pages, one after the other; the offset only ever grows and what is dropped is punched out of the
 file, so there is no fragmentation to manage: the address space is 2^63 bytes, the memory is what lies between the
-holes. A memfd because a sibling process can be handed it, and a server that takes over can keep it. Why not the page
-cache of the mount: docs/decisions/ram-class.md.
+holes. Several arenas, because the kernel lets only one thread write to a file at a time. A memfd because a sibling
+process can be handed it, and a server that takes over can keep it. Why not the page cache of the mount:
+docs/decisions/ram-class.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mlfs.tiers.contract import Sample, Version
 log = logging.getLogger("mlfs.tiers")
 
 PAGE_BYTES = 4096
+ARENAS = 4
 _AT_ONCE = 256  # a write takes at most 1,024 parts, and each sample has two
 _PADDING = memoryview(bytes(PAGE_BYTES))
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
@@ -30,7 +32,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
+class _Arena:
+    """A memfd (-1 when it is closed), where its free end is, and how many threads write to it."""
+
+    __slots__ = ("end", "fd", "writers")
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
+        self.end = self.writers = 0
+
+
 class _Extent(NamedTuple):
+    arena: _Arena
     offset: int
     version: Version
 
@@ -46,10 +59,10 @@ class RamTier:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._fd = os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
+        self._arenas = [_Arena() for _ in range(ARENAS)]
+        self._closed = False
         self._lock = threading.Lock()
         self._index: dict[bytes, _Extent] = {}
-        self._end = 0
         self._used_bytes = 0
         self._errors = 0
 
@@ -79,9 +92,7 @@ class RamTier:
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """See Tier."""
-        sample = Sample(key, version, data)
-        places = self._reserve_all([sample])
-        return bool(places) and self._write_one(*places[0])
+        return self.put_all([Sample(key, version, data)])[0]
 
     def put_all(self, samples: Sequence[Sample]) -> list[bool]:
         """See Tier. They lie side by side, so one write takes all of them."""
@@ -89,50 +100,60 @@ class RamTier:
             return [self.put(*sample) for sample in samples]
         kept = [False] * len(samples)
         for first in range(0, len(samples), _AT_ONCE):
-            places = self._reserve_all(samples[first : first + _AT_ONCE])
-            written = bool(places) and self._write_side_by_side(list(places.values()))
+            arena = self._begin()
+            places = self._reserve_all(arena, samples[first : first + _AT_ONCE])
+            side_by_side = len(places) > 1 and self._write_side_by_side(arena, list(places.values()))
             for number, (sample, offset) in places.items():
-                kept[first + number] = self._publish(sample, offset) if written else self._write_one(sample, offset)
+                extent = _Extent(arena, offset, sample.version)
+                kept[first + number] = (side_by_side or self._write(extent, sample)) and self._publish(extent, sample)
+            with self._lock:
+                arena.writers -= 1
         return kept
 
-    def _reserve_all(self, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
+    def _begin(self) -> _Arena:
+        """An arena to write to, which fewest others do. The caller counts as a writer from now on."""
+        with self._lock:
+            arena = min(self._arenas, key=lambda arena: arena.writers)
+            arena.writers += 1
+            return arena
+
+    def _reserve_all(self, arena: _Arena, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
         """Room for those that fit, each behind the one before: what was given, by number."""
         places = {}
         with self._lock:
             for number, sample in enumerate(samples):
-                offset = (
-                    self._place(sample.key, len(sample.data)) if len(sample.data) == sample.version.size_bytes else None
-                )
+                fits = len(sample.data) == sample.version.size_bytes
+                offset = self._place(arena, sample.key, len(sample.data)) if fits else None
                 if offset is not None:
                     places[number] = (sample, offset)
         return places
 
-    def _write_side_by_side(self, places: list[tuple[Sample, int]]) -> bool:
+    def _write_side_by_side(self, arena: _Arena, places: list[tuple[Sample, int]]) -> bool:
         parts: list[memoryview] = []
         for sample, _ in places:
             parts.append(sample.data)
             parts.append(_PADDING[: self.footprint_bytes(len(sample.data)) - len(sample.data)])
         try:
-            return os.pwritev(self._fd, parts, places[0][1]) == sum(map(len, parts))
+            return os.pwritev(arena.fd, parts, places[0][1]) == sum(map(len, parts))
         except OSError:
             return False  # which one it is shows when they are written one by one
 
-    def _write_one(self, sample: Sample, offset: int) -> bool:
+    def _write(self, extent: _Extent, sample: Sample) -> bool:
         try:
-            _write_all(self._fd, sample.data, offset)
+            _write_all(extent.arena.fd, sample.data, extent.offset)
         except OSError as error:
             self._failed(error)
             with self._lock:
-                self._free(_Extent(offset, sample.version))
+                self._free(extent)
             return False
-        return self._publish(sample, offset)
+        return True
 
-    def _publish(self, sample: Sample, offset: int) -> bool:
+    def _publish(self, extent: _Extent, sample: Sample) -> bool:
         with self._lock:
             self._forget(sample.key)  # somebody else may have put it meanwhile
-            if self._fd < 0:
+            if self._closed:
                 return False
-            self._index[sample.key] = _Extent(offset, sample.version)
+            self._index[sample.key] = extent
         return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
@@ -144,7 +165,7 @@ class RamTier:
             self.drop(key)
             return None
         try:
-            data = _read_all(self._fd, version.size_bytes, extent.offset)
+            data = _read_all(extent.arena.fd, version.size_bytes, extent.offset)
         except OSError as error:
             self._failed(error)
             return None
@@ -170,18 +191,20 @@ class RamTier:
         with self._lock:
             self._index.clear()
             self._used_bytes = 0
-            fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+            self._closed = True
+            for arena in self._arenas:
+                fd, arena.fd = arena.fd, -1
+                if fd >= 0:
+                    os.close(fd)
 
-    def _place(self, key: bytes, size_bytes: int) -> int | None:
+    def _place(self, arena: _Arena, key: bytes, size_bytes: int) -> int | None:
         """Room for a sample in place of what `key` holds; None when there is none. The caller holds the lock."""
         footprint = self.footprint_bytes(size_bytes)
         self._forget(key)
-        if self._fd < 0 or self._used_bytes + footprint > self._capacity_bytes:
+        if self._closed or self._used_bytes + footprint > self._capacity_bytes:
             return None
-        offset = self._end
-        self._end += footprint
+        offset = arena.end
+        arena.end += footprint
         self._used_bytes += footprint
         return offset
 
@@ -193,10 +216,10 @@ class RamTier:
     def _free(self, extent: _Extent) -> None:
         """The caller holds the lock, and `extent` is in no index."""
         footprint = self.footprint_bytes(extent.version.size_bytes)
-        if self._fd < 0 or not footprint:
+        if self._closed or not footprint:
             return
         self._used_bytes -= footprint
-        if _libc.fallocate(self._fd, _PUNCH_HOLE_KEEP_SIZE, extent.offset, footprint):
+        if _libc.fallocate(extent.arena.fd, _PUNCH_HOLE_KEEP_SIZE, extent.offset, footprint):
             self._failed(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
 
     def _failed(self, error: OSError) -> None:
