@@ -33,7 +33,7 @@ BUSY_LINGER_S = 0.01
 AWAKE_S = 0.0002
 LONGEST_GAP_S = 0.02
 TRIAL_REQUESTS = 512
-KEPT_REQUESTS = 16 * TRIAL_REQUESTS
+KEPT_REQUESTS = 32 * TRIAL_REQUESTS
 GAIN = 1.05
 FAST_REQUESTS = 4  # so many in a row, none of which had to be waited for longer than AWAKE_S, before polling begins
 

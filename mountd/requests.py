@@ -184,9 +184,10 @@ class Requests:
                     self._answer_releases()
                     return waiting
                 served += 1
-                if awake.ready(0) and len(self._releases) < MOST_RELEASES:
-                    continue
-                self._answer_releases()
+                if self._releases:
+                    if len(self._releases) < MOST_RELEASES and awake.ready(0):
+                        continue
+                    self._answer_releases()
                 if not awake.arrived():
                     break
 

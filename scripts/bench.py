@@ -35,7 +35,7 @@ from bench_orders import permutations
 from bench_plan import planning, planning_large
 
 SAMPLE_BYTES = 110_000
-MANY = 3  # times the files, where the others would be over before a rate can be told
+MANY = 3  # times the files, where they would be over before a rate can be told
 ROOT = Path(__file__).resolve().parent.parent
 Loop = Callable[[str], None]
 
@@ -167,9 +167,9 @@ def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: st
     before = status(through)["requests"]
     for _ in range(rounds):
         for place, paths in places.items():
-            rates[place].append(files_a_second(paths, readers, read))
+            rates[place].append(files_a_second(MANY * paths, readers, read))
     after = status(through)["requests"]
-    count = rounds * len(places["mlfs"])
+    count = rounds * MANY * len(places["mlfs"])
     asked = {k: round((after[k] - before[k]) / count, 2) for k in after if (after[k] - before[k]) / count >= 0.01}
     middle = {place: statistics.median(values) for place, values in rates.items()}
     print(
