@@ -106,7 +106,7 @@ class Awake:
             return False
         clock = time.perf_counter
         end = clock() + self.awake_s
-        while not ready(0):
+        while not (ready(0) or ready(0) or ready(0)):
             if clock() > end:
                 return False
         return True

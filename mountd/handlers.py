@@ -84,6 +84,8 @@ class Handlers:
         self.acquainter = acquainter
         self.manifest = engine.manifest
         self.virtual = virtual
+        self._hit, self._opened = engine.demand.hit, engine.opened  # on the way of every staged open
+        self._generations = engine.manifest.generation_view
 
     # -- names and attributes
 
@@ -176,10 +178,10 @@ class Handlers:
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         entry = inode - 1
-        if not self.engine.demand.hit(entry):
+        if not self._hit(entry):
             return 0
-        self.engine.opened(entry, pid)
-        return handle_of(entry, self.manifest.generation_view[entry])
+        self._opened(entry, pid)
+        return handle_of(entry, self._generations[entry])
 
     async def open(self, inode: int, flags: int, pid: int, uid: int, answer: Answer) -> Opened:
         """Open, waiting for the bytes if need be. The worker that has them in place gives the answer, if there is one.
@@ -189,7 +191,7 @@ class Handlers:
         if inode >= FIRST_VIRTUAL:
             return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
-        generations = self.manifest.generation_view
+        generations = self._generations
 
         def in_place() -> None:
             if answer.take():

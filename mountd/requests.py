@@ -218,7 +218,7 @@ class Requests:
                 handle = self.handlers.open_staged(inode, flags, pid)
                 if not handle:
                     return self._open(unique, inode, flags, pid, uid)
-                self._write_reply(wire.OPENED.pack(wire.OPENED.size, 0, unique, handle, wire.KEEP_CACHE, 0))
+                self.opened(unique, handle, wire.KEEP_CACHE)
                 return None
             answer = self._kinds.get(kind)
             if answer is None:
