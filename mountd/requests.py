@@ -108,6 +108,7 @@ class Requests:
         self._direntries = Direntries(handlers.manifest, FROZEN_S)
         self._below: os.statvfs_result | None = None
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
+        self._buffers = [self._buffer]
         self.early: set[int] = set()
         self._releases: list[tuple[int, int]] = []
         self._fd = -1
@@ -164,21 +165,16 @@ class Requests:
 
     async def _next(self) -> Waiting | None:
         """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
-        fd, buffers, awake, served = self._fd, [self._buffer], self._awake, 0
+        awake, served = self._awake, 0
         while True:
-            await awake(fd, served)
+            await awake(self._fd, served)
             served = 0
             while served < AT_ONCE:
-                try:
-                    os.readv(fd, buffers)
-                except BlockingIOError:
+                there = self._receive()
+                if there is None:
+                    return None
+                if not there:
                     break
-                except OSError as error:
-                    if error.errno == errno.ENODEV:
-                        return None
-                    if error.errno not in NO_REQUEST:
-                        raise
-                    continue
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
@@ -190,6 +186,20 @@ class Requests:
                     self._answer_releases()
                 if not awake.arrived():
                     break
+
+    def _receive(self) -> bool | None:
+        """Read a request into the buffer: whether there was one. None when the mount is gone."""
+        while True:
+            try:
+                os.readv(self._fd, self._buffers)
+                return True
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno == errno.ENODEV:
+                    return None
+                if error.errno not in NO_REQUEST:
+                    raise
 
     def _answer_releases(self) -> None:
         """Nobody waits for the answer to a RELEASE: so these are given when nobody waits for another."""

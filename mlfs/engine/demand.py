@@ -31,7 +31,7 @@ from mlfs.stats import Counters
 log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
 
-STAGED, RECENT = State.STAGED, State.RECENT
+IN_PLACE = (State.STAGED, State.RECENT)
 LARGEST_WHOLE_DEMAND_BYTES = 4 << 20
 OPEN_TRIES = 3
 HOT_BYTES = 16 << 20
@@ -96,7 +96,7 @@ class Demand:
     def hit(self, entry: int) -> bool:
         """Whether the entry's pages are in place; counts the read if so. No waiting: the path of every staged open."""
         state = self.table.state[entry]
-        if state == STAGED or state == RECENT or (state == State.DROPPING and self.staging.rescue(entry, RECENT)):
+        if state in IN_PLACE or (state == State.DROPPING and self.staging.rescue(entry, State.RECENT)):
             self.counters.read("page_cache", self.table.sizes[entry])
             return True
         return False
