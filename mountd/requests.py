@@ -29,6 +29,7 @@ log = logging.getLogger("mlfs.channel")
 
 FROZEN_S = 365 * 86400
 STATFS_S = 1.0
+EARLY_S = 0.1  # many times what the loop needs, unless a worker that was given up on has answered
 WITH_ATTRIBUTES = 1 << 62  # in the handle of a directory: its listing makes the kernel know the files
 AT_ONCE = 32  # requests read without looking whether anything else is to be done
 MOST_RELEASES = 8  # unanswered: the kernel keeps only so many requests under way that nobody waits for
@@ -110,6 +111,7 @@ class Requests:
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
         self._buffers = [self._buffer]
         self.early: set[int] = set()
+        self._finished = trio.Event()
         self._releases: list[tuple[int, int]] = []
         self._fd = -1
         self._tasks = self._idle = 0
@@ -340,6 +342,8 @@ class Requests:
     async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int) -> None:
         answer = _Answer(self, unique)
         try:
+            if inode >= FIRST_VIRTUAL:
+                await self._early_finished()
             opened = await self.handlers.open(inode, flags, pid, uid, answer)
             if not answer.given:
                 self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
@@ -348,7 +352,15 @@ class Requests:
                 self._failed(unique, error)
         if answer.given:
             self.early.discard(answer.given)
+            self._finished.set()
+            self._finished = trio.Event()
             self._answer_releases()
+
+    async def _early_finished(self) -> None:
+        """Before the status is made: a read that its reader has had is to be counted in it."""
+        with trio.move_on_after(EARLY_S):
+            while self.early:
+                await self._finished.wait()
 
     def opened(self, unique: int, handle: int, how: int) -> None:
         """Answer an OPEN or OPENDIR; from any thread."""

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from mountd import wire
 from mountd.awake import Awake
@@ -224,7 +225,7 @@ def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
     async def main() -> None:
         handlers = Scripted()
         handlers.staged = 0
-        async with served(handlers) as (kernel, _):
+        async with served(handlers) as (kernel, requests):
             opening = await kernel.send(wire.OPEN, 7, struct.pack("<II", os.O_RDONLY, 0))
             unique, error, opened = await kernel.answer()
             assert (unique, error, struct.unpack("<QII", opened)) == (opening, 0, (HANDLE, wire.KEEP_CACHE, 0))
@@ -232,9 +233,14 @@ def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
             closing = await kernel.send(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0))
             assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
             assert ("release", HANDLE) not in handlers.told
+            status = await kernel.send(wire.OPEN, FIRST_VIRTUAL, struct.pack("<II", os.O_RDONLY, 0))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert requests.early == {HANDLE}
             handlers.finish.set()
             assert await kernel.answer() == (closing, 0, b"")  # and no second answer to the open
             assert handlers.told[-1] == ("release", HANDLE)
+            assert (await kernel.answer())[:2] == (status, 0)  # which counts the read, so not before
+            assert not requests.early
 
     trio.run(main)
 
