@@ -126,12 +126,12 @@ class Requests:
             wire.OPENDIR: self._opendir,
             wire.READDIR: self._readdir,
             wire.READDIRPLUS: self._readdir,
-            wire.RELEASEDIR: self._releasedir,
+            wire.RELEASEDIR: self._nothing_to_do,
             wire.STATFS: self._statfs,
             wire.READ: self._read,
             wire.WRITE: self._write,
             wire.INTERRUPT: self._ignore,  # nothing that is answered takes longer for being interrupted
-            wire.DESTROY: self._releasedir,
+            wire.DESTROY: self._nothing_to_do,
         }
         modifying = (
             wire.CREATE, wire.MKNOD, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.SYMLINK, wire.RENAME, wire.RENAME2,
@@ -333,7 +333,7 @@ class Requests:
                 return listed[:-1]
         return listed
 
-    def _releasedir(self, unique: int, inode: int, uid: int, pid: int) -> None:
+    def _nothing_to_do(self, unique: int, inode: int, uid: int, pid: int) -> None:
         self.counts["other"] += 1
         self._write_reply(wire.error(unique, 0))
 

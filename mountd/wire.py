@@ -1,7 +1,8 @@
 """The kernel's side of a FUSE mount, in bytes: the requests that mlfs answers and the structures of their replies.
 
 In: numbers and attributes. Out: bytes for /dev/fuse, and the other way round. Pure. Source: linux/fuse.h, protocol
-7.31 and later (Linux 5.4), whose structures only ever grew at their ends. Called by mountd.requests.
+7.31 and later (Linux 5.4), whose structures only ever grew at their ends; in the machine's byte order. Called by
+mountd.requests.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096
 
 # struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding; one word of what follows,
 # where a request's handle or flags stand. Of these: opcode, unique, nodeid, uid, pid and that word.
-REQUEST: Final = Struct("<4xIQQI4xI4xQ")
+REQUEST: Final = Struct("=4xIQQI4xI4xQ")
 BODY: Final = 40
-REPLY: Final = Struct("<IiQ")  # len, error, unique
-OPENED: Final = Struct("<IiQQII")  # the same, fh, open_flags, backing_id
-WRITTEN: Final = Struct("<IiQII")  # the same, size, padding
-U32: Final = Struct("<I")
-U64: Final = Struct("<Q")
-PAIR: Final = Struct("<QQ")  # fuse_forget_one
-READ_IN: Final = Struct("<QQI")  # fh, offset, size: of READ, READDIR and WRITE
+REPLY: Final = Struct("=IiQ")  # len, error, unique
+OPENED: Final = Struct("=IiQQII")  # the same, fh, open_flags, backing_id
+WRITTEN: Final = Struct("=IiQII")  # the same, size, padding
+U32: Final = Struct("=I")
+U64: Final = Struct("=Q")
+PAIR: Final = Struct("=QQ")  # fuse_forget_one
+READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE
 WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
 # ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
-_ATTR: Final = Struct("<QQQqqqIIIIIIIIII")
-_ENTRY: Final = Struct("<QQQQII")  # nodeid, generation, entry_valid, attr_valid, their ns
-_ATTR_HEAD: Final = Struct("<QII")  # attr_valid, its ns, dummy
-_STATFS: Final = Struct("<QQQQQIIII24x")  # blocks, bfree, bavail, files, ffree, bsize, namelen, frsize, padding
-_DIRENT: Final = Struct("<QQII")  # ino, off, namelen, type
+_ATTR: Final = Struct("=QQQqqqIIIIIIIIII")
+_ENTRY: Final = Struct("=QQQQII")  # nodeid, generation, entry_valid, attr_valid, their ns
+_ATTR_HEAD: Final = Struct("=QII")  # attr_valid, its ns, dummy
+_STATFS: Final = Struct("=QQQQQIIII24x")  # blocks, bfree, bavail, files, ffree, bsize, namelen, frsize, padding
+_DIRENT: Final = Struct("=QQII")  # ino, off, namelen, type
 _BLOCK_BYTES: Final = 4096
 _NS: Final = 1_000_000_000
 _U32_MASK: Final = 0xFFFFFFFF

@@ -144,11 +144,12 @@ class PosixSource:
             return 0
         try:
             data = _pread_all(fd, 0, size)
+            now = content_now(fd)
         except OSError as error:
             if error.errno in _NO_FILE:
                 return 0
+            self.count(1, 0)
             raise
-        now = content_now(fd)
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
         if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
             self.count(1, size)

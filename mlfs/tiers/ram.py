@@ -16,7 +16,8 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from mlfs.tiers.contract import Sample, Version
@@ -100,22 +101,25 @@ class RamTier:
             return [self.put(*sample) for sample in samples]
         kept = [False] * len(samples)
         for first in range(0, len(samples), _AT_ONCE):
-            arena = self._begin()
-            places = self._reserve_all(arena, samples[first : first + _AT_ONCE])
-            side_by_side = len(places) > 1 and self._write_side_by_side(arena, list(places.values()))
-            for number, (sample, offset) in places.items():
-                extent = _Extent(arena, offset, sample.version)
-                kept[first + number] = (side_by_side or self._write(extent, sample)) and self._publish(extent, sample)
-            with self._lock:
-                arena.writers -= 1
+            with self._writing() as arena:
+                places = self._reserve_all(arena, samples[first : first + _AT_ONCE])
+                at_once = len(places) > 1 and self._write_side_by_side(arena, list(places.values()))
+                for number, (sample, offset) in places.items():
+                    extent = _Extent(arena, offset, sample.version)
+                    kept[first + number] = (at_once or self._write(extent, sample)) and self._publish(extent, sample)
         return kept
 
-    def _begin(self) -> _Arena:
-        """An arena to write to, which fewest others do. The caller counts as a writer from now on."""
+    @contextmanager
+    def _writing(self) -> Iterator[_Arena]:
+        """The arena to which fewest others write."""
         with self._lock:
             arena = min(self._arenas, key=lambda arena: arena.writers)
             arena.writers += 1
-            return arena
+        try:
+            yield arena
+        finally:
+            with self._lock:
+                arena.writers -= 1
 
     def _reserve_all(self, arena: _Arena, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
         """Room for those that fit, each behind the one before: what was given, by number."""

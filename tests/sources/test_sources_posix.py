@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -134,6 +135,20 @@ def test_fewer_bytes_than_the_size_says_is_an_error(tree: Tree, monkeypatch: pyt
     opened = tree.source.open(tree.id("f"))
     assert error_of(opened.read, 0, 10) == errno.EIO
     opened.close()
+
+
+def test_a_read_that_fails_counts_as_an_open(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.add("f", b"A" * 100)
+    entry = tree.id("f")
+
+    def fail(fd: int, offset: int, size: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(posix, "_pread_all", fail)
+    for opens in (1, 2):
+        assert error_of(tree.source.read_whole, entry) == errno.EIO
+        assert (tree.source.open_count, tree.source.bytes_read) == (opens, 0)
+        time.sleep(0.05)  # the second time the file is not fresh any more: one look is enough
 
 
 def test_gone_and_replaced_by_something_else(tree: Tree) -> None:
