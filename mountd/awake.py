@@ -122,6 +122,7 @@ class Awake:
             self.ready = poll.poll
         began = time.perf_counter()
         self._worth.request(began, served)
+        self.collect()
         while self._turn < REQUESTS_A_TURN:
             if self.resuming():
                 await trio.lowlevel.checkpoint()  # those whose work is done go first
@@ -162,8 +163,7 @@ class Awake:
             self._fast = 0
         if self._wake in ready:
             os.eventfd_read(self._wake)
-            return False
-        return bool(ready)
+        return self._fd in ready
 
     def _limit_s(self) -> float:
         """How long the loop may sleep here. While workers are busy longer: one of them will interrupt."""

@@ -146,7 +146,7 @@ class Demand:
         self.fetcher.routes.tried.discard(entry)  # a reader waits: this is no time to try how a tier does now
         fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
         try:
-            fetched = await self._twice("demand", self._fetch_and_tell, entry, in_place)
+            fetched = await self._twice("demand", self._fetch_and_tell, entry, in_place, behind=True)
         finally:
             self.staging.finish(entry, fetched._replace(data=None), in_use=True)
         if fetched.error is not None:
@@ -161,6 +161,7 @@ class Demand:
             self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
         if fetched.staged:
             in_place()
+            self.runner.unhurried()
         return fetched
 
     async def _overtake(self, entry: int) -> int:
@@ -305,11 +306,12 @@ class Demand:
 
     # -- the source fails or hangs
 
-    async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
+    async def _twice(self, pool: str, call: Callable[..., T], *args: object, behind: bool = False) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
+        run = self.runner.run_behind if behind else self.runner.run_within
         for limit_s, last in ((self.hedge_s, False), (self.timeout_s, True)):
             try:
-                result = await self.runner.run_within(limit_s, pool, call, *args)
+                result = await run(limit_s, pool, call, *args)
             except trio.TooSlowError:
                 self.counters.error("source_timeout")
                 self.fetcher.routes.come_back(self.clock())

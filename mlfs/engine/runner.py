@@ -9,13 +9,16 @@ that (a limiter, a context, a thread name each time). docs/decisions/threads.md 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
+
+# How long a reader's call takes to be under way, at a source that makes it wait.
+BEGUN_S = 0.0005
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -29,6 +32,12 @@ class Runner(Protocol):
 
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """The same for a reader who waits. Raises: trio.TooSlowError when it takes longer than that."""
+
+    async def run_behind(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """The same for a call that may answer the reader itself, and then says `unhurried`."""
+
+    def unhurried(self) -> None:
+        """From a worker, in a call by `run_behind`: nobody waits for its result, which the loop takes behind requests."""
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """From a worker: run `call` on the loop, wait for it and return its result."""
@@ -58,7 +67,7 @@ class LoopWait(Protocol):
 class _Job:
     """A call, who waits for it (None: nobody any more), and what became of it."""
 
-    __slots__ = ("args", "call", "done", "error", "in_place", "result", "task")
+    __slots__ = ("args", "call", "done", "error", "hurried", "in_place", "result", "task")
 
     def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], task: trio.lowlevel.Task) -> None:
         self.call = call
@@ -67,6 +76,7 @@ class _Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False  # as far as the loop knows
+        self.hurried = True  # somebody waits for what the loop makes of the result
         self.in_place = False  # the task is not suspended: the loop itself waits where it is
 
     def outcome(self) -> Any:
@@ -76,39 +86,67 @@ class _Job:
         return self.result
 
 
+class _Worker:
+    """A thread of a pool: the job it was given while it slept, and what wakes it.
+
+    An eventfd, since writing to it lets go of the interpreter. Who releases a lock of Python's keeps it, so the thread that
+    wakes up on the same core waits for it at once, and the two change places several times, 60 us, before it begins.
+    """
+
+    __slots__ = ("job", "wake")
+
+    def __init__(self) -> None:
+        self.job: _Job | None = None
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC)
+
+
 class _Pool:
     """Up to `threads` threads, started when they are first needed; they end with the process."""
 
     def __init__(self, name: str, threads: int, finished: Callable[[_Job], None]) -> None:
         self.name = name
         self.threads = threads
-        self.jobs: SimpleQueue[_Job] = SimpleQueue()
         self._finished = finished
         self._started = 0
-        self._unfinished = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[_Job] = deque()  # no thread was idle
+        self._idle: list[_Worker] = []
 
     def submit(self, job: _Job) -> None:
-        """On the loop."""
-        self._unfinished += 1
-        if self._started < min(self.threads, self._unfinished):
+        """On the loop. The thread that was busy last is the first: what it needs is still in the processor's caches."""
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+            if worker is None and self._started >= self.threads:
+                self._waiting.append(job)
+                return
+        if worker is None:
             self._started += 1
-            threading.Thread(target=self._work, name=f"{self.name}-{self._started}", daemon=True).start()
-        self.jobs.put(job)
+            threading.Thread(target=self._work, args=(job,), name=f"{self.name}-{self._started}", daemon=True).start()
+            return
+        worker.job = job
+        os.eventfd_write(worker.wake, 1)
 
-    def settle(self) -> None:
-        """On the loop: a job is finished."""
-        self._unfinished -= 1
-
-    def _work(self) -> None:
+    def _work(self, first: _Job) -> None:
+        worker, job = _Worker(), first
+        del first
         while True:
-            job = self.jobs.get()
             try:
                 if job.task is not None:  # else given up before it began
                     job.result = job.call(*job.args)
             except BaseException as error:  # handed to the task that waits
                 job.error = error
+            with self._lock:
+                following = self._waiting.popleft() if self._waiting else None
+                if following is None:
+                    self._idle.append(worker)
             self._finished(job)
             del job
+            job = following or self._given(worker)
+
+    def _given(self, worker: _Worker) -> _Job:
+        os.read(worker.wake, 8)
+        job, worker.job = worker.job, None
+        return cast(_Job, job)
 
 
 class ThreadRunner:
@@ -130,7 +168,8 @@ class ThreadRunner:
         if wait is not None:
             wait.busy, wait.collect = lambda: self._unfinished > 0, self.collect
             wait.resuming = lambda: self._resuming > 0
-        self._finished: deque[tuple[_Pool, _Job]] = deque()
+        self._finished: deque[_Job] = deque()
+        self._own = threading.local()
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
@@ -140,15 +179,29 @@ class ThreadRunner:
         return cast(T, job.outcome())
 
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """See Runner. While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes,
-        and its timers, when a reader waits."""
+        """See Runner."""
+        return await self._run_within(limit_s, limit_s, pool, call, args)
+
+    async def _run_within(
+        self, limit_s: float, in_place_s: float, pool: str, call: Callable[..., T], args: tuple[Any, ...]
+    ) -> T:
+        """While the loop has nothing else to do it sleeps right here, so long: nothing is dearer than trio's passes, and
+        its timers, when a reader waits; and the worker gets the core."""
         await trio.lowlevel.checkpoint_if_cancelled()
         job = self._submit(pool, call, args)
-        idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
+        idle_s = min(in_place_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
         if idle_s <= 0 or not self._done_in_place(job, idle_s):
             with trio.fail_after(limit_s):
                 await self._resumed(job)
         return cast(T, job.outcome())
+
+    async def run_behind(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """See Runner."""
+        return await self._run_within(limit_s, BEGUN_S, pool, call, args)
+
+    def unhurried(self) -> None:
+        """See Runner."""
+        self._own.unhurried = True
 
     def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
         job = _Job(call, args, trio.lowlevel.current_task())
@@ -168,7 +221,7 @@ class ThreadRunner:
         """Whether the job got done while the loop slept here."""
         wait = cast(LoopWait, self._wait)
         job.in_place = wait.lingers = True
-        if not self._finished:
+        if not any(other is job or other.hurried for other in tuple(self._finished)):
             wait.in_place(limit_s)
         wait.lingers = False
         self.collect()
@@ -189,10 +242,13 @@ class ThreadRunner:
 
     def _make(self, name: str) -> _Pool:
         def finished(job: _Job) -> None:
-            self._finished.append((pool, job))
+            job.hurried = not getattr(self._own, "unhurried", False)
+            self._own.unhurried = False
+            self._finished.append(job)
             # In this order: a loop that stops lingering looks into `_finished` after it has said so.
             if self._wait is not None and self._wait.lingers:
-                self._wait.interrupt()
+                if job.hurried:
+                    self._wait.interrupt()
                 return
             with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
                 self._token.run_sync_soon(self.collect, idempotent=True)
@@ -203,8 +259,7 @@ class ThreadRunner:
     def collect(self) -> None:
         """On the loop: those whose calls are done go on at its next pass."""
         while self._finished:
-            pool, job = self._finished.popleft()
-            pool.settle()
+            job = self._finished.popleft()
             self._unfinished -= 1
             job.done = True
             if job.task is not None and not job.in_place:
