@@ -76,7 +76,8 @@ class Awake:
     Attributes:
         lingers: whether `interrupt` will be noticed without trio's help; workers look at it.
         busy: whether workers are at something the loop waits for. collect: has those go on whose work is done.
-            resuming: whether some of those have not gone on yet. All three are the runner's.
+            resuming: whether some of those have not gone on yet. owing: whether `collect` has something to do. These
+            four are the runner's.
         next_woken: whether a task has been woken to wait here and has not run yet. The lock's that stands before us.
 
     Args:
@@ -89,10 +90,12 @@ class Awake:
         self.busy: Callable[[], bool] = lambda: False
         self.collect: Callable[[], None] = lambda: None
         self.resuming: Callable[[], bool] = lambda: False
+        self.owing: Callable[[], bool] = lambda: False
         self.next_woken = False
         self._turn = 0
         self._worth = Worth()
         self._fast = 0
+        self._interrupted = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fd = -1
         self.ready: Callable[[int], object] = lambda _: False
@@ -122,16 +125,17 @@ class Awake:
             self.ready = poll.poll
         began = time.perf_counter()
         self._worth.request(began, served)
-        self.collect()
         while self._turn < REQUESTS_A_TURN:
             if self.resuming():
                 await trio.lowlevel.checkpoint()  # those whose work is done go first
                 continue
-            self.lingers = True
-            came = self._came()
-            self.lingers = False
-            if came:
-                return
+            if not self._interrupted:
+                self.lingers = True
+                came = self._came()
+                self.lingers = False
+                if came:
+                    return
+            self._interrupted = False
             self.collect()
             if self.resuming():
                 continue
@@ -140,6 +144,7 @@ class Awake:
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs what it wakes in any order: now all have gone before us
         self._turn = 0
+        self.collect()
         await trio.lowlevel.wait_readable(fd)
 
     def idle_s(self) -> float:
@@ -155,7 +160,7 @@ class Awake:
             os.eventfd_read(self._wake)
 
     def _came(self) -> bool:
-        """Whether a request came, at once or a moment later; not when a worker interrupted."""
+        """Whether a request came, at once or a moment later: it goes before what a worker interrupted for."""
         began = time.perf_counter()
         # Not poll(2), which counts whole milliseconds.
         ready = select.select((self._fd, self._wake), (), (), max(0.0, self._limit_s()))[0]
@@ -163,11 +168,13 @@ class Awake:
             self._fast = 0
         if self._wake in ready:
             os.eventfd_read(self._wake)
+            self._interrupted = True
         return self._fd in ready
 
     def _limit_s(self) -> float:
-        """How long the loop may sleep here. While workers are busy longer: one of them will interrupt."""
-        if not self.busy():
+        """How long the loop may sleep here. While workers are busy longer: one of them will interrupt, or owes nobody
+        anything; what is left to do then waits until a worker that was just woken, maybe on our core, is under way."""
+        if not self.busy() or self.owing():
             return LINGER_S
         now = trio.lowlevel.current_statistics()
         return 0.0 if now.tasks_runnable else min(BUSY_LINGER_S, now.seconds_to_next_deadline)

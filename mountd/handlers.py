@@ -68,7 +68,13 @@ class Answer(Protocol):
         """Whether the answer is still to be given: by whoever asks, then. From any thread."""
 
     def give(self, handle: int) -> None:
-        """In a worker: the reader may go on."""
+        """From any thread, after `take`: the reader may go on."""
+
+    def refuse(self, error: Exception) -> None:
+        """On the loop, after `take`: the reader gets the error."""
+
+    def over(self) -> None:
+        """On the loop, last: what the open counts for has been noted."""
 
 
 def kind_of(a: Attributes) -> Kind:
@@ -183,27 +189,43 @@ class Handlers:
         self._opened(entry, pid)
         return handle_of(entry, self._generations[entry])
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int, answer: Answer) -> Opened:
-        """Open, waiting for the bytes if need be. The worker that has them in place gives the answer, if there is one.
+    def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
+        """Begin to fetch what an open needs, if that is all there is to do. The worker that has it in place answers.
 
         The open counts before the reader can know of it: what that opens next shall count after this.
         """
         if inode >= FIRST_VIRTUAL:
-            return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
-        entry = entry_of(inode)
+            return False
+        entry = inode - 1
         generations = self._generations
 
-        def in_place() -> None:
-            if answer.take():
+        def in_place() -> bool:
+            due = answer.take()
+            if due:
                 self.engine.opened_in_worker(entry, pid)
                 answer.give(handle_of(entry, generations[entry]))
+            return due
 
-        handle = await self.engine.demand.open(entry, in_place)
-        if answer.take():
-            self.engine.opened(entry, pid)
-        else:
-            self.engine.digest()
-        return Opened(handle or handle_of(entry, generations[entry]), False)
+        def landed(error: Exception | None) -> None:
+            if not answer.take():
+                self.engine.digest()
+            elif error is not None:
+                answer.refuse(error)
+            else:
+                self.engine.opened(entry, pid)
+                answer.give(handle_of(entry, generations[entry]))
+            answer.over()
+
+        return self.engine.demand.begin(entry, in_place, landed)
+
+    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
+        """Open, waiting for the bytes if need be."""
+        if inode >= FIRST_VIRTUAL:
+            return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
+        entry = entry_of(inode)
+        handle = await self.engine.demand.open(entry)
+        self.engine.opened(entry, pid)
+        return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""

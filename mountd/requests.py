@@ -77,7 +77,7 @@ class _Answer:
         self._requests = requests
         self._unique = unique
         self._due = [True]  # taken out by whoever answers, which is atomic
-        self.given = 0  # the handle that a worker has answered with
+        self._given = 0  # the handle
 
     def take(self) -> bool:
         """See mountd.handlers.Answer."""
@@ -88,9 +88,17 @@ class _Answer:
 
     def give(self, handle: int) -> None:
         """See mountd.handlers.Answer."""
-        self.given = handle
+        self._given = handle
         self._requests.early.add(handle)  # before the reader can close it
         self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
+
+    def refuse(self, error: Exception) -> None:
+        """See mountd.handlers.Answer."""
+        self._requests.failed(self._unique, error)
+
+    def over(self) -> None:
+        """See mountd.handlers.Answer."""
+        self._requests.noted(self._given)
 
 
 class Requests:
@@ -111,7 +119,7 @@ class Requests:
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
         self._buffers = [self._buffer]
         self.early: set[int] = set()
-        self._finished = trio.Event()
+        self._noted = trio.Event()
         self._releases: list[tuple[int, int]] = []
         self._fd = -1
         self._tasks = self._idle = 0
@@ -180,6 +188,7 @@ class Requests:
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
+                    awake.collect()  # nobody else may be left to do it
                     return waiting
                 served += 1
                 if self._releases:
@@ -214,7 +223,7 @@ class Requests:
                 self.handlers.release(handle)
                 self._write_reply(wire.REPLY.pack(wire.REPLY.size, 0, unique))
             except Exception as error:
-                self._failed(unique, error)
+                self.failed(unique, error)
 
     def _answer(self) -> Waiting | None:
         """Answer the request in the buffer, or say what is to be awaited for that."""
@@ -228,9 +237,10 @@ class Requests:
                 self.counts["open"] += 1
                 flags = word & 0xFFFFFFFF
                 handle = self.handlers.open_staged(inode, flags, pid)
-                if not handle:
+                if handle:
+                    self.opened(unique, handle, wire.KEEP_CACHE)
+                elif not self.handlers.open_soon(inode, pid, _Answer(self, unique)):
                     return self._open(unique, inode, flags, pid, uid)
-                self.opened(unique, handle, wire.KEEP_CACHE)
                 return None
             answer = self._kinds.get(kind)
             if answer is None:
@@ -239,7 +249,7 @@ class Requests:
                 return None
             return answer(unique, inode, uid, pid)
         except Exception as error:
-            self._failed(unique, error)
+            self.failed(unique, error)
             return None
 
     def _write_reply(self, data: bytes) -> None:
@@ -249,7 +259,7 @@ class Requests:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # who asked is gone, or the mount
                 raise
 
-    def _failed(self, unique: int, error: Exception) -> None:
+    def failed(self, unique: int, error: Exception) -> None:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
         number = errno.EIO
         if isinstance(error, OSError):
@@ -340,27 +350,28 @@ class Requests:
     # -- files
 
     async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int) -> None:
-        answer = _Answer(self, unique)
         try:
             if inode >= FIRST_VIRTUAL:
-                await self._early_finished()
-            opened = await self.handlers.open(inode, flags, pid, uid, answer)
-            if not answer.given:
-                self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
+                await self._all_noted()
+            opened = await self.handlers.open(inode, flags, pid, uid)
+            self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
         except Exception as error:
-            if answer.take():
-                self._failed(unique, error)
-        if answer.given:
-            self.early.discard(answer.given)
-            self._finished.set()
-            self._finished = trio.Event()
-            self._answer_releases()
+            self.failed(unique, error)
 
-    async def _early_finished(self) -> None:
+    async def _all_noted(self) -> None:
         """Before the status is made: a read that its reader has had is to be counted in it."""
         with trio.move_on_after(EARLY_S):
             while self.early:
-                await self._finished.wait()
+                await self._noted.wait()
+
+    def noted(self, handle: int) -> None:
+        """The loop has done what an open leaves to do that a worker may have answered; 0: there is no handle."""
+        self.early.discard(handle)
+        if self._noted.statistics().tasks_waiting:
+            self._noted.set()
+            self._noted = trio.Event()
+        if self._releases:
+            self._answer_releases()
 
     def opened(self, unique: int, handle: int, how: int) -> None:
         """Answer an OPEN or OPENDIR; from any thread."""
@@ -376,7 +387,7 @@ class Requests:
             head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
             os.writev(self._fd, [head, data])
         except Exception as error:
-            self._failed(unique, error)
+            self.failed(unique, error)
 
     def _write(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1
@@ -387,7 +398,7 @@ class Requests:
         try:
             written = await self.handlers.write(handle, data, offset)
         except Exception as error:
-            self._failed(unique, error)
+            self.failed(unique, error)
             return
         self._write_reply(wire.WRITTEN.pack(wire.WRITTEN.size, 0, unique, written, 0))
 
@@ -403,7 +414,7 @@ class Requests:
             with trio.move_on_after(STATFS_S):
                 self._below = await self.handlers.statvfs()
         except Exception as error:
-            self._failed(unique, error)
+            self.failed(unique, error)
             return
         self._write_reply(wire.statfs_reply(unique, self._below))
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -21,7 +23,7 @@ import trio
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.prefetch import Prefetcher
-from mlfs.engine.runner import Runner
+from mlfs.engine.runner import Call, Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
 from mlfs.manifest import clamp_ns
@@ -30,6 +32,7 @@ from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
+Landed = Callable[[Exception | None], None]
 
 IN_PLACE = (State.STAGED, State.RECENT)
 LARGEST_WHOLE_DEMAND_BYTES = 4 << 20
@@ -46,6 +49,27 @@ class LargeHandle(NamedTuple):
     entry: int
     generation: int
     opened: OpenFile
+
+
+class _Flight:
+    """A fetch under way for a reader who waits: when it is given up on, and a second one made."""
+
+    __slots__ = ("call", "due_s", "entry", "in_place", "landed")
+
+    def __init__(self, entry: int, in_place: Callable[[], bool], landed: Landed, due_s: float) -> None:
+        self.entry = entry
+        self.in_place = in_place
+        self.landed = landed
+        self.due_s = due_s
+        self.call: Call
+
+
+def _failure(entry: int, error: BaseException | None) -> Fetched:
+    """The outcome of a fetch that raised. What is no OSError is a bug: it costs this read EIO, never the mount."""
+    if isinstance(error, OSError):
+        return Fetched(entry, error=error)
+    log.error("a fetch failed in an unforeseen way", exc_info=error)
+    return Fetched(entry, error=OSError(errno.EIO, "an internal error, see the log"))
 
 
 class Demand:
@@ -85,6 +109,9 @@ class Demand:
         self.timeout_s = timeout_s
         self._keep = keep
         self.from_pfs: dict[int, int] = {}
+        self._flights: dict[_Flight, None] = {}
+        self._watch: trio.CancelScope | None = None
+        self._failed: list[_Flight] = []
         self._large: dict[int, LargeHandle] = {}
         self._large_ids = itertools.count(FIRST_LARGE_HANDLE)
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
@@ -101,34 +128,56 @@ class Demand:
             return True
         return False
 
-    async def open(self, entry: int, in_place: Callable[[], None] = lambda: None) -> int:
-        """Get the entry's bytes in place for a reader who waits.
+    def begin(self, entry: int, in_place: Callable[[], bool], landed: Landed) -> bool:
+        """Begin to fetch an entry for a reader who waits. False when it is to wait for something else: see `open`.
 
         Args:
-            in_place: called, by the worker that fetched them, as soon as they are; not when they were there already,
-                nor for a large file. The reader need not wait for what this loop still has to do.
+            in_place: called, by the worker that fetched them, as soon as the bytes are in place. Returns whether it let
+                the reader go on, who then need not wait for this loop.
+            landed: told in the end, on the loop, of the error if there was one.
+        """
+        began_s = self.clock()
+
+        def over(error: Exception | None) -> None:
+            self.counters.stall(self.clock() - began_s)
+            landed(error)
+
+        return self._begin(entry, in_place, over)
+
+    async def open(self, entry: int) -> int:
+        """Get the entry's bytes in place for a reader who waits.
 
         Returns: 0, or the number of a handle to read a large file with. Raises: OSError.
         """
         began = self.clock()
         try:
             while True:
-                state = self.table.state[entry]
-                if state == State.ABSENT:
-                    if self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
-                        return await self._open_large(entry)
-                    await self._fetch(entry, in_place)
+                if self.table.state[entry] == State.ABSENT and self.table.sizes[entry] > LARGEST_WHOLE_DEMAND_BYTES:
+                    return await self._open_large(entry)
+                if await self._fetched(entry):
                     return 0
-                if state == State.FETCHING and self.prefetcher.claim(entry):
-                    await self._fetch(entry, in_place)
-                    return 0
-                if state not in (State.FETCHING, State.DROPPING):
+                if self.table.state[entry] not in (State.FETCHING, State.DROPPING):
                     self.hit(entry)
                     return 0
                 if not await self._settled(entry):
                     return await self._overtake(entry)
         finally:
             self.counters.stall(self.clock() - began)
+
+    async def _fetched(self, entry: int) -> bool:
+        """Fetch if nobody else does. Raises: OSError."""
+        over, errors = trio.Event(), []
+
+        def landed(error: Exception | None) -> None:
+            errors.append(error)
+            over.set()
+
+        if not self._begin(entry, lambda: False, landed):
+            return False
+        await over.wait()
+        if errors[0] is not None:
+            raise errors[0]
+        return True
 
     async def _settled(self, entry: int) -> bool:
         with trio.move_on_after(self.hedge_s):
@@ -138,31 +187,80 @@ class Demand:
             return True
         return False
 
-    async def _fetch(self, entry: int, in_place: Callable[[], None]) -> None:
-        """Fetch with the reader waiting; the entry is ABSENT or a claimed FETCHING."""
-        if self.table.state[entry] != State.FETCHING:
+    def _begin(self, entry: int, in_place: Callable[[], bool], landed: Landed) -> bool:
+        state = self.table.state[entry]
+        if state == State.ABSENT and self.table.sizes[entry] <= LARGEST_WHOLE_DEMAND_BYTES:
             self.staging.make_room(self.table.footprint(entry))
             self.table.move(entry, State.FETCHING)  # a reader waits: what is still being dropped is not waited for
+        elif state != State.FETCHING or not self.prefetcher.claim(entry):
+            return False
         self.fetcher.routes.tried.discard(entry)  # a reader waits: this is no time to try how a tier does now
-        fetched = Fetched(entry, error=OSError(errno.EINTR, "given up"))
-        try:
-            fetched = await self._twice("demand", self._fetch_and_tell, entry, in_place, behind=True)
-        finally:
-            self.staging.finish(entry, fetched._replace(data=None), in_use=True)
-        if fetched.error is not None:
-            raise fetched.error
-        self.counters.read(fetched.route, fetched.size_bytes)
-        if fetched.route == "pfs":
-            self._keep(fetched)
+        flight = _Flight(entry, in_place, landed, trio.current_time() + self.hedge_s)
+        flight.call = self.runner.start(
+            "demand", self._fetch_and_tell, entry, in_place, then=partial(self._arrived, flight)
+        )
+        self._flights[flight] = None
+        if self._watch is not None and self._watch.deadline == math.inf:
+            self._watch.deadline = flight.due_s
+        return True
 
-    def _fetch_and_tell(self, entry: int, in_place: Callable[[], None]) -> Fetched:
-        fetched = self.fetcher.fetch(entry, True)
-        if fetched.error is None and fetched.route == "pfs":
-            self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
-        if fetched.staged:
-            in_place()
-            self.runner.unhurried()
-        return fetched
+    async def run(self) -> None:
+        """See after fetches that hang or failed, for as long as the mount lives."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for flight in self._to_repeat():
+                    nursery.start_soon(self._fetch_once_more, flight)
+                oldest = next(iter(self._flights), None)
+                with trio.CancelScope(deadline=oldest.due_s if oldest else math.inf) as self._watch:
+                    await trio.sleep_forever()
+
+    def _to_repeat(self) -> list[_Flight]:
+        repeat, self._failed = self._failed, []
+        for flight in list(self._flights):
+            if flight.due_s > trio.current_time():
+                break
+            del self._flights[flight]
+            flight.call.give_up()
+            self._too_slow()
+            repeat.append(flight)
+        return repeat
+
+    def _arrived(self, flight: _Flight, fetched: Fetched | None, error: BaseException | None) -> None:
+        del self._flights[flight]
+        if fetched is None:
+            self._landed(flight, _failure(flight.entry, error))
+        elif self._to_retry(fetched):
+            self._failed.append(flight)
+            if self._watch is not None:
+                self._watch.deadline = -math.inf  # now
+        else:
+            self._landed(flight, fetched)
+
+    async def _fetch_once_more(self, flight: _Flight) -> None:
+        try:
+            fetched = await self._once_more("demand", self._fetch_and_tell, flight.entry, flight.in_place)
+        except Exception as error:
+            fetched = _failure(flight.entry, error)
+        self._landed(flight, fetched)
+
+    def _landed(self, flight: _Flight, fetched: Fetched) -> None:
+        self.staging.finish(flight.entry, fetched._replace(data=None), in_use=True)
+        if fetched.error is None:
+            self.counters.read(fetched.route, fetched.size_bytes)
+            if fetched.route == "pfs":
+                self._keep(fetched)
+        flight.landed(fetched.error)
+
+    def _fetch_and_tell(self, entry: int, in_place: Callable[[], bool]) -> Fetched:
+        try:
+            fetched = self.fetcher.fetch(entry, keep_data=True, close_later=True)
+            if fetched.error is None and fetched.route == "pfs":
+                self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
+            if fetched.staged and in_place() and entry not in self.staging.waiters:
+                self.runner.unhurried()
+            return fetched
+        finally:
+            self.fetcher.source.close_read()
 
     async def _overtake(self, entry: int) -> int:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""
@@ -306,18 +404,31 @@ class Demand:
 
     # -- the source fails or hangs
 
-    async def _twice(self, pool: str, call: Callable[..., T], *args: object, behind: bool = False) -> T:
+    async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
-        run = self.runner.run_behind if behind else self.runner.run_within
-        for limit_s, last in ((self.hedge_s, False), (self.timeout_s, True)):
-            try:
-                result = await run(limit_s, pool, call, *args)
-            except trio.TooSlowError:
-                self.counters.error("source_timeout")
-                self.fetcher.routes.come_back(self.clock())
-                continue
-            error = result if isinstance(result, OSError) else getattr(result, "error", None)
-            if error is None or last or error.errno in FINAL_ERRORS:
+        try:
+            result = await self.runner.run_within(self.hedge_s, pool, call, *args)
+        except trio.TooSlowError:
+            self._too_slow()
+        else:
+            if not self._to_retry(result):
                 return result
-            self.counters.error("source_retried")
-        raise OSError(errno.ETIMEDOUT, f"the source did not answer within {self.timeout_s:g} s, twice")
+        return await self._once_more(pool, call, *args)
+
+    async def _once_more(self, pool: str, call: Callable[..., T], *args: object) -> T:
+        try:
+            return await self.runner.run_within(self.timeout_s, pool, call, *args)
+        except trio.TooSlowError:
+            self._too_slow()
+            raise OSError(errno.ETIMEDOUT, f"the source did not answer within {self.timeout_s:g} s, twice") from None
+
+    def _too_slow(self) -> None:
+        self.counters.error("source_timeout")
+        self.fetcher.routes.come_back(self.clock())
+
+    def _to_retry(self, result: object) -> bool:
+        error = result if isinstance(result, OSError) else getattr(result, "error", None)
+        if error is None or error.errno in FINAL_ERRORS:
+            return False
+        self.counters.error("source_retried")
+        return True

@@ -170,6 +170,7 @@ class Engine:
             nursery.start_soon(self.planner.run)
             nursery.start_soon(self.keeper.run)
             nursery.start_soon(self.staging.run_dropper)
+            nursery.start_soon(self.demand.run)
             nursery.start_soon(self.prefetcher.run)
             if any(tier.used_bytes for _, tier, _ in self.tiers):
                 self.fetcher.finding = True  # before the first read is served

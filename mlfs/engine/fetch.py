@@ -97,11 +97,11 @@ class Fetcher:
         self.placing = Placing(table.sizes, len(tiers))
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
-    def fetch(self, entry: int, keep_data: bool = False) -> Fetched:
-        """Fetch the sample whole and push it into the page cache."""
+    def fetch(self, entry: int, keep_data: bool = False, close_later: bool = False) -> Fetched:
+        """Fetch the sample whole and push it into the page cache. `close_later`: see mlfs.sources.contract."""
         try:
             for _ in range(3):
-                result = self._fetch_once(entry, keep_data)
+                result = self._fetch_once(entry, keep_data, close_later)
                 if result is not None:
                     return result
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
@@ -223,14 +223,14 @@ class Fetcher:
                 else:
                     self.keep(entry, sample.version, sample.data)  # another may
 
-    def _fetch_once(self, entry: int, keep_data: bool) -> Fetched | None:
+    def _fetch_once(self, entry: int, keep_data: bool, close_later: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]
         held = self._waiting(entry)
         by_choice = held is None and self.passed_over(entry)
         if held is None and not by_choice:
             held = self._from_tier(entry)
         try:
-            fetched = None if held is not None else self.source.read_whole(entry)
+            fetched = None if held is not None else self.source.read_whole(entry, close_later)
         except OSError:
             held = self._from_tier(entry) if by_choice else None
             if held is None:

@@ -9,6 +9,7 @@ that (a limiter, a context, a thread name each time). docs/decisions/threads.md 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -17,11 +18,11 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
 
-# How long a reader's call takes to be under way, at a source that makes it wait.
-BEGUN_S = 0.0005
-
+log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Then = Callable[[T | None, BaseException | None], None]
+"""Told of a call's end: what it returned, or what it raised."""
 
 
 class Runner(Protocol):
@@ -33,17 +34,24 @@ class Runner(Protocol):
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """The same for a reader who waits. Raises: trio.TooSlowError when it takes longer than that."""
 
-    async def run_behind(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """The same for a call that may answer the reader itself, and then says `unhurried`."""
+    def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
+        """On the loop: have a thread of `pool` run `call`, and tell `then` on the loop what became of it."""
 
     def unhurried(self) -> None:
-        """From a worker, in a call by `run_behind`: nobody waits for its result, which the loop takes behind requests."""
+        """From a worker, in a call that was started: the loop need not be woken for its result."""
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """From a worker: run `call` on the loop, wait for it and return its result."""
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """From a worker: run `call` on the loop soon, without waiting."""
+
+
+class Call(Protocol):
+    """A call that was started."""
+
+    def give_up(self) -> None:
+        """On the loop: forget it. It is not made if no thread has begun it, and `then` is told nothing."""
 
 
 class LoopWait(Protocol):
@@ -53,6 +61,7 @@ class LoopWait(Protocol):
     busy: Callable[[], bool]
     collect: Callable[[], None]
     resuming: Callable[[], bool]
+    owing: Callable[[], bool]
 
     def idle_s(self) -> float:
         """How long the loop has nothing to do, as far as it knows; at most some milliseconds."""
@@ -65,19 +74,22 @@ class LoopWait(Protocol):
 
 
 class _Job:
-    """A call, who waits for it (None: nobody any more), and what became of it."""
+    """A call, who is told of its end (None: nobody any more), and what became of it."""
 
-    __slots__ = ("args", "call", "done", "error", "hurried", "in_place", "result", "task")
+    __slots__ = ("args", "call", "done", "error", "in_place", "result", "then")
 
-    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], task: trio.lowlevel.Task) -> None:
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> None:
         self.call = call
         self.args = args
-        self.task: trio.lowlevel.Task | None = task
+        self.then: Callable[[_Job], None] | None = then
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False  # as far as the loop knows
-        self.hurried = True  # somebody waits for what the loop makes of the result
         self.in_place = False  # the task is not suspended: the loop itself waits where it is
+
+    def give_up(self) -> None:
+        """See Call."""
+        self.then = None
 
     def outcome(self) -> Any:
         """What the call returned or raised."""
@@ -89,15 +101,20 @@ class _Job:
 class _Worker:
     """A thread of a pool: the job it was given while it slept, and what wakes it.
 
-    An eventfd, since writing to it lets go of the interpreter. Who releases a lock of Python's keeps it, so the thread that
-    wakes up on the same core waits for it at once, and the two change places several times, 60 us, before it begins.
+    An eventfd, since writing to it lets go of the interpreter. Who releases a lock of Python's keeps it, so the thread
+    that wakes up on the same core waits for it at once: the two change places several times, 60 us, before it begins.
     """
 
     __slots__ = ("job", "wake")
 
-    def __init__(self) -> None:
-        self.job: _Job | None = None
+    def __init__(self, first: _Job) -> None:
+        self.job: _Job | None = first
         self.wake = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def take(self) -> _Job:
+        """The job, which is not held here any longer."""
+        job, self.job = self.job, None
+        return cast(_Job, job)
 
 
 class _Pool:
@@ -119,19 +136,19 @@ class _Pool:
             if worker is None and self._started >= self.threads:
                 self._waiting.append(job)
                 return
-        if worker is None:
-            self._started += 1
-            threading.Thread(target=self._work, args=(job,), name=f"{self.name}-{self._started}", daemon=True).start()
+        if worker is not None:
+            worker.job = job
+            os.eventfd_write(worker.wake, 1)
             return
-        worker.job = job
-        os.eventfd_write(worker.wake, 1)
+        self._started += 1
+        worker = _Worker(job)
+        threading.Thread(target=self._work, args=(worker,), name=f"{self.name}-{self._started}", daemon=True).start()
 
-    def _work(self, first: _Job) -> None:
-        worker, job = _Worker(), first
-        del first
+    def _work(self, worker: _Worker) -> None:
+        job = worker.take()
         while True:
             try:
-                if job.task is not None:  # else given up before it began
+                if job.then is not None:  # else given up before it began
                     job.result = job.call(*job.args)
             except BaseException as error:  # handed to the task that waits
                 job.error = error
@@ -140,13 +157,12 @@ class _Pool:
                 if following is None:
                     self._idle.append(worker)
             self._finished(job)
-            del job
-            job = following or self._given(worker)
-
-    def _given(self, worker: _Worker) -> _Job:
-        os.read(worker.wake, 8)
-        job, worker.job = worker.job, None
-        return cast(_Job, job)
+            del job  # what a call returned may hold memory, or a file
+            if following is None:
+                os.read(worker.wake, 8)
+                following = worker.take()
+            job = following
+            del following
 
 
 class ThreadRunner:
@@ -165,53 +181,64 @@ class ThreadRunner:
         self._wait = wait
         self._unfinished = 0
         self._resuming = 0
+        self._finished: deque[_Job] = deque()
         if wait is not None:
             wait.busy, wait.collect = lambda: self._unfinished > 0, self.collect
-            wait.resuming = lambda: self._resuming > 0
-        self._finished: deque[_Job] = deque()
+            wait.resuming, wait.owing = lambda: self._resuming > 0, lambda: bool(self._finished)
         self._own = threading.local()
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        job = self._submit(pool, call, args)
+        job = self._submit_task(pool, call, args)
         await self._resumed(job)
         return cast(T, job.outcome())
 
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """See Runner."""
-        return await self._run_within(limit_s, limit_s, pool, call, args)
-
-    async def _run_within(
-        self, limit_s: float, in_place_s: float, pool: str, call: Callable[..., T], args: tuple[Any, ...]
-    ) -> T:
-        """While the loop has nothing else to do it sleeps right here, so long: nothing is dearer than trio's passes, and
-        its timers, when a reader waits; and the worker gets the core."""
+        """See Runner. While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes,
+        and its timers, when a reader waits."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        job = self._submit(pool, call, args)
-        idle_s = min(in_place_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
+        job = self._submit_task(pool, call, args)
+        idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
         if idle_s <= 0 or not self._done_in_place(job, idle_s):
             with trio.fail_after(limit_s):
                 await self._resumed(job)
         return cast(T, job.outcome())
 
-    async def run_behind(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+    def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
         """See Runner."""
-        return await self._run_within(limit_s, BEGUN_S, pool, call, args)
+
+        def told(job: _Job) -> None:
+            try:
+                then(job.result, job.error)
+            except Exception:  # a bug: it costs what was started, never the mount
+                log.exception("the end of a call could not be dealt with")
+
+        return self._submit(pool, call, args, told)
 
     def unhurried(self) -> None:
         """See Runner."""
         self._own.unhurried = True
 
-    def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
-        job = _Job(call, args, trio.lowlevel.current_task())
+    def _submit_task(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
+        """Submit for the current task, which goes on when the call is done."""
+        task = trio.lowlevel.current_task()
+
+        def resume(_: _Job) -> None:
+            self._resuming += 1
+            trio.lowlevel.reschedule(task)
+
+        return self._submit(pool, call, args, resume)
+
+    def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> _Job:
+        job = _Job(call, args, then)
         self._unfinished += 1
         (self._pools.get(pool) or self._make(pool)).submit(job)
         return job
 
     async def _resumed(self, job: _Job) -> None:
         def abandon(_: object) -> trio.lowlevel.Abort:
-            job.task = None
+            job.give_up()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abandon)
@@ -221,7 +248,7 @@ class ThreadRunner:
         """Whether the job got done while the loop slept here."""
         wait = cast(LoopWait, self._wait)
         job.in_place = wait.lingers = True
-        if not any(other is job or other.hurried for other in tuple(self._finished)):
+        if not self._finished:
             wait.in_place(limit_s)
         wait.lingers = False
         self.collect()
@@ -242,12 +269,12 @@ class ThreadRunner:
 
     def _make(self, name: str) -> _Pool:
         def finished(job: _Job) -> None:
-            job.hurried = not getattr(self._own, "unhurried", False)
+            hurried = not getattr(self._own, "unhurried", False)
             self._own.unhurried = False
             self._finished.append(job)
             # In this order: a loop that stops lingering looks into `_finished` after it has said so.
             if self._wait is not None and self._wait.lingers:
-                if job.hurried:
+                if hurried:
                     self._wait.interrupt()
                 return
             with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
@@ -257,11 +284,10 @@ class ThreadRunner:
         return pool
 
     def collect(self) -> None:
-        """On the loop: those whose calls are done go on at its next pass."""
+        """On the loop: those whose calls are done go on at its next pass; what was started is told at once."""
         while self._finished:
             job = self._finished.popleft()
             self._unfinished -= 1
             job.done = True
-            if job.task is not None and not job.in_place:
-                self._resuming += 1
-                trio.lowlevel.reschedule(job.task)
+            if job.then is not None and not job.in_place:
+                job.then(job)

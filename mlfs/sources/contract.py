@@ -71,12 +71,16 @@ class Source(Protocol):
     def bytes_read(self) -> int:
         """Bytes of file contents read so far, those of reads that were then repeated included; only grows."""
 
-    def read_whole(self, entry: int) -> Fetched:
-        """The whole content of a regular file.
+    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+        """The whole content of a regular file. `close_later`: it stays open until `close_read`, which has to follow.
 
         Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps
         changing; ELOOP when a symbolic link has taken its place.
         """
+
+    def close_read(self) -> None:
+        """Close what `read_whole` left open, in any thread: a request of its own to most file systems, for which nobody
+        who waits for the bytes need wait."""
 
     def open(self, entry: int) -> OpenFile:
         """Open a regular file for reads of ranges; the caller closes it. Raises: as `read_whole`."""

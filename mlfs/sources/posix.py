@@ -10,11 +10,13 @@ scan's look was the one before.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import stat
 import threading
+from collections import deque
 from typing import Final, NoReturn
 
 from mlfs.manifest import Manifest, clamp_ns
@@ -106,6 +108,7 @@ class PosixSource:
         self._root_fd = os.dup(root_fd)
         self._manifest = manifest
         self._lock = threading.Lock()
+        self._read: deque[int] = deque()
         self.open_count = 0
         self.bytes_read = 0
 
@@ -160,7 +163,7 @@ class PosixSource:
         manifest = self._manifest
         return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
 
-    def read_whole(self, entry: int) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
         fd = self._open(entry)
         try:
             known = self._read_as_known(entry, fd)
@@ -168,7 +171,15 @@ class PosixSource:
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
         finally:
-            os.close(fd)
+            if close_later:
+                self._read.append(fd)
+            else:
+                os.close(fd)
+
+    def close_read(self) -> None:
+        while self._read:
+            with contextlib.suppress(IndexError):  # another thread was first
+                os.close(self._read.popleft())
 
     def _read_anew(self, entry: int, fd: int, bytes_read: int) -> Fetched:
         """The whole content as it is now, whatever the manifest says. `bytes_read` by an attempt before."""

@@ -64,8 +64,7 @@ class Scripted:
         self.manifest = SimpleNamespace()
         self.acquainter = SimpleNamespace(thread=-1)
         self.virtual = SimpleNamespace(forget=lambda inode, count: self.told.append(("forget", inode, count)))
-        self.in_place = trio.Event()
-        self.finish = trio.Event()
+        self.answer: Answer
 
     def lookup(self, parent: int, name: bytes) -> int:
         self.told.append((parent, name))
@@ -84,12 +83,13 @@ class Scripted:
             raise OSError(errno.EROFS, "read-only")
         return self.staged
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int, answer: Answer) -> Opened:
-        """A worker answers; what is left to do for the loop takes until the test says."""
-        if inode >= FIRST_VIRTUAL:
-            return Opened(5, True)
-        if inode == 8:
-            raise OSError(errno.EIO, "the source failed")
+    def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
+        """A worker answers; what is left to do for the loop is done when the test says."""
+        if inode >= FIRST_VIRTUAL or inode == 8:
+            return False
+        self.answer = answer
+        if inode == 9:
+            return True
 
         def work() -> None:
             if answer.take():
@@ -98,10 +98,12 @@ class Scripted:
         worker = threading.Thread(target=work)
         worker.start()
         worker.join()
-        self.in_place.set()
-        await self.finish.wait()
-        assert not answer.take()
-        return Opened(HANDLE, False)
+        return True
+
+    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
+        if inode == 8:
+            raise OSError(errno.EIO, "the source failed")
+        return Opened(5, True)
 
     def release(self, handle: int) -> None:
         self.told.append(("release", handle))
@@ -229,18 +231,38 @@ def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
             opening = await kernel.send(wire.OPEN, 7, struct.pack("<II", os.O_RDONLY, 0))
             unique, error, opened = await kernel.answer()
             assert (unique, error, struct.unpack("<QII", opened)) == (opening, 0, (HANDLE, wire.KEEP_CACHE, 0))
-            await handlers.in_place.wait()
             closing = await kernel.send(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0))
             assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
             assert ("release", HANDLE) not in handlers.told
             status = await kernel.send(wire.OPEN, FIRST_VIRTUAL, struct.pack("<II", os.O_RDONLY, 0))
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert requests.early == {HANDLE}
-            handlers.finish.set()
+            assert not handlers.answer.take()
+            handlers.answer.over()
             assert await kernel.answer() == (closing, 0, b"")  # and no second answer to the open
             assert handlers.told[-1] == ("release", HANDLE)
             assert (await kernel.answer())[:2] == (status, 0)  # which counts the read, so not before
             assert not requests.early
+
+    trio.run(main)
+
+
+def test_the_loop_answers_where_no_worker_did() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        handlers.staged = 0
+        async with served(handlers) as (kernel, requests):
+            for error in (None, OSError(errno.EIO, "the source failed")):
+                opening = await kernel.send(wire.OPEN, 9, struct.pack("<II", os.O_RDONLY, 0))
+                assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
+                assert handlers.answer.take()
+                if error is None:
+                    handlers.answer.give(HANDLE)
+                else:
+                    handlers.answer.refuse(error)
+                handlers.answer.over()
+                assert (await kernel.answer())[:2] == (opening, error.errno if error else 0)
+                assert not requests.early
 
     trio.run(main)
 

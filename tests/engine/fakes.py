@@ -78,6 +78,24 @@ class InlineRunner:
         with trio.fail_after(limit_s):
             return await self.run(pool, call, *args)
 
+    def start(self, pool: str, call: Callable[..., Any], *args: Any, then: Callable[[Any, Any], None]) -> Any:
+        scope = trio.CancelScope()
+
+        async def work() -> None:
+            with scope:
+                try:
+                    result = await self.run(pool, call, *args)
+                except Exception as error:
+                    then(None, error)
+                else:
+                    then(result, None)
+
+        trio.lowlevel.spawn_system_task(work)
+        return SimpleNamespace(give_up=scope.cancel)
+
+    def unhurried(self) -> None:
+        pass
+
     def on_loop(self, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
@@ -137,12 +155,12 @@ class CountingSource(PosixSource):
         self.read: list[int] = []
         self.failures: dict[int, int] = {}
 
-    def read_whole(self, entry: int) -> Any:
+    def read_whole(self, entry: int, close_later: bool = False) -> Any:
         self.read.append(entry)
         if self.failures.get(entry, 0):
             self.failures[entry] -= 1
             raise OSError(5, "injected")
-        return super().read_whole(entry)
+        return super().read_whole(entry, close_later)
 
 
 class Mount:

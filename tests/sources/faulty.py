@@ -85,11 +85,14 @@ class FaultySource:
     def bytes_read(self) -> int:
         return self._below.bytes_read
 
-    def read_whole(self, entry: int) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
         self._strike(entry)
         if self.before_read is not None:
             self.before_read(entry)
-        return self._below.read_whole(entry)
+        return self._below.read_whole(entry, close_later)
+
+    def close_read(self) -> None:
+        self._below.close_read()
 
     def open(self, entry: int) -> OpenFile:
         self._strike(entry)
