@@ -196,9 +196,12 @@ class Demand:
             return False
         self.fetcher.routes.tried.discard(entry)  # a reader waits: this is no time to try how a tier does now
         flight = _Flight(entry, in_place, landed, trio.current_time() + self.hedge_s)
-        flight.call = self.runner.start(
-            "demand", self._fetch_and_tell, entry, in_place, then=partial(self._arrived, flight)
-        )
+        then = partial(self._arrived, flight)
+        try:
+            flight.call = self.runner.start("demand", self._fetch_and_tell, entry, in_place, then=then)
+        except Exception as error:  # no thread is to be had
+            self.staging.finish(entry, _failure(entry, error))
+            raise
         self._flights[flight] = None
         if self._watch is not None and self._watch.deadline == math.inf:
             self._watch.deadline = flight.due_s
@@ -244,23 +247,28 @@ class Demand:
         self._landed(flight, fetched)
 
     def _landed(self, flight: _Flight, fetched: Fetched) -> None:
-        self.staging.finish(flight.entry, fetched._replace(data=None), in_use=True)
-        if fetched.error is None:
-            self.counters.read(fetched.route, fetched.size_bytes)
-            if fetched.route == "pfs":
-                self._keep(fetched)
-        flight.landed(fetched.error)
+        error: Exception | None = fetched.error
+        try:
+            self.staging.finish(flight.entry, fetched._replace(data=None), in_use=True)
+            if error is None:
+                self.counters.read(fetched.route, fetched.size_bytes)
+                if fetched.route == "pfs":
+                    self._keep(fetched)
+        except Exception as bug:  # the reader must not wait for ever
+            error = _failure(flight.entry, bug).error
+        flight.landed(error)
 
     def _fetch_and_tell(self, entry: int, in_place: Callable[[], bool]) -> Fetched:
         try:
             fetched = self.fetcher.fetch(entry, keep_data=True, close_later=True)
             if fetched.error is None and fetched.route == "pfs":
                 self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
-            if fetched.staged and in_place() and entry not in self.staging.waiters:
-                self.runner.unhurried()
-            return fetched
+            answered = fetched.staged and in_place()
         finally:
             self.fetcher.source.close_read()
+        if answered and entry not in self.staging.waiters:
+            self.runner.unhurried()
+        return fetched
 
     async def _overtake(self, entry: int) -> int:
         """A prefetch of the entry hangs: answer the reader by a way of its own, and leave the state to the prefetch."""

@@ -140,9 +140,9 @@ class _Pool:
             worker.job = job
             os.eventfd_write(worker.wake, 1)
             return
+        worker, name = _Worker(job), f"{self.name}-{self._started + 1}"
+        threading.Thread(target=self._work, args=(worker,), name=name, daemon=True).start()
         self._started += 1
-        worker = _Worker(job)
-        threading.Thread(target=self._work, args=(worker,), name=f"{self.name}-{self._started}", daemon=True).start()
 
     def _work(self, worker: _Worker) -> None:
         job = worker.take()

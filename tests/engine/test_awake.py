@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 import trio
@@ -113,3 +114,40 @@ def test_a_reader_waits_in_its_place_and_requests_and_timers_come_through() -> N
     os.close(reading)
     os.close(writing)
     assert seen == ["a", "b"]
+
+
+def test_a_request_and_the_end_of_a_call_at_once() -> None:
+    """Whichever the loop takes first, it does not sleep over the other."""
+    reading, writing = os.pipe()
+    seen: list[str] = []
+
+    async def main() -> None:
+        wait = Awake()
+        runner = ThreadRunner({"demand": 1}, wait=wait)
+
+        def work() -> None:
+            time.sleep(0.002)  # the loop sleeps
+            os.write(writing, b"x")
+
+        async def serve() -> None:
+            while True:
+                await wait(reading)
+                seen.append(os.read(reading, 1).decode())
+                if seen[-1] == "s":
+                    runner.start("demand", work, then=lambda *_: seen.append("done"))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve)
+                for _ in range(20):
+                    seen.clear()
+                    os.write(writing, b"s")
+                    while len(seen) < 3:
+                        await trio.sleep(0.005)
+                    assert sorted(seen) == ["done", "s", "x"]
+                    assert seen[0] == "s"
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    os.close(reading)
+    os.close(writing)

@@ -37,6 +37,26 @@ def test_a_whole_file(tree: Tree, size: int) -> None:
     assert (tree.source.open_count, tree.source.bytes_read) == (1, size)
 
 
+def test_a_file_may_be_closed_later(tree: Tree) -> None:
+    path = tree.add("f", b"abc")
+
+    def held() -> int:
+        return [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")].count(str(path))
+
+    entry = tree.id("f")
+    assert bytes(tree.source.read_whole(entry).data) == b"abc"
+    assert held() == 0
+    assert bytes(tree.source.read_whole(entry, close_later=True).data) == b"abc"
+    assert bytes(tree.source.read_whole(entry, close_later=True).data) == b"abc"
+    assert held() == 2
+    tree.source.close_read()
+    tree.source.close_read()
+    assert held() == 0
+    path.unlink()
+    assert error_of(tree.source.read_whole, entry, True) == errno.ENOENT
+    tree.source.close_read()
+
+
 def test_more_than_one_read_gives(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(10_001)
     tree.add("f", data)
