@@ -1,6 +1,7 @@
 """The benchmark of a mount: prints each figure as a ratio against its limit, medians of several rounds in one run.
 
-a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache and bindfs (a passthrough in C)
+a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache, bindfs (a passthrough in C) and a
+   bare pyfuse3 file system with all pages staged
 b  demand reads of a slow source through the mount, beside the slow source itself and a bare pyfuse3 file system
 c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
    beside the same loop without I/O
@@ -151,33 +152,36 @@ def staged_reads(work: Path, data: Path, rounds: int) -> None:
     plain.mkdir(exist_ok=True)
     subprocess.run(["bindfs", data, plain], check=True)
     try:
-        with mount(data, through, "--ram", "2G"):
-            for path in files_below(through):
+        with mount(data, through, "--ram", "2G"), bare_mount(data, work / "bare") as bare:
+            places = {"ext4": data, "mlfs": through, "bindfs": plain, "bare": bare}
+            for path in itertools.chain(files_below(through), files_below(bare)):
                 read_os(path)
             for readers in (1, 2, 4):
                 for name, read in (("os.open", read_os), ("open()", read_builtin)):
-                    _staged_round(data, through, plain, readers, name, read, rounds)
+                    _staged_round(places, readers, name, read, rounds)
     finally:
         subprocess.run(["fusermount3", "-u", "-z", plain], check=False)
 
 
-def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: str, read: Loop, rounds: int) -> None:
-    rates: dict[str, list[float]] = {"ext4": [], "mlfs": [], "bindfs": []}
-    places = {"ext4": files_below(data), "mlfs": files_below(through), "bindfs": files_below(plain)}
-    before = status(through)["requests"]
+def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, rounds: int) -> None:
+    places = {place: files_below(top) for place, top in mounts.items()}
+    rates: dict[str, list[float]] = {place: [] for place in places}
+    before = status(mounts["mlfs"])["requests"]
     for _ in range(rounds):
         for place, paths in places.items():
             rates[place].append(files_a_second(MANY * paths, readers, read))
-    after = status(through)["requests"]
+    after = status(mounts["mlfs"])["requests"]
     count = rounds * MANY * len(places["mlfs"])
     asked = {k: round((after[k] - before[k]) / count, 2) for k in after if (after[k] - before[k]) / count >= 0.01}
     middle = {place: statistics.median(values) for place, values in rates.items()}
+    of = {place: value / middle["ext4"] for place, value in middle.items()}
+    of_bindfs = middle["mlfs"] / middle["bindfs"]
     print(
         f"  {readers} readers {name:8} ext4 {middle['ext4']:7.0f}  mlfs {middle['mlfs']:7.0f}"
-        f"  bindfs {middle['bindfs']:7.0f}  mlfs/ext4 {middle['mlfs'] / middle['ext4']:.2f}"
-        f" (of 0.25: {middle['mlfs'] / middle['ext4'] / 0.25:.2f})"
-        f"  mlfs/bindfs {middle['mlfs'] / middle['bindfs']:.2f} (of 1.3: {middle['mlfs'] / middle['bindfs'] / 1.3:.2f})"
-        f"  requests a read {asked}",
+        f"  bindfs {middle['bindfs']:7.0f} ({of['bindfs']:.2f} of ext4)"
+        f"  bare pyfuse3 {middle['bare']:7.0f} ({of['bare']:.2f})"
+        f"  mlfs/ext4 {of['mlfs']:.2f} (of 0.25: {of['mlfs'] / 0.25:.2f})"
+        f"  mlfs/bindfs {of_bindfs:.2f} (of 1.3: {of_bindfs / 1.3:.2f})  requests a read {asked}",
         flush=True,
     )
 
@@ -186,7 +190,7 @@ def _staged_round(data: Path, through: Path, plain: Path, readers: int, name: st
 def bare_mount(source: Path, mountpoint: Path) -> Iterator[Path]:
     """A bare pyfuse3 file system that answers opens as mlfs does, and does nothing else."""
     mountpoint.mkdir(exist_ok=True)
-    command = [sys.executable, str(ROOT / "scripts/bench_floor.py"), "demand", str(source), str(mountpoint)]
+    command = [sys.executable, str(ROOT / "scripts/bench_floor.py"), "serve", str(source), str(mountpoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
