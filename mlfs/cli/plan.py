@@ -44,6 +44,7 @@ does not tell what the source gives to many: without --pfs-bandwidth all nodes t
 _PAGE_BYTES = 4096
 _NETWORK = 1.25e9  # 10 Gbit/s
 _THREADS = 4
+_RANKS_A_TICK = 1000
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -162,13 +163,18 @@ def _first_epoch(
     """Bytes that all ranks read in the first epoch, and how long the slowest node waits for its first batch."""
     import numpy as np
 
+    from mlfs.cli.mount import Progress
+
     total, firsts = 0, np.zeros(nodes)
-    for rank in range(spec.world_size):
-        ids = streams.epoch_ids(spec.start_epoch, rank)
-        inside = ids >= 0
-        total += int(sizes[ids[inside]].sum())
-        batch = ids[: spec.batch_size]
-        firsts[rank * nodes // spec.world_size] += int(sizes[batch[batch >= 0]].sum())
+    with Progress() as progress:
+        for rank in range(spec.world_size):
+            ids = streams.epoch_ids(spec.start_epoch, rank)
+            inside = ids >= 0
+            total += int(sizes[ids[inside]].sum())
+            batch = ids[: spec.batch_size]
+            firsts[rank * nodes // spec.world_size] += int(sizes[batch[batch >= 0]].sum())
+            if rank % _RANKS_A_TICK == 0:
+                progress.update({"phase": f"the first epoch of {rank:,} of {spec.world_size:,} ranks"})
     return float(total), float(firsts.max() / model.pfs_share_bytes_per_s(nodes))
 
 

@@ -116,3 +116,14 @@ def test_what_cannot_be_is_refused_in_one_line(
     printed = capsys.readouterr()
     assert said in printed.err
     assert printed.err.count("\n") == 1
+
+
+def test_what_takes_long_says_how_far_it_is(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "--epochs 1 --step-time 1s --pfs-bandwidth 1G --world-size 2001 --batch-size 1"
+    assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("mlfs.cli.mount._PROGRESS_AFTER_S", -1.0)
+    assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
+    assert "of 2,001 ranks" in capsys.readouterr().err
