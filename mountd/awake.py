@@ -172,12 +172,16 @@ class Awake:
         return self._fd in ready
 
     def _limit_s(self) -> float:
-        """How long the loop may sleep here. While workers are busy longer: one of them will interrupt, or owes nobody
-        anything; what is left to do then waits until a worker that was just woken, maybe on our core, is under way."""
-        if not self.busy() or self.owing():
+        """How long the loop may sleep here. While workers are busy longer, since who is waited for will interrupt.
+
+        What is left to do of a call that nobody waits for has to wait until a worker is under way that was woken a
+        moment ago, on our core maybe.
+        """
+        if not self.busy():
             return LINGER_S
         now = trio.lowlevel.current_statistics()
-        return 0.0 if now.tasks_runnable else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
+        limit_s = LINGER_S if self.owing() else BUSY_LINGER_S
+        return 0.0 if now.tasks_runnable else min(limit_s, now.seconds_to_next_deadline)
 
     def interrupt(self) -> None:
         """From any thread: something waits for the loop."""

@@ -256,7 +256,10 @@ class Demand:
                     self._keep(fetched)
         except Exception as bug:  # the reader must not wait for ever
             error = _failure(flight.entry, bug).error
-        flight.landed(error)
+        try:
+            flight.landed(error)
+        except Exception:  # a bug there costs the reader, never the mount
+            log.exception("the end of a fetch could not be told")
 
     def _fetch_and_tell(self, entry: int, in_place: Callable[[], bool]) -> Fetched:
         try:

@@ -232,8 +232,8 @@ class ThreadRunner:
 
     def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> _Job:
         job = _Job(call, args, then)
-        self._unfinished += 1
         (self._pools.get(pool) or self._make(pool)).submit(job)
+        self._unfinished += 1
         return job
 
     async def _resumed(self, job: _Job) -> None:
