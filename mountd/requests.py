@@ -78,6 +78,7 @@ class _Answer:
         self._unique = unique
         self._due = [True]  # taken out by whoever answers, which is atomic
         self._given = 0  # the handle
+        self._over = False
 
     def take(self) -> bool:
         """See mountd.handlers.Answer."""
@@ -91,6 +92,8 @@ class _Answer:
         self._given = handle
         self._requests.early.add(handle)  # before the reader can close it
         self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
+        if self._over:  # by a worker that had been given up on
+            self._requests.early.discard(handle)
 
     def refuse(self, error: Exception) -> None:
         """See mountd.handlers.Answer."""
@@ -98,6 +101,7 @@ class _Answer:
 
     def over(self) -> None:
         """See mountd.handlers.Answer."""
+        self._over = True
         self._requests.noted(self._given)
 
 

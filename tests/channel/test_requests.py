@@ -263,6 +263,14 @@ def test_the_loop_answers_where_no_worker_did() -> None:
                 handlers.answer.over()
                 assert (await kernel.answer())[:2] == (opening, error.errno if error else 0)
                 assert not requests.early
+            opening = await kernel.send(wire.OPEN, 9, struct.pack("<II", os.O_RDONLY, 0))
+            assert (await kernel.ask(wire.GETATTR))[0] == 0
+            assert handlers.answer.take()
+            handlers.answer.over()
+            handlers.answer.give(HANDLE)  # a worker that had been given up on, and had just taken the answer
+            assert (await kernel.answer())[:2] == (opening, 0)
+            assert not requests.early
+            assert await kernel.ask(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0)) == (0, b"")
 
     trio.run(main)
 
