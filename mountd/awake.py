@@ -9,13 +9,14 @@ Three stages, each dearer to leave than the one before:
    what a staged open takes.
 2. Then a moment in the kernel, LINGER_S, without entering trio's scheduler, which costs more than a request does.
    While workers are busy and trio has nothing to run, up to BUSY_LINGER_S, timers served in between: a worker that is
-   done interrupts, and the loop goes on with the task that waited for it after one pass of the scheduler, where trio's
-   own way takes three.
+   done, and has somebody wait for what the loop makes of it, interrupts; a task that waited for it goes on after one
+   pass of the scheduler, where trio's own way takes three. What nobody waits for comes behind the next request.
 3. Then trio's own wait, where everything else gets its turn; after REQUESTS_A_TURN requests in any case.
 
-A request that waits for a worker sleeps like stage 2 in its own place (`in_place`), and goes on without any pass of the
-scheduler if nothing else comes meanwhile; else another task waits here, which never polls, so the worker has the
-interpreter. An idle mount sleeps in stage 3. Numbers: docs/decisions/channel.md.
+A READ that waits for a worker sleeps like stage 2 in its own place (`in_place`), and goes on without any pass of the
+scheduler if nothing else comes meanwhile; else another task waits here. After a request that gave a worker something
+to do nobody polls (`calm`): the worker needs the interpreter, and our core maybe. An idle mount sleeps in stage 3.
+Numbers: docs/decisions/channel.md.
 """
 
 from __future__ import annotations
@@ -114,8 +115,12 @@ class Awake:
                 return False
         return True
 
+    def calm(self) -> None:
+        """A worker was given something to do: let it."""
+        self._fast = 0
+
     async def __call__(self, fd: int, served: int = 1) -> None:
-        """Wait until a request may be there. `served` requests were answered at once since the last call."""
+        """Wait until a request may be there. `served` requests were dealt with at once since the last call."""
         self._turn += served
         self._fast += served
         if fd != self._fd:

@@ -243,7 +243,9 @@ class Requests:
                 handle = self.handlers.open_staged(inode, flags, pid)
                 if handle:
                     self.opened(unique, handle, wire.KEEP_CACHE)
-                elif not self.handlers.open_soon(inode, pid, _Answer(self, unique)):
+                elif self.handlers.open_soon(inode, pid, _Answer(self, unique)):
+                    self._awake.calm()
+                else:
                     return self._open(unique, inode, flags, pid, uid)
                 return None
             answer = self._kinds.get(kind)

@@ -44,7 +44,6 @@ does not tell what the source gives to many: without --pfs-bandwidth all nodes t
 _PAGE_BYTES = 4096
 _NETWORK = 1.25e9  # 10 Gbit/s
 _THREADS = 4
-_RANKS_A_TICK = 1000
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -173,8 +172,7 @@ def _first_epoch(
             total += int(sizes[ids[inside]].sum())
             batch = ids[: spec.batch_size]
             firsts[rank * nodes // spec.world_size] += int(sizes[batch[batch >= 0]].sum())
-            if rank % _RANKS_A_TICK == 0:
-                progress.update({"phase": f"the first epoch of {rank:,} of {spec.world_size:,} ranks"})
+            progress.update({"phase": f"the first epoch of {rank + 1:,} of {spec.world_size:,} ranks"})
     return float(total), float(firsts.max() / model.pfs_share_bytes_per_s(nodes))
 
 

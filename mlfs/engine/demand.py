@@ -263,7 +263,7 @@ class Demand:
 
     def _fetch_and_tell(self, entry: int, in_place: Callable[[], bool]) -> Fetched:
         try:
-            fetched = self.fetcher.fetch(entry, keep_data=True, close_later=True)
+            fetched = self.fetcher.fetch(entry, close_later=True)
             if fetched.error is None and fetched.route == "pfs":
                 self.from_pfs[entry] = fetched.size_bytes  # before the open can be digested
             answered = fetched.staged and in_place()

@@ -97,11 +97,11 @@ class Fetcher:
         self.placing = Placing(table.sizes, len(tiers))
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
-    def fetch(self, entry: int, keep_data: bool = False, close_later: bool = False) -> Fetched:
+    def fetch(self, entry: int, close_later: bool = False) -> Fetched:
         """Fetch the sample whole and push it into the page cache. `close_later`: see mlfs.sources.contract."""
         try:
             for _ in range(3):
-                result = self._fetch_once(entry, keep_data, close_later)
+                result = self._fetch_once(entry, close_later)
                 if result is not None:
                     return result
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
@@ -223,7 +223,7 @@ class Fetcher:
                 else:
                     self.keep(entry, sample.version, sample.data)  # another may
 
-    def _fetch_once(self, entry: int, keep_data: bool, close_later: bool) -> Fetched | None:
+    def _fetch_once(self, entry: int, close_later: bool) -> Fetched | None:
         generation = self.manifest.generation_view[entry]
         held = self._waiting(entry)
         by_choice = held is None and self.passed_over(entry)
@@ -237,7 +237,7 @@ class Fetcher:
                 raise
         if held is not None and held.data is not None:
             staged = self.push(entry, generation, 0, held.data)
-            return held._replace(staged=staged, data=held.data if keep_data else None)
+            return held._replace(staged=staged)
         assert fetched is not None
         if self.manifest.generation_view[entry] != generation:
             return None  # a change was noticed meanwhile: what was read may be older than it
@@ -247,8 +247,7 @@ class Fetcher:
         self.table.verified[entry] = 1
         version = Version(len(fetched.data), fetched.mtime_ns)
         staged = self.push(entry, generation, 0, fetched.data)
-        data = fetched.data if keep_data else None
-        return Fetched(entry, "pfs", len(fetched.data), data, version, staged, by_choice)
+        return Fetched(entry, "pfs", len(fetched.data), fetched.data, version, staged, by_choice)
 
     def passed_over(self, entry: int) -> bool:
         """Whether a tier holds the sample, and the source gives it sooner."""

@@ -329,7 +329,7 @@ class Prefetcher:
             if self.table.sizes[item.entry] > LARGEST_WHOLE_BYTES:
                 fetched = self.fetcher.fetch_large(item.entry, lambda: not self.stopped)
             else:
-                fetched = self.fetcher.fetch(item.entry, keep_data=True)
+                fetched = self.fetcher.fetch(item.entry)
             light = fetched._replace(data=None)
             if fetched.route == "pfs" and fetched.data is not None:
                 # Before anybody can know of it: whoever asks for it from now on is answered from here.

@@ -22,7 +22,7 @@ async def _until(done: threading.Event) -> None:
         await trio.sleep(0.001)
 
 
-def test_a_pool_has_its_threads_and_the_rest_waits_in_order() -> None:
+def test_a_pool_has_its_threads_and_the_rest_waits() -> None:
     async def main() -> None:
         runner = ThreadRunner({"pool": 2})
         busy, most, order = [0], [0], []
