@@ -17,8 +17,8 @@ import pyfuse3
 import trio
 
 from mlfs.engine.pagecache import Buffer
-from mountd.awake import Awake
 from mountd.handlers import Handlers
+from mountd.poll_wait import PollWait
 from mountd.requests import Requests
 
 
@@ -35,13 +35,13 @@ class Pyfuse3Channel:
     name = "pyfuse3"
 
     def __init__(self) -> None:
-        self.awake = Awake()
+        self.poll_wait = PollWait()
         self._requests: Requests | None = None
         self._agreed = False
 
     def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
-        self._requests = Requests(handlers, self.awake)
+        self._requests = Requests(handlers, self.poll_wait)
         lowlevel = SimpleNamespace(**vars(trio.lowlevel))
         lowlevel.wait_readable = self._wait
         vars(pyfuse3)["trio"] = SimpleNamespace(**vars(trio) | {"lowlevel": lowlevel})

@@ -16,13 +16,13 @@ import os
 import trio
 
 from mlfs.engine.engine import Engine
-from mlfs.engine.inference import Inference
-from mlfs.engine.job import JobRun
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
+from mlfs.explain.inference import Inference
+from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
-from mlfs.job.words import nearest
-from mlfs.orders.layouts.contract import NOTHING, Outside
+from mlfs.job.refusals import nearest
+from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.status import About, metrics, status
 from mountd.virtual import WRITABLE, Answer, Path

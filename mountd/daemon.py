@@ -27,26 +27,26 @@ import trio
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
-from mlfs.engine.inference import Inference
 from mlfs.engine.runner import ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
-from mlfs.manifest import Manifest
-from mlfs.manifest_index import default_index_path, manifest_for
+from mlfs.explain.inference import Inference
 from mlfs.orders.layouts import samples
-from mlfs.orders.layouts.contract import Outside
+from mlfs.orders.layouts.layout import Outside
 from mlfs.orders.layouts.outside import files_behind
 from mlfs.orders.streams import build_streams
-from mlfs.sources.posix import PosixSource
-from mlfs.tiers.lmdb_store import LmdbTier
-from mlfs.tiers.ram import RamTier
-from mlfs.tiers.ssd import SsdTier
+from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.posix import PosixSource
+from mlfs.places.ram import RamTier
+from mlfs.places.ssd import SsdTier
+from mlfs.tree.index import default_index_path, manifest_for
+from mlfs.tree.manifest import Manifest
 from mountd import mounts, runtime
-from mountd.acquaint import Acquainter
-from mountd.calibrated import calibrated_limits, keep_refined
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
+from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.pagecache import MountPages
+from mountd.prime_inodes import InodePrimer
 from mountd.status import About
 from mountd.virtual import VirtualFiles
 
@@ -62,7 +62,7 @@ STOP_RETRY_S = 0.2
 DETACHED_PATIENCE_S = 1.0
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "acquaint": 1}
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1}
 REUSED_BYTES = 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
@@ -156,7 +156,7 @@ class _Service:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
                 nursery.start_soon(control.run)
-                nursery.start_soon(self.acquainter.run)
+                nursery.start_soon(self.inode_primer.run)
                 nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
@@ -174,13 +174,13 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             **calibrated_limits(config, self.tiers),
         )  # fmt: skip
-        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, wait=self.channel.awake)
+        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, wait=self.channel.poll_wait)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
         mountpoint = os.fsencode(config.mountpoint)
-        self.acquainter = Acquainter(self.manifest, mountpoint, runner, lambda: engine.prefetcher.stopped)
-        engine.on_registered.append(lambda job: self.acquainter.registered(job.streams.sample_ids))
-        engine.directories_to_list = self.acquainter.waiting
+        self.inode_primer = InodePrimer(self.manifest, mountpoint, runner, lambda: engine.prefetcher.stopped)
+        engine.on_registered.append(lambda job: self.inode_primer.registered(job.streams.sample_ids))
+        engine.directories_to_list = self.inode_primer.waiting
         return engine
 
     def _make_control(self, engine: Engine) -> Control:
@@ -200,7 +200,7 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, self.acquainter), self.config.mountpoint, options)
+            self.channel.mount(Handlers(engine, virtual, self.inode_primer), self.config.mountpoint, options)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",

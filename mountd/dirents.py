@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mlfs.manifest import Manifest
+from mlfs.tree.manifest import Manifest
 from mountd.inodes import inode_of
 
 HEAD_WORDS = 19  # struct fuse_entry_out: 16, struct fuse_dirent before the name: 3; every record is 8-aligned

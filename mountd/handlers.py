@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from mlfs.engine.demand import FIRST_LARGE_HANDLE
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
-from mountd.acquaint import Acquainter
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
@@ -27,6 +26,7 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
+from mountd.prime_inodes import InodePrimer
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
 LISTED_AT_ONCE = 256
@@ -85,9 +85,9 @@ def kind_of(a: Attributes) -> Kind:
 class Handlers:
     """Requests of one mount. Methods raise OSError; those that may wait are async."""
 
-    def __init__(self, engine: Engine, virtual: VirtualFiles, acquainter: Acquainter) -> None:
+    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer) -> None:
         self.engine = engine
-        self.acquainter = acquainter
+        self.inode_primer = inode_primer
         self.manifest = engine.manifest
         self.virtual = virtual
         self._hit, self._opened = engine.demand.hit, engine.opened  # on the way of every staged open
@@ -108,7 +108,7 @@ class Handlers:
         entry = self.manifest.lookup(directory, name)
         if entry < 0:
             return 0
-        self.acquainter.looked_up(directory)
+        self.inode_primer.looked_up(directory)
         return inode_of(entry)
 
     def attributes(self, inode: int) -> Attributes:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 
 from mlfs.engine.pagecache import Buffer
-from mlfs.manifest import Manifest
+from mlfs.tree.manifest import Manifest
 from mountd.inodes import inode_of
 
 log = logging.getLogger("mlfs.pagecache")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from mlfs.config import CacheDir, MountConfig
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
-from mlfs.tiers.catalogue import source_path
+from mlfs.places.cache_directory import source_path
 from mountd import mounts, runtime
 from mountd.mounts import Health
 

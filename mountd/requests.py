@@ -20,10 +20,10 @@ from typing import Any
 import trio
 
 from mountd import wire
-from mountd.awake import Awake
 from mountd.dirents import Direntries
 from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_VIRTUAL, entry_of
+from mountd.poll_wait import PollWait
 
 log = logging.getLogger("mlfs.channel")
 
@@ -43,8 +43,8 @@ Waiting = Coroutine[Any, Any, None]
 class TurnLock:
     """A lock whose holder may take it again before those who wait: one is woken when it is let go, and tries then."""
 
-    def __init__(self, awake: Awake) -> None:
-        self._awake = awake
+    def __init__(self, wait: PollWait) -> None:
+        self._wait = wait
         self._held = False
         self._waiting: deque[trio.lowlevel.Task] = deque()
 
@@ -58,15 +58,15 @@ class TurnLock:
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
-            self._awake.next_woken = False
+            self._wait.next_woken = False
         self._held = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held = False
-        if self._waiting and not self._awake.next_woken:  # one that is woken and has not run yet is enough
-            self._awake.next_woken = True
+        if self._waiting and not self._wait.next_woken:  # one that is woken and has not run yet is enough
+            self._wait.next_woken = True
             trio.lowlevel.reschedule(self._waiting.popleft())
 
 
@@ -113,11 +113,11 @@ class Requests:
         early: handles of opens that a worker has answered and the loop has not finished: their RELEASE has to wait.
     """
 
-    def __init__(self, handlers: Handlers, awake: Awake) -> None:
+    def __init__(self, handlers: Handlers, wait: PollWait) -> None:
         self.handlers = handlers
         self.counts = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
-        self._awake = awake
-        self._lock = TurnLock(awake)
+        self._wait = wait
+        self._lock = TurnLock(wait)
         self._direntries = Direntries(handlers.manifest, FROZEN_S)
         self._below: os.statvfs_result | None = None
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
@@ -179,9 +179,9 @@ class Requests:
 
     async def _next(self) -> Waiting | None:
         """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
-        awake, served = self._awake, 0
+        wait, served = self._wait, 0
         while True:
-            await awake(self._fd, served)
+            await wait(self._fd, served)
             served = 0
             while served < AT_ONCE:
                 there = self._receive()
@@ -192,14 +192,14 @@ class Requests:
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
-                    awake.collect()  # nobody else may be left to do it
+                    wait.collect()  # nobody else may be left to do it
                     return waiting
                 served += 1
                 if self._releases:
-                    if len(self._releases) < MOST_RELEASES and awake.ready(0):
+                    if len(self._releases) < MOST_RELEASES and wait.ready(0):
                         continue
                     self._answer_releases()
-                if not awake.arrived():
+                if not wait.arrived():
                     break
 
     def _receive(self) -> bool | None:
@@ -244,7 +244,7 @@ class Requests:
                 if handle:
                     self.opened(unique, handle, wire.KEEP_CACHE)
                 elif self.handlers.open_soon(inode, pid, _Answer(self, unique)):
-                    self._awake.calm()
+                    self._wait.calm()
                 else:
                     return self._open(unique, inode, flags, pid, uid)
                 return None
@@ -323,7 +323,7 @@ class Requests:
     def _opendir(self, unique: int, inode: int, uid: int, pid: int) -> None:
         self.counts["other"] += 1
         self.handlers.check_directory(inode)
-        handle = inode | WITH_ATTRIBUTES if pid == self.handlers.acquainter.thread else inode
+        handle = inode | WITH_ATTRIBUTES if pid == self.handlers.inode_primer.thread else inode
         self.opened(unique, handle, 0)
 
     def _readdir(self, unique: int, inode: int, uid: int, pid: int) -> None:

@@ -15,12 +15,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 import mlfs
-from mlfs.engine.agreement import by_epoch, of_rank, whole
 from mlfs.engine.engine import Engine
-from mlfs.engine.inference import Inference
-from mlfs.engine.job import GAVE_UP, JobRun, JobState
-from mlfs.engine.loader import loader_of
 from mlfs.engine.table import State
+from mlfs.explain.inference import Inference
+from mlfs.follow.agreement import by_epoch, of_rank, whole
+from mlfs.follow.job import GAVE_UP, JobRun, JobState
+from mlfs.follow.loader import loader_of
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.units import format_size
 

@@ -12,14 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("mlfs/**/*.py"), *ROOT.glob("mountd/**/*.py"), *ROOT.glob("scripts/*.py")])
 TESTS = sorted(ROOT.glob("tests/**/*.py"))
-MOST_LINES_OF_A_FUNCTION = 40
+MOST_LINES_OF_A_FUNCTION = 60
 MOST_LINES_OF_A_FILE = 500
 
 # Part of the tree -> what it may import of ours and of others, besides the standard library.
 MAY_IMPORT = {
     "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/plan": {"mlfs.plan", "numpy"},
-    "mlfs/infer": {"mlfs.infer", "mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/sim": {
         "mlfs.sim",
         "mlfs.plan",
@@ -27,16 +26,18 @@ MAY_IMPORT = {
         "mlfs.units",
         "mlfs.job",
         "mlfs.orders",
-        "mlfs.manifest_index",
+        "mlfs.tree.index",
         "numpy",
         "pydantic",
         "matplotlib",
     },
-    "mlfs/tiers": {"mlfs.tiers", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
-    "mlfs/sources": {"mlfs.sources", "mlfs.manifest", "mlfs.errors", "numpy"},
+    "mlfs/tree": {"mlfs.tree", "mlfs.errors", "numpy", "xxhash"},
+    "mlfs/follow": {"mlfs.follow", "mlfs.plan", "mlfs.explain.variants", "mlfs.orders", "mlfs.job", "numpy"},
+    "mlfs/places": {"mlfs.places", "mlfs.tree", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
 }
 FORBIDDEN = {
     "mlfs/engine": ("pyfuse3", "mountd"),
+    "mlfs/explain": ("pyfuse3", "mountd"),
     "mountd/handlers.py": ("pyfuse3",),
     "mountd/virtual.py": ("pyfuse3",),
 }

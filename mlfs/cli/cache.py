@@ -1,7 +1,7 @@
 """`mlfs cache list|verify|clear DIR`: what lies on disk in a cache directory.
 
 In: parsed arguments from `mlfs.cli.commands`. Out: a table or JSON on stdout, an exit code. The work is done by
-`mlfs.tiers.upkeep`. Errors leave as MlfsError for the main program to print.
+`mlfs.places.cache_admin`. Errors leave as MlfsError for the main program to print.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mlfs.errors import CacheError, ConfigError, ExitCode
-from mlfs.tiers import catalogue, upkeep
-from mlfs.tiers.catalogue import SourceDir
-from mlfs.tiers.upkeep import Store
+from mlfs.places import cache_admin, cache_directory
+from mlfs.places.cache_admin import Store
+from mlfs.places.cache_directory import SourceDir
 from mlfs.units import format_size
 
 _PROGRESS_AFTER_S = 2.0
@@ -68,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(directory: str, source: str | None) -> list[SourceDir]:
-    sources = catalogue.find_sources(directory)
+    sources = cache_directory.find_sources(directory)
     if source is None:
         return sources
     # As given, or as a mount would name it.
-    names = {catalogue.source_hash(source), catalogue.source_hash(os.path.realpath(source))}
+    names = {cache_directory.source_hash(source), cache_directory.source_hash(os.path.realpath(source))}
     chosen = [entry for entry in sources if os.path.basename(entry.path) in names]
     if not chosen:
         raise CacheError(f"no copies of {source} in {directory}", "`mlfs cache list` shows whose copies are there")
@@ -87,7 +87,7 @@ def _label(source: SourceDir) -> str:
 
 
 def _list(sources: list[SourceDir], as_json: bool) -> int:
-    found = [store for source in sources for store in upkeep.stores(source)]
+    found = [store for source in sources for store in cache_admin.stores(source)]
     if as_json:
         print(json.dumps([_as_dict(store) for store in found], indent=2))
         return ExitCode.OK
@@ -115,9 +115,9 @@ def _as_dict(store: Store) -> dict[str, Any]:
 def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
     report = []
     faults: list[str] = []
-    for store in (store for source in sources for store in upkeep.stores(source)):
+    for store in (store for source in sources for store in cache_admin.stores(source)):
         right = damaged = 0
-        for fault in _with_progress(upkeep.verify(store, keep=keep), store):
+        for fault in _with_progress(cache_admin.verify(store, keep=keep), store):
             if fault is None:
                 right += 1
                 continue
@@ -126,7 +126,7 @@ def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
                 faults.append(fault)
         report.append({"source": store.source.source, "kind": str(store.kind), "right": right, "damaged": damaged})
         if not as_json:
-            left = keep or upkeep.is_read_only(store.source)
+            left = keep or cache_admin.is_read_only(store.source)
             fate = "" if not damaged else ", left in place" if left else ", removed"
             print(f"{_label(store.source)} ({store.kind}): {right} right, {damaged} damaged{fate}")
     if as_json:
@@ -159,7 +159,7 @@ def _with_progress(verdicts: Iterator[str | None], store: Store) -> Iterator[str
 
 
 def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
-    found = [store for source in sources for store in upkeep.stores(source)]
+    found = [store for source in sources for store in cache_admin.stores(source)]
     size = format_size(sum(store.used_bytes for store in found))
     if not yes:
         if not sys.stdin.isatty():
@@ -171,6 +171,6 @@ def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
             print("Nothing was removed.")
             return ExitCode.FAILURE
     for source in sources:
-        upkeep.clear(source)
+        cache_admin.clear(source)
     print(f"Removed {size}.")
     return ExitCode.OK

@@ -1,7 +1,7 @@
 """`mlfs calibrate SOURCE`: measure the source, cache directories and memory, for the daemon and for `mlfs plan`.
 
 In: parsed arguments from `mlfs.cli.commands`. Out: a TOML file, a table, a picture if asked for. The measuring is
-mlfs.calibrate. Ctrl-C and SIGTERM leave no file behind.
+mlfs.measure. Ctrl-C and SIGTERM leave no file behind.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 
 if TYPE_CHECKING:
-    from mlfs.calibrate.meter import Budget, Meter, Rate
-    from mlfs.calibrate.places import Report
-    from mlfs.calibration import Calibration
-    from mlfs.manifest import Manifest
+    from mlfs.measure.calibration import Calibration
+    from mlfs.measure.meter import Budget, Meter, Rate
+    from mlfs.measure.trials import Report
+    from mlfs.tree.manifest import Manifest
 
 _EPILOG = """\
 examples:
@@ -72,8 +72,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
-    from mlfs import calibration
-    from mlfs.calibrate.meter import Meter
+    from mlfs.measure import calibration
+    from mlfs.measure.meter import Meter
     from mountd import mounts
 
     _check(args)
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.save(result, path)
         if args.plot:
-            from mlfs.calibrate.plot import draw
+            from mlfs.measure.plot import draw
 
             draw(result, args.plot)
     except OSError as error:
@@ -156,9 +156,9 @@ def _interruptible(meter: Meter) -> Iterator[Meter]:
 
 
 def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
-    from mlfs.calibrate.places import directory_points, doubling, memory_points, source_points
-    from mlfs.calibration import Calibration, SourceSpeeds, Speeds
     from mlfs.cli.tree import opened
+    from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+    from mlfs.measure.trials import directory_points, doubling, memory_points, source_points
 
     with opened(args.source) as source_fd:
         manifest = _scanned(source_fd, args.source, meter)
@@ -186,7 +186,7 @@ def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
 
 
 def _budget(args: argparse.Namespace, measurements: int, in_place: int) -> Budget:
-    from mlfs.calibrate.meter import Budget
+    from mlfs.measure.meter import Budget
     from mlfs.units import parse_duration, parse_size
 
     seconds = parse_duration(args.seconds, what="--seconds") / measurements
@@ -195,8 +195,8 @@ def _budget(args: argparse.Namespace, measurements: int, in_place: int) -> Budge
 
 def _for_directory(directory: str, budget: Budget) -> Budget:
     """Less where the file system is nearly full."""
-    from mlfs.calibrate.meter import Budget
     from mlfs.config import free_bytes
+    from mlfs.measure.meter import Budget
 
     return Budget(budget.seconds, max(1, min(budget.bytes, free_bytes(directory) // _SIZE_SHARES)))
 
@@ -213,7 +213,7 @@ def _directory(directory: str, measure: Any) -> tuple[list[Any], list[Any]]:
 
 def _scanned(fd: int, source: str, meter: Meter) -> Manifest:
     from mlfs.cli.tree import scanned
-    from mlfs.scan import ScanStopped
+    from mlfs.tree.scan import ScanStopped
 
     try:
         manifest = scanned(fd, source, meter.stopped.is_set)

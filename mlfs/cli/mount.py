@@ -113,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
 
     config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
     if config.calibration is not None:
-        importlib.import_module("mlfs.calibration").load(config.calibration)  # what is wrong with it comes out now
+        importlib.import_module("mlfs.measure.calibration").load(
+            config.calibration
+        )  # what is wrong with it comes out now
     preflight.check(config, note=_say)
     # After the check: symbolic links below a dead mount can be read only once that is gone.
     config = preflight.resolve_paths(config)

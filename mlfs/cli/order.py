@@ -18,7 +18,7 @@ from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.layouts.contract import NOTHING
+from mlfs.orders.layouts.layout import NOTHING
 
 OUTSIDE = b"(outside of the source)"
 _PORTION = 1 << 14

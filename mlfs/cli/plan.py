@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mlfs.job import JobSpec
+    from mlfs.measure.refine import Points
+    from mlfs.measure.refined import Known
     from mlfs.orders.streams import JobStreams
     from mlfs.plan.epochs import Workload
     from mlfs.plan.model import PerformanceModel, StorageClass
-    from mlfs.plan.refine import Points
-    from mlfs.refined import Known
 
 _EPILOG = """\
 examples:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _known(args: argparse.Namespace) -> Known:
-    from mlfs import calibration, refined
+    from mlfs.measure import calibration, refined
     from mountd import mounts
 
     if args.calibration is not None:
@@ -189,8 +189,8 @@ def _bytes(text: str | None) -> float | None:
 
 def _model(args: argparse.Namespace, spec: JobSpec, known: Known, filling: float) -> PerformanceModel:
     """The cluster. `filling`: content bytes in a byte of cache, as samples take whole pages."""
+    from mlfs.measure.refine import MEMORY_BYTES_PER_S
     from mlfs.plan.model import Curve, PerformanceModel, StorageClass
-    from mlfs.plan.refine import MEMORY_BYTES_PER_S
 
     pfs = _bytes(args.pfs_bandwidth)
     if pfs is None and known.source is None:
@@ -211,8 +211,8 @@ def _model(args: argparse.Namespace, spec: JobSpec, known: Known, filling: float
 
 
 def _class(name: str, size: str, given: str | None, measured: Points, filling: float) -> StorageClass:
+    from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S
     from mlfs.plan.model import Curve, StorageClass
-    from mlfs.plan.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S
     from mlfs.units import parse_size
 
     rate, default = _bytes(given), MEMORY_BYTES_PER_S if name == "ram" else DISK_BYTES_PER_S

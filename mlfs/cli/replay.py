@@ -2,7 +2,7 @@
 
 In: a file of `mlfs record`. Out: a directory of order files, one a stream and epoch, that appears when it is whole; a
 job of the sampler "explicit". Called by `mlfs.cli.commands`. How streams and epochs are told apart:
-`mlfs.infer.replay`.
+`mlfs.explain.replay`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from mlfs.infer.replay import Opened, Streams
+    from mlfs.explain.replay import Opened, Streams
 
 _OF_AN_EPOCH = re.compile(r"\d+-\d+")  # EPOCH-RANK
 _EPILOG = """\
@@ -51,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the files and register them; raises what is in the way."""
-    from mlfs.infer.replay import epochs_of
+    from mlfs.explain.replay import epochs_of
 
     mountpoint = client.require_mount(args.mount) if args.mount else None
     epochs = epochs_of(read_record(args.record))
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read_record(path: str) -> list[Opened]:
     """The opens of a record in the order of time."""
-    from mlfs.infer.replay import Opened
+    from mlfs.explain.replay import Opened
 
     opens = []
     try:

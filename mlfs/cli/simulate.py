@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import ConfigError, ExitCode
-from mlfs.plan.policies.contract import Policy, Unfit
+from mlfs.plan.policies.policy import Policy, Unfit
 from mlfs.plan.policies.registry import POLICIES, named
 from mlfs.sim.clock import Sharing
 from mlfs.sim.result import PolicyResult

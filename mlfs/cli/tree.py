@@ -15,8 +15,8 @@ from mlfs.errors import SourceError
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
-    from mlfs.manifest import Manifest
     from mlfs.orders.streams import JobStreams
+    from mlfs.tree.manifest import Manifest
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
         fd: of `opened`. stop: asked now and then; ScanStopped when it says True.
     """
     from mlfs.cli.mount import Progress
-    from mlfs.manifest_index import default_index_path, manifest_for
-    from mlfs.scan import scan
+    from mlfs.tree.index import default_index_path, manifest_for
+    from mlfs.tree.scan import scan
     from mountd import mounts
 
     path = mounts.resolve(source)

@@ -26,9 +26,9 @@ from mlfs.engine.prefetch import Prefetcher
 from mlfs.engine.runner import Call, Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
-from mlfs.manifest import clamp_ns
-from mlfs.sources.contract import OpenFile
+from mlfs.places.source import OpenFile
 from mlfs.stats import Counters
+from mlfs.tree.manifest import clamp_ns
 
 log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")

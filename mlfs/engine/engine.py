@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 
 import trio
 
-from mlfs.engine.agreement import epoch_line
+from mlfs.engine.coalesce import Coalesced
 from mlfs.engine.demand import Demand
 from mlfs.engine.fetch import ClassTier, Fetcher
-from mlfs.engine.job import GAVE_UP, JobRun, Outcome
-from mlfs.engine.keeper import Keeper
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
 from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
-from mlfs.engine.rates import Rates
 from mlfs.engine.routes import Routes, known_source
 from mlfs.engine.runner import Runner
-from mlfs.engine.soon import Soon
-from mlfs.engine.speeds import Speeds
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
-from mlfs.engine.variants import VariantSearch
+from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import MlfsError
+from mlfs.explain.variant_search import VariantSearch
+from mlfs.follow.agreement import epoch_line
+from mlfs.follow.job import GAVE_UP, JobRun, Outcome
+from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
-from mlfs.manifest import Manifest
+from mlfs.measure.rates import Rates
+from mlfs.measure.refine import best
+from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.matching import Open
-from mlfs.plan.refine import best
-from mlfs.sources.contract import Source
+from mlfs.places.source import Source
 from mlfs.stats import Counters
+from mlfs.tree.manifest import Manifest
 
 log = logging.getLogger("mlfs.engine")
 
@@ -122,7 +122,7 @@ class Engine:
         self.rates = Rates()
         self.routes = self._make_routes()
         self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce, self.routes)
-        self.keeper = Keeper(self.fetcher, runner)
+        self.write_behind = WriteBehind(self.fetcher, runner)
         self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, self.tiers)
         self.planner = self._make_planner()
         self.prefetcher = self._make_prefetcher()
@@ -131,7 +131,7 @@ class Engine:
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[tuple[int, int, float]] = deque()
         self._digesting = False
-        self._events_soon, self._epochs_wanted = Soon(EVENTS_DELAY_S), trio.Event()
+        self._events_soon, self._epochs_wanted = Coalesced(EVENTS_DELAY_S), trio.Event()
 
     def _make_routes(self) -> Routes:
         names, kinds = [tier.name for _, tier, _ in self.tiers], [kind for kind, _, _ in self.tiers]
@@ -158,7 +158,7 @@ class Engine:
         limits = self.limits
         return Demand(
             self.table, self.staging, self.fetcher, self.prefetcher, self.counters, self.runner, self.clock,
-            limits.hedge_s, limits.timeout_s, self.keeper.keep,
+            limits.hedge_s, limits.timeout_s, self.write_behind.keep,
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -168,7 +168,7 @@ class Engine:
             nursery.start_soon(self._run_epochs)
             nursery.start_soon(self.variants.run)
             nursery.start_soon(self.planner.run)
-            nursery.start_soon(self.keeper.run)
+            nursery.start_soon(self.write_behind.run)
             nursery.start_soon(self.staging.run_dropper)
             nursery.start_soon(self.demand.run)
             nursery.start_soon(self.prefetcher.run)
@@ -441,7 +441,7 @@ class Engine:
             "fetches": self.prefetcher.under_way(),
             "drops": self.table.state.count(State.DROPPING),
             "copies_to_keep": len(self.fetcher.to_keep),
-            "copies_to_keep_bytes": self.keeper.waiting_bytes,
+            "copies_to_keep_bytes": self.write_behind.waiting_bytes,
             "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
             "jobs_to_plan": len(self.planner.waiting) + self.planner.plan_again,
             "copies_to_find": int(self.fetcher.finding),

@@ -21,10 +21,10 @@ from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.engine.placing import Placing
 from mlfs.engine.routes import Routes
 from mlfs.engine.table import SampleTable
-from mlfs.manifest import Manifest
+from mlfs.places.source import OpenFile, Source
+from mlfs.places.tier import Sample, Tier, Version
 from mlfs.plan.placement import NOWHERE, ClassRoom
-from mlfs.sources.contract import OpenFile, Source
-from mlfs.tiers.contract import Sample, Tier, Version
+from mlfs.tree.manifest import Manifest
 
 STRIPES = 64
 CHUNK_BYTES = 4 << 20
@@ -98,7 +98,7 @@ class Fetcher:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
 
     def fetch(self, entry: int, close_later: bool = False) -> Fetched:
-        """Fetch the sample whole and push it into the page cache. `close_later`: see mlfs.sources.contract."""
+        """Fetch the sample whole and push it into the page cache. `close_later`: see mlfs.places.source."""
         try:
             for _ in range(3):
                 result = self._fetch_once(entry, close_later)

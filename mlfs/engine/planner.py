@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mlfs.engine.fetch import ClassTier
-from mlfs.engine.job import JobRun
 from mlfs.engine.placing import Placing
 from mlfs.engine.runner import Runner
 from mlfs.engine.table import SampleTable
+from mlfs.follow.job import JobRun
 from mlfs.plan.placement import DISK, MEMORY, slower_groups
 
 log = logging.getLogger("mlfs.engine")

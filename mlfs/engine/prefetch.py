@@ -18,12 +18,12 @@ from typing import NamedTuple
 import trio
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher
-from mlfs.engine.job import JobRun
-from mlfs.engine.lanes import LaneGovernor
-from mlfs.engine.rates import Rates
 from mlfs.engine.runner import Runner
 from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
+from mlfs.follow.job import JobRun
+from mlfs.measure.rates import Rates
+from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.sequence import next_rank
 
 log = logging.getLogger("mlfs.engine")

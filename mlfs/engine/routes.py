@@ -1,8 +1,8 @@
 """By which route a sample is fetched that a tier holds: from there, or from the source where the tier has become slow.
 
 In: paces measured by the prefetch lanes, how long readers waited. Out: `left`, a flag a tier, which fetches look at,
-and a few samples that are tried from a tier that is left. When is decided in mlfs.plan.leaving (pure). The RAM class is
-never left. What is fetched by choice is counted (`Fetched.by_choice`), and `status` says so.
+and a few samples that are tried from a tier that is left. When is decided in mlfs.plan.circuit_breaker (pure). The RAM
+class is never left. What is fetched by choice is counted (`Fetched.by_choice`), and `status` says so.
 
 Loop only, but that worker threads read `left` and take entries out of `tried` (atomic steps both). A tier that is left
 keeps what it holds and gets nothing new. If the source fails, tiers are used as if they had not been left.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from mlfs.engine.rates import Rates, size_class
-from mlfs.plan.leaving import FEWEST_BATCHES, Evidence, Pace, Use, in_common, judge
+from mlfs.measure.rates import Rates, size_class
+from mlfs.plan.circuit_breaker import FEWEST_BATCHES, Evidence, Pace, Use, in_common, judge
 
 log = logging.getLogger("mlfs.engine")
 

@@ -55,7 +55,7 @@ class Call(Protocol):
 
 
 class LoopWait(Protocol):
-    """A wait of the loop outside of trio (mountd.awake)."""
+    """A wait of the loop outside of trio (mountd.poll_wait)."""
 
     lingers: bool
     busy: Callable[[], bool]

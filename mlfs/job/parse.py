@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from mlfs.errors import JobError
 from mlfs.job.presets import PRESETS
+from mlfs.job.refusals import nearest, show
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
-from mlfs.job.words import nearest, show
 from mlfs.orders.catalogue import BUILT_IN
 from mlfs.orders.layouts import layout_names
 from mlfs.orders.registry import built_in

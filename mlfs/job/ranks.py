@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from mlfs.job.words import refuse
+from mlfs.job.refusals import refuse
 
 # A node has a few dozen training processes; each costs its own epochs in memory.
 MAX_LOCAL_RANKS: Final = 1024

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from mlfs.errors import JobError
 from mlfs.job.presets import PRESETS
 from mlfs.job.ranks import Ranks
-from mlfs.job.words import is_path, nearest, one_of, refuse, show
+from mlfs.job.refusals import is_path, nearest, one_of, refuse, show
 from mlfs.orders.layouts import layout_fields, layout_names
 from mlfs.orders.registry import built_in, readers_of, sampler_names
 from mlfs.orders.split import are_fractions

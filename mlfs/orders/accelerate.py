@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.deal import batch_positions, batch_total
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.permutation import next_randperm, randperm, words_of_randperm
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.torch_generator import EpochWords, Tape, check_length

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from mlfs.orders.contract import EPOCHS_KEPT
+from mlfs.orders.order import EPOCHS_KEPT
 
 State = TypeVar("State")
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.checkpoints import Checkpoints
-from mlfs.orders.contract import Indices, Resolve
+from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.std_shuffle import shuffle_mt19937, shuffle_mt19937_64
 

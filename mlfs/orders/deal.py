@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.orders.contract import Indices
+from mlfs.orders.order import Indices
 
 
 def rank_length(n: int, world_size: int, drop_last: bool) -> int:

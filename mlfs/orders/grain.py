@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.index_shuffle import index_shuffle
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.tf_data import op_seeds, pass_seeds, shuffle_pass
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from mlfs.orders.contract import EPOCHS_KEPT, Indices
+from mlfs.orders.order import EPOCHS_KEPT, Indices
 
 
 class OneStream:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.shuffle import MOST_ELEMENTS, Permutation
 
 if TYPE_CHECKING:

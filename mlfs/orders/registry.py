@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from mlfs.errors import JobError
 from mlfs.orders.catalogue import BUILT_IN
-from mlfs.orders.catalogue.contract import Sampler
+from mlfs.orders.catalogue.sampler import Sampler
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
-    from mlfs.orders.contract import Order, Resolve
+    from mlfs.orders.order import Order, Resolve
 
 GROUP = "mlfs.orders"
 

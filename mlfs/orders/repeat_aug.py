@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.permutation import randperm
 from mlfs.orders.shuffle import Permutation
 from mlfs.orders.torch_generator import check_length

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from mlfs.orders.checkpoints import Checkpoints
-from mlfs.orders.contract import EPOCHS_KEPT
+from mlfs.orders.order import EPOCHS_KEPT
 from mlfs.orders.shuffle import Permutation
 
 # Of old epochs, so that going back does not mean beginning anew.

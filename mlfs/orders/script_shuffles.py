@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import Indices, Resolve
+from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.reshuffled import Reshuffled, Shuffler
 from mlfs.orders.shuffle import MOST_ELEMENTS

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.deal import rank_length, rank_positions
+from mlfs.orders.order import Indices, Resolve
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import Indices
+from mlfs.orders.order import Indices
 from mlfs.orders.permutation import randperm
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.shuffle import Permutation

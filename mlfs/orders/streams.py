@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import Order
 from mlfs.orders.layouts import samples
-from mlfs.orders.layouts.contract import NOTHING, Outside, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOTHING, Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.paths import Paths
+from mlfs.orders.order import Order
 from mlfs.orders.registry import build_order
 from mlfs.orders.split import part_indices
 
@@ -150,7 +150,7 @@ def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outsid
 
     Args:
         spec: the job.
-        tree: the source tree (`mlfs.manifest.Manifest`).
+        tree: the source tree (`mlfs.tree.manifest.Manifest`).
         source: the absolute path of the source, for absolute links and for absolute paths in order files.
         outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.files_behind`.
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.philox import philox_words
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.contract import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.deal import rank_length, rank_positions
+from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
 from mlfs.orders.permutation import randperm
 from mlfs.orders.torch_generator import check_length
 

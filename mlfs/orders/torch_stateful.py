@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.one_stream import OneStream
+from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.torch_generator import BASE_SEED_WORDS, Tape, check_length
 from mlfs.orders.torch_random import draw_permutations, draw_with_replacement

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.one_stream import OneStream
+from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.permutation import next_randperm, words_of_randperm
 from mlfs.orders.torch_generator import EpochWords, check_length
 

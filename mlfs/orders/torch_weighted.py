@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.contract import Indices, Resolve
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.one_stream import OneStream
+from mlfs.orders.order import Indices, Resolve
 from mlfs.orders.order_file import read_weights
 from mlfs.orders.torch_generator import EpochWords
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from mlfs.plan.model import Floats
 from mlfs.plan.placement import keep_most_read
-from mlfs.plan.policies.contract import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.policies.holdings import counts_by_node
+from mlfs.plan.policies.policy import PFS, Ids, Nodes, Readers, Storages
 
 Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]

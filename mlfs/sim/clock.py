@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.contract import Overlap, Traits, Writing
+from mlfs.plan.policies.policy import Overlap, Traits, Writing
 from mlfs.plan.queues import GpuNode
 from mlfs.sim.queues import GpuQueues, Stage, ThreadCost
 from mlfs.sim.tally import Tally

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.contract import Ids, Readers
+from mlfs.plan.policies.policy import Ids, Readers
 
 if TYPE_CHECKING:
     from mlfs.orders.streams import JobStreams

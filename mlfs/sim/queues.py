@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.contract import Queues, Traits, Writing
+from mlfs.plan.policies.policy import Queues, Traits, Writing
 from mlfs.plan.queues import Batch, GpuNode, coordinated, divided
 from mlfs.sim.tally import Tally
 

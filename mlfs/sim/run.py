@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mlfs.plan.model import Floats, StorageClass
-from mlfs.plan.policies.contract import Policy, Reads, View
+from mlfs.plan.policies.policy import Policy, Reads, View
 from mlfs.sim.clock import Clock, Loading, Sharing
 from mlfs.sim.job import order_of
 from mlfs.sim.result import EpochResult, PolicyResult

@@ -225,7 +225,7 @@ def _to_class(table: ClassTable) -> StorageClass:
 
 def source_sizes(source: str) -> Floats:
     """Sizes of all files below a directory, by the index that `mlfs mount` keeps."""
-    from mlfs.manifest_index import default_index_path, manifest_for
+    from mlfs.tree.index import default_index_path, manifest_for
 
     path = os.path.realpath(source)
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.contract import PFS, Reads
+from mlfs.plan.policies.policy import PFS, Reads
 
 # Steps are counted in parts of about this many reads, so that what is made on the way stays in the caches.
 CHUNK_SAMPLES = 1 << 18

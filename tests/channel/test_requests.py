@@ -18,9 +18,9 @@ import trio
 import trio.testing
 
 from mountd import wire
-from mountd.awake import Awake
 from mountd.handlers import Answer, Attributes, Handlers, Listed, Opened
 from mountd.inodes import FIRST_VIRTUAL
+from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
 
 HANDLE = 0x1_0000_0000_0007
@@ -62,7 +62,7 @@ class Scripted:
         self.told: list[Any] = []
         self.staged = HANDLE
         self.manifest = SimpleNamespace()
-        self.acquainter = SimpleNamespace(thread=-1)
+        self.inode_primer = SimpleNamespace(thread=-1)
         self.virtual = SimpleNamespace(forget=lambda inode, count: self.told.append(("forget", inode, count)))
         self.answer: Answer
 
@@ -136,7 +136,7 @@ class Scripted:
 async def served(handlers: Scripted) -> AsyncIterator[tuple[Kernel, Requests]]:
     ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, kernels, trio.fail_after(30):
-        requests = Requests(cast(Handlers, handlers), Awake())
+        requests = Requests(cast(Handlers, handlers), PollWait())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(requests.serve, ours.fileno())
             yield Kernel(kernels), requests

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from cli_support import wait_for
 
-from mlfs import calibration
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
+from mlfs.measure import calibration
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mlfs import calibration
-from mlfs.calibration import Calibration, SourceSpeeds, Speeds
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
+from mlfs.measure import calibration
+from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
 from mountd import mounts
 
 FILES, SIZE = 40, 10_000

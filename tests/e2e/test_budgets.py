@@ -10,7 +10,7 @@ import pytest
 from support.fuse import happened, wait_until
 from support.mounts import MlfsMount
 
-from mlfs.scan import scan
+from mlfs.tree.scan import scan
 
 MANY = 100_000
 CONTENT_BYTES = 100_000

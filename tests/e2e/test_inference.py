@@ -281,7 +281,7 @@ def test_a_registration_ends_the_search_at_once(images: Path) -> None:
 
 def searchers(mount: MlfsMount) -> list[int]:
     """Processes that search for a seed."""
-    return [pid for pid, words in mount.pids().items() if "mlfs.engine.seed_search" in words]
+    return [pid for pid, words in mount.pids().items() if "mlfs.explain.seed_search" in words]
 
 
 def test_forbidden_it_does_nothing(images: Path) -> None:

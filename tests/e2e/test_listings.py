@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.mounts import MlfsMount
 from support.trees import Link, make_tree
 
-from mlfs.manifest import Manifest
-from mlfs.scan import scan
+from mlfs.tree.manifest import Manifest
+from mlfs.tree.scan import scan
 from mountd import dirents
 from mountd.dirents import Direntries
 

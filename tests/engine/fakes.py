@@ -19,9 +19,9 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
-from mlfs.scan import scan
-from mlfs.sources.posix import PosixSource
-from mlfs.tiers.ram import RamTier
+from mlfs.places.posix import PosixSource
+from mlfs.places.ram import RamTier
+from mlfs.tree.scan import scan
 
 
 class FakePages:

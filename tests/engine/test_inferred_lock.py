@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.engine.inferred import Lock
-from mlfs.engine.job import JobRun
+from mlfs.explain.inferred import Lock
+from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.engine.fetch import ClassTier
-from mlfs.engine.lanes import LaneGovernor
 from mlfs.engine.placing import Counting, Placing
 from mlfs.engine.planner import MOST_EPOCHS
-from mlfs.engine.rates import FEWEST_BATCHES, Rates
 from mlfs.engine.table import footprint_bytes
+from mlfs.measure.rates import FEWEST_BATCHES, Rates
+from mlfs.measure.refine import Measured
+from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
-from mlfs.plan.refine import Measured
 
 PAGE = 4096
 

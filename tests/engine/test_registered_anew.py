@@ -11,8 +11,8 @@ import trio
 from fakes import Mount, running, simulate
 from test_variants import BATCH, EPOCHS, FILES, read_all, script_opens
 
-from mlfs.engine.job import JobRun
-from mlfs.engine.timeline import Timeline
+from mlfs.follow.job import JobRun
+from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import build_streams
 

@@ -10,7 +10,7 @@ import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
 from mlfs.engine.fetch import ClassTier
-from mlfs.tiers.ram import RamTier
+from mlfs.places.ram import RamTier
 from mountd.status import messages, pfs_status
 
 SIZE = 5000

@@ -13,11 +13,11 @@ import trio
 import trio.testing
 from fakes import Mount, running, simulate
 
-from mlfs.engine.variants import disagreeing, find
+from mlfs.explain.variant_search import disagreeing, find
+from mlfs.follow.lanes import Cell
+from mlfs.follow.matching import Open
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
-from mlfs.plan.lanes import Cell
-from mlfs.plan.matching import Open
 
 FILES, EPOCHS, BATCH = 150, 30, 8
 

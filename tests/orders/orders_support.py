@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from mlfs.job import JobSpec, parse_job
-from mlfs.manifest import Manifest
 from mlfs.orders.registry import build_order
-from mlfs.scan import scan
+from mlfs.tree.manifest import Manifest
+from mlfs.tree.scan import scan
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 

@@ -9,9 +9,9 @@ import pytest
 from orders_support import job, make_file, manifest_of
 
 from mlfs.errors import JobError
-from mlfs.manifest import Manifest
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams, build_streams
+from mlfs.tree.manifest import Manifest
 
 
 def streams_of(source: Path, order_file: Path | str, **fields: object) -> tuple[Manifest, JobStreams]:

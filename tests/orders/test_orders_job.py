@@ -14,7 +14,7 @@ from mlfs.errors import ExitCode, JobError
 from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
 from mlfs.job.presets import PRESETS
 from mlfs.orders.catalogue import BUILT_IN
-from mlfs.orders.catalogue.contract import Sampler
+from mlfs.orders.catalogue.sampler import Sampler
 
 
 def refusal(text: Any) -> JobError:

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 
 from mlfs.errors import JobError
 from mlfs.orders.catalogue import BUILT_IN
-from mlfs.orders.contract import Indices
+from mlfs.orders.order import Indices
 from mlfs.orders.streams import JobStreams, build_streams
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
-from mlfs.plan.policies.contract import PFS, Reads, Unfit, View
+from mlfs.plan.policies.policy import PFS, Reads, Unfit, View
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.order import Order
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.policies.contract import Overlap
+from mlfs.plan.policies.policy import Overlap
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim import tally
 from mlfs.sim.clock import Clock, Sharing, shared_finish_s

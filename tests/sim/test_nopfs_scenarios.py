@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from mlfs.plan.policies.contract import Unfit
+from mlfs.plan.policies.policy import Unfit
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.plan.policies.contract import Overlap, Policy, Traits, Unfit, Writing
 from mlfs.plan.policies.naive import Naive
+from mlfs.plan.policies.policy import Overlap, Policy, Traits, Unfit, Writing
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation

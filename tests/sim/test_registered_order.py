@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mlfs.errors import ConfigError, JobError
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
-from mlfs.plan.policies.contract import Unfit
 from mlfs.plan.policies.holdings import first_of_each
+from mlfs.plan.policies.policy import Unfit
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlfs.errors import ConfigError, SourceError
-from mlfs.plan.policies.contract import Unfit
+from mlfs.plan.policies.policy import Unfit
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.order import Order

@@ -3,6 +3,6 @@
 from typing import Final
 
 from mlfs.orders.catalogue import readers, torch, wrappers
-from mlfs.orders.catalogue.contract import Sampler
+from mlfs.orders.catalogue.sampler import Sampler
 
 BUILT_IN: Final[tuple[Sampler, ...]] = torch.SAMPLERS + wrappers.SAMPLERS + readers.SAMPLERS

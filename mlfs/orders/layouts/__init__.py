@@ -12,7 +12,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts import dali, hf_imagefolder, imagefolder, keras, manifest, sorted, tf_list_files, timm
-from mlfs.orders.layouts.contract import Outside, SampleIds, Tree
+from mlfs.orders.layouts.layout import Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import encode
 

@@ -12,7 +12,7 @@ import stat
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
 from mlfs.orders.layouts.names import Endings, entry_types
 

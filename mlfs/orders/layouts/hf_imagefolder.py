@@ -17,7 +17,7 @@ import stat
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import SampleIds, Tree
+from mlfs.orders.layouts.layout import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import decode, entry_types
 

@@ -7,7 +7,7 @@ followlinks=True. Hidden and linked directories count; files beside the class di
 
 from __future__ import annotations
 
-from mlfs.orders.layouts.contract import SampleIds, Tree
+from mlfs.orders.layouts.layout import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import Endings, decode
 from mlfs.orders.layouts.walk import Walker

@@ -8,7 +8,7 @@ are not followed. Endings: ALLOWLIST_FORMATS in keras/src/utils/image_dataset_ut
 
 from __future__ import annotations
 
-from mlfs.orders.layouts.contract import SampleIds, Tree
+from mlfs.orders.layouts.layout import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import Endings, decode
 from mlfs.orders.layouts.walk import Walker

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.contract import NOT_HERE, ROOT, Outside, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOT_HERE, ROOT, Outside, SampleIds, Tree
 from mlfs.orders.layouts.names import decode, entry_types
 
 MISSING: Final = -1

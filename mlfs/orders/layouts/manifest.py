@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts.contract import NOTHING, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOTHING, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.order_file import read_lines

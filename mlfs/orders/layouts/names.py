@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.orders.layouts.contract import Tree
+from mlfs.orders.layouts.layout import Tree
 
 
 def decode(name: bytes) -> str:

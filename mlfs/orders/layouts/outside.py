@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from mlfs.orders.layouts.contract import Outside
+from mlfs.orders.layouts.layout import Outside
 
 
 def files_behind(base: bytes) -> Outside:

@@ -10,7 +10,7 @@ import stat
 from bisect import bisect_left
 from functools import lru_cache
 
-from mlfs.orders.layouts.contract import Tree
+from mlfs.orders.layouts.layout import Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import encode
 

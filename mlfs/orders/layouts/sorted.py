@@ -11,7 +11,7 @@ import stat
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import SampleIds, Tree
+from mlfs.orders.layouts.layout import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import Endings, entry_types
 

@@ -14,7 +14,7 @@ from fnmatch import translate
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import Endings, decode
 

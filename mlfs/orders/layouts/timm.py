@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
 from mlfs.orders.layouts.names import Endings, decode, encode
 

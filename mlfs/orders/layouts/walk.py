@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlfs.orders.layouts.contract import NOT_HERE, SampleIds, Tree
+from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, Seen
 from mlfs.orders.layouts.names import Endings, code_point_order, decode
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.owners import Copies, Placement, place
-from mlfs.plan.policies.contract import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View, capacities
 from mlfs.plan.policies.holdings import Finder, first_of_each
+from mlfs.plan.policies.policy import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View, capacities
 
 
 class Clairvoyant:

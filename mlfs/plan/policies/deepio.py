@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.model import Floats
-from mlfs.plan.policies.contract import (
+from mlfs.plan.policies.policy import (
     PFS,
     Ids,
     Overlap,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.policies.contract import Ids, Readers
+from mlfs.plan.policies.policy import Ids, Readers
 
 
 def by_node(readers: Readers, nodes: int) -> list[list[Ids]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mlfs.plan.policies.contract import (
+from mlfs.plan.policies.policy import (
     PFS,
     Ids,
     Kept,

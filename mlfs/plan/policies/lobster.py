@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.placement import in_classes
-from mlfs.plan.policies.contract import (
+from mlfs.plan.policies.holdings import Finder, by_node, first_of_each
+from mlfs.plan.policies.policy import (
     PFS,
     Ids,
     Overlap,
@@ -27,7 +28,6 @@ from mlfs.plan.policies.contract import (
     View,
     capacities,
 )
-from mlfs.plan.policies.holdings import Finder, by_node, first_of_each
 
 NEXT, LAST_COPY, DROPPED = 0, 1, 2
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.balance import Counts, balance_steps
-from mlfs.plan.policies.contract import (
+from mlfs.plan.policies.policy import (
     PFS,
     Ids,
     Nodes,

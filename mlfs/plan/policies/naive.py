@@ -6,7 +6,7 @@ which puts it between the two write models (read = fetch, and read = fetch + wri
 
 from __future__ import annotations
 
-from mlfs.plan.policies.contract import Ids, Kept, Overlap, Policy, Reads, Traits, View, Writing
+from mlfs.plan.policies.policy import Ids, Kept, Overlap, Policy, Reads, Traits, View, Writing
 
 
 class Naive:

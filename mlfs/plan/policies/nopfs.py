@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from mlfs.plan.model import Floats
 from mlfs.plan.placement import keep_most_read
-from mlfs.plan.policies.contract import (
+from mlfs.plan.policies.holdings import Finder, counts_by_node, first_of_each
+from mlfs.plan.policies.policy import (
     PFS,
     Ids,
     Overlap,
@@ -27,7 +28,6 @@ from mlfs.plan.policies.contract import (
     View,
     capacities,
 )
-from mlfs.plan.policies.holdings import Finder, counts_by_node, first_of_each
 
 NOT_YET = np.float32(np.inf)
 Slots = npt.NDArray[np.int32] | npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.placement import in_classes
-from mlfs.plan.policies.contract import PFS, Ids, Overlap, Policy, Preload, Reads, Traits, View, capacities
+from mlfs.plan.policies.policy import PFS, Ids, Overlap, Policy, Preload, Reads, Traits, View, capacities
 
 
 class ParallelStaging:

@@ -19,7 +19,7 @@ from mlfs.plan.policies import (
     perfect,
     staging_pool,
 )
-from mlfs.plan.policies.contract import Policy
+from mlfs.plan.policies.policy import Policy
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy

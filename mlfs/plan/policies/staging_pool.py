@@ -5,7 +5,7 @@ Pure. In: a view. Out: every read from the PFS; the next batch is loaded while t
 
 from __future__ import annotations
 
-from mlfs.plan.policies.contract import Overlap, Policy, Traits
 from mlfs.plan.policies.naive import Naive
+from mlfs.plan.policies.policy import Overlap, Policy, Traits
 
 POLICY = Policy("staging_pool", "double buffering from the PFS, no cache (NoPFS, Sec. 6)", Traits(Overlap.BATCH), Naive)

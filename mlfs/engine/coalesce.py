@@ -1,0 +1,34 @@
+"""A moment after something happened, once: what comes in between is dealt with together.
+
+In: `call`, on the loop, as often as you like. Out: one task goes on, a set time after the first call. A call wakes no
+task, so a request that makes one is not followed by a pass of the scheduler. Used for opens and releases, and copies.
+"""
+
+from __future__ import annotations
+
+import math
+
+import trio
+
+
+class Coalesced:
+    """See the module. Loop only; one task waits."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._called = False
+        self._sleeping: trio.CancelScope | None = None
+
+    def call(self) -> None:
+        """Have the task go on, a moment later."""
+        if not self._called:
+            self._called = True
+            if self._sleeping is not None:
+                self._sleeping.deadline = trio.current_time() + self._delay_s
+
+    async def wait(self) -> None:
+        """Until a moment after the first call since the last wait ended."""
+        with trio.CancelScope(deadline=trio.current_time() + self._delay_s if self._called else math.inf) as scope:
+            self._sleeping = scope
+            await trio.sleep_forever()
+        self._called, self._sleeping = False, None

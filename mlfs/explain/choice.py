@@ -1,0 +1,74 @@
+"""Several explanations fit what was read: which of them gives the reads that come now?
+
+In: explanations, the first reads of an epoch by process, as dataset indices. Out: the explanation and the epoch. Called
+by `mlfs.explain.inference` in a worker thread, at an epoch's start: so only the heads of orders are made, and all
+processes count together. With ten reads in all there is an answer, if they are of few processes; else with a few more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import log2
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.explain.confirm import order_head
+from mlfs.explain.explanations import Fields
+from mlfs.explain.question import DataSet
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.torch_generator import EpochWords
+
+# Some hundred explanations and epochs are tried: 7 bits; 2^-33 remains for chance.
+FEWEST_BITS = 40
+_LEAST_SHARE = 0.8
+_HEAD = 4096
+_WORDS_OF_A_SEED = 2
+
+
+def chosen(explanations: Iterable[Fields], data_set: DataSet, epochs: Sequence[int]) -> tuple[Fields, int] | None:
+    """The first explanation whose order, in one of the epochs, begins as the processes' reads do."""
+    for fields in explanations:
+        spec = parse_job(fields)
+        for epoch in dict.fromkeys(epochs):
+            try:
+                if _bits(list(_positions(spec, data_set, epoch)), data_set) >= FEWEST_BITS:
+                    return fields, epoch
+            except JobError:
+                continue  # an order that mlfs cannot make for so many samples
+    return None
+
+
+def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping[int, int]]:
+    """By rank: where the reads stand in its stream."""
+    n, default = data_set.n, spec.sampler == "torch-random" and spec.generator == "default"
+    if default or (spec.sampler == "torch-distributed" and spec.world_size == 1):
+        seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
+        yield {value: at for at, value in enumerate(order_head(n, seed, 0, _HEAD))}
+        return
+    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
+    order = build_order(spec, n)
+    for rank in spec.ranks:
+        stream = order.rank_stream(epoch, rank)
+        at = np.flatnonzero(np.isin(stream, wanted))
+        yield dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+
+
+def _drawn(spec: JobSpec, epoch: int) -> int:
+    return EpochWords(spec, _WORDS_OF_A_SEED).at(epoch).random_int64_seed()
+
+
+def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:
+    """How much the reads tell: each that comes right behind its process' last one. 0 if too many do not fit."""
+    inside = following = total = 0
+    for head in data_set.heads:
+        following_here, inside_here = max(_fitting(position_of, head) for position_of in ranks)
+        total, inside, following = total + len(head), inside + inside_here, following + following_here
+    return following * log2(max(2, data_set.n)) if inside >= _LEAST_SHARE * total else 0.0
+
+
+def _fitting(position_of: Mapping[int, int], head: Sequence[int]) -> tuple[int, int]:
+    places = [position_of.get(value, -2) for value in head]
+    return sum(after == place + 1 for place, after in pairwise(places)), sum(place >= 0 for place in places)

@@ -1,0 +1,152 @@
+"""Is a seed that the search came up with the right one? And what else do the reads tell: ranks, workers, batch size.
+
+In: a seed, a hypothesis, all first reads. Out: a `Finding`, or None for a seed that was chance. Called by
+`mlfs.explain.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+from typing import NamedTuple
+
+from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, bits, step
+from mlfs.orders.mt19937 import TorchWords
+
+_FURTHEST = 1 << 16
+
+
+class Finding(NamedTuple):
+    """What explains the reads.
+
+    Attributes:
+        data_set: which one. n: its samples.
+        seed: of the permutation's generator, 0 .. 2^32 - 1. words_before: drawn from it before the permutation.
+        world: ranks. ranks: those seen reading. batch: a rank's batch, None where no gap tells. workers: of a rank,
+            None where unknown. bits: how much evidence there is, in bits, the choice of hypotheses not taken off.
+    """
+
+    data_set: int
+    n: int
+    seed: int
+    words_before: int
+    world: int
+    ranks: tuple[int, ...]
+    batch: int | None
+    workers: int | None
+    bits: float
+
+
+def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
+    """The first `count` values of torch.randperm(n), after `words_before` words of the generator.
+
+    Swaps are kept in a dict, so it takes time for `count` values and not for n.
+    """
+    count = min(count, n)
+    words = TorchWords(seed).take(words_before + count)[words_before:].tolist()
+    moved: dict[int, int] = {}
+    head = []
+    for i, word in enumerate(words):
+        target = i + word % (n - i) if i < n - 1 else i
+        head.append(moved.get(target, target))
+        moved[target] = moved.pop(i, i)
+    return head
+
+
+def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | None:
+    """Check every first read of the hypothesis' process, then learn from the other processes."""
+    h, n = hypothesis, data_set.n
+    values = data_set.heads[h.head][h.skipped :]
+    furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
+    head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
+    position_of = {value: position for position, value in enumerate(head)}
+    shape = shape_of([position_of.get(value, -1) for value in values], h.rank, h.world)
+    if shape is None or (told := bits(n, shape.matched)) < FEWEST_BITS:
+        return None
+    batch, workers, ranks = learn(data_set.heads, position_of, h.world)
+    ranks = tuple(sorted({*ranks, h.rank}))
+    return Finding(
+        h.data_set, n, seed, h.words_before, h.world, ranks, shape.batch or batch, shape.workers or workers, told
+    )
+
+
+def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
+    """The data set that some process reads in its own order from the start, if there is one. Its `seed` is -1.
+
+    Of several the largest: who reads the first class's files may go on to the second.
+    """
+    by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
+    for index in by_size:
+        n, heads = data_sets[index]
+        for values in heads:
+            world = values[1] - values[0] if len(values) > 1 else 0
+            shape = shape_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
+            if shape is not None and shape.matched >= FEWEST_READS - 1:
+                batch, workers, ranks = learn(heads, range(n), world)
+                told = bits(n, shape.matched)
+                return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, told)
+    return None
+
+
+def refine(finding: Finding, data_set: DataSet) -> Finding:
+    """The finding with what further first reads tell of ranks, batch and workers."""
+    position_of: Mapping[int, int] | range = range(data_set.n)
+    if finding.seed >= 0:
+        head = order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST)
+        position_of = {value: position for position, value in enumerate(head)}
+    batch, workers, ranks = learn(data_set.heads, position_of, finding.world)
+    ranks = tuple(sorted({*ranks, *finding.ranks}))
+    return finding._replace(batch=finding.batch or batch, workers=finding.workers or workers, ranks=ranks)
+
+
+class Shape(NamedTuple):
+    """How a process reads its rank's stream: batch and workers where a gap tells them, and how many reads fit."""
+
+    batch: int | None
+    workers: int | None
+    matched: int
+
+
+def shape_of(places: list[int], rank: int, world: int) -> Shape | None:
+    """The shape of a process that starts at its rank's start, by the places of its reads; None when it is not that.
+
+    All reads must fit but the last one, which may be of a process that was about to do something else.
+    """
+    if any(place < 0 or (place - rank) % world for place in places[:-1]):
+        return None
+    steps = [(place - rank) // world for place in places[:-1]]
+    run = next((i for i in range(1, len(steps)) if steps[i] != i), len(steps))
+    if not steps or steps[0] != 0:
+        return None
+    if run == len(steps):
+        return Shape(None, None, run)
+    if steps[run] % run or steps[run] <= run:
+        return None
+    workers = steps[run] // run
+    fits = all(at == step(i, run, workers) for i, at in enumerate(steps))
+    return Shape(run, workers, len(steps)) if fits else None
+
+
+def learn(
+    heads: Sequence[Sequence[int]], position_of: Mapping[int, int] | range, world: int
+) -> tuple[int | None, int | None, tuple[int, ...]]:
+    """Batch, workers (None where nothing tells) and ranks, from the first reads of all processes.
+
+    Workers start at multiples of the batch; within a process the first gap is behind a batch.
+    """
+    ranks: set[int] = set()
+    starts: list[int] = []
+    for values in heads:
+        places = [_place(position_of, value) for value in values[:3]]
+        if len(places) < 3 or min(places) < 0 or len({place % world for place in places}) > 1:
+            continue
+        if world > 1 and not places[0] < places[1] < places[2]:
+            continue  # of another order: its residues agree by chance
+        ranks.add(places[0] % world)
+        starts.append(places[0] // world)
+    batch = gcd(*starts) if any(starts) else 0
+    return (batch, max(starts) // batch + 1, tuple(sorted(ranks))) if batch else (None, None, tuple(sorted(ranks)))
+
+
+def _place(position_of: Mapping[int, int] | range, value: int) -> int:
+    return value if isinstance(position_of, range) else position_of.get(value, -1)

@@ -1,0 +1,107 @@
+"""Which registrations a finding may stand for, the likeliest first, and what it is in words.
+
+In: a finding, the draws of torch's default generator that may have given its seed. Out: fields of jobs. Called by
+`mlfs.explain.inference`. Several explanations give the same first epoch; the second epoch's first reads decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlfs.explain.confirm import Finding
+from mlfs.explain.search_stages import COMMON_SEEDS, Draw
+
+JOB_NAME = "inferred"
+# Nobody told how many epochs there will be: more than anybody waits for.
+EPOCHS = 1000
+
+# What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed: nothing; a
+# validation loader's base_seed, or that and its sampler's seed; less, for workers that stay have one base_seed for all.
+BETWEEN: tuple[dict[str, object], ...] = (
+    {"words_between": 0},
+    {"words_between": 0, "persistent_workers": True},
+    {"words_between": 2},
+    {"words_between": 4},
+)
+MOST_DRAWS = 16
+BASE_SEED_WORDS = SEED_WORDS = 2
+
+Fields = dict[str, object]
+
+
+def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
+    """Job fields without those of the data set, best first. All give the same first epoch."""
+    common = _common(finding)
+    if finding.seed < 0:
+        return [common | {"sampler": "sequential"}]
+    per_epoch = common | {"sampler": "torch-distributed", "seed": finding.seed}
+    same_again = per_epoch | {"set_epoch": False}
+    if finding.world > 1:
+        return [per_epoch, same_again]
+    random = common | {"sampler": "torch-random"}
+    if finding.words_before:
+        shared = random | {"generator": "shared", "seed": finding.seed}
+        others = ({"persistent_workers": True}, {"words_between": 2}, {"trailing_permutation": False})
+        return [shared, *(shared | other for other in others)]
+    own = random | {"generator": "own", "seed": finding.seed}
+    chosen = [per_epoch, own, same_again, own | {"trailing_permutation": False}]  # by a person: a small number
+    drawn = [
+        random | {"generator": "default", "seed": seed, "words_before": before} | between
+        for between in BETWEEN
+        for seed, before in draws[:MOST_DRAWS]
+    ]
+    return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
+
+
+def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list[Fields]:
+    """What a script draws between two epochs, if it is known where in which generator both epochs' seeds were drawn.
+
+    Args:
+        lost: explanations by the default generator of the epochs up to `epoch`. draws: of the one after it.
+    Returns:
+        fields to replace those of the explanation with; empty if it is another generator.
+    """
+    found: list[Fields] = []
+    for fields in lost:
+        before, between = (int(str(fields.get(name) or 0)) for name in ("words_before", "words_between"))
+        step = between + (BASE_SEED_WORDS if fields.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
+        for seed, words in draws:
+            passed = words - before - epoch * step
+            if seed == fields["seed"] and passed >= SEED_WORDS:
+                found.append({"seed": seed, "words_before": words} | _step(passed))
+    return [fields for at, fields in enumerate(found) if fields not in found[:at]]
+
+
+def _step(words: int) -> Fields:
+    """Fields of a job that takes so many words an epoch."""
+    if words >= BASE_SEED_WORDS + SEED_WORDS:
+        return {"words_between": words - BASE_SEED_WORDS - SEED_WORDS}
+    return {"words_between": words - SEED_WORDS, "persistent_workers": True}
+
+
+def _common(finding: Finding) -> Fields:
+    fields: Fields = {"name": JOB_NAME, "epochs": EPOCHS, "world_size": finding.world}
+    if finding.world > 1:
+        # Ranks that have not read yet are taken to be here when most of the others are.
+        most = 2 * len(finding.ranks) >= finding.world
+        fields["ranks"] = list(range(finding.world)) if most else list(finding.ranks)
+    if finding.batch is not None:
+        fields["batch_size"] = finding.batch
+    return fields
+
+
+def in_words(fields: Fields) -> str:
+    """One line for people."""
+    sampler = str(fields["sampler"])
+    said = [sampler, f"seed {fields['seed']}"] if "seed" in fields else [sampler]
+    if "generator" in fields:
+        said.append(f"{fields['generator']} generator")
+    said += [
+        f"{name.replace('_', ' ')} {fields[name]}" for name in ("words_before", "words_between") if fields.get(name)
+    ]
+    said += ["persistent workers"] if fields.get("persistent_workers") else []
+    said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
+    said.append(f"world size {fields['world_size']}")
+    if "batch_size" in fields:
+        said.append(f"batch size {fields['batch_size']}")
+    return ", ".join(said)

@@ -1,0 +1,72 @@
+"""What has been read so far, as much of it as inferring needs: bounded, whatever comes.
+
+In: opens (entry, process, its parent). Out: the first reads of each process, and the last ones of all. Called by
+`mlfs.explain.inference` for each open: cheap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+MOST_PROCESSES = 64
+MOST_FIRST_READS = 64
+RECENT_READS = 4096
+_PATIENCE = 8
+
+
+class Read(NamedTuple):
+    """An open as the engine saw it."""
+
+    entry: int
+    pid: int
+    parent: int
+
+
+class Reads:
+    """First reads by process, in the order of each process' first one; and the last reads in order.
+
+    Attributes:
+        total: reads seen, those included that were not kept. A file opened twice in a row by a process is one read.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.firsts: dict[int, list[int]] = {}
+        self.recent: deque[Read] = deque(maxlen=RECENT_READS)
+        self._last: dict[int, int] = {}
+
+    def add(self, entry: int, pid: int, parent: int) -> None:
+        """One open."""
+        if self._last.get(pid) == entry:
+            return
+        self.total += 1
+        self.recent.append(Read(entry, pid, parent))
+        first = self.firsts.get(pid)
+        if first is None:
+            if len(self.firsts) >= MOST_PROCESSES:
+                return
+            first = self.firsts[pid] = []
+        self._last[pid] = entry
+        if len(first) < MOST_FIRST_READS:
+            first.append(entry)
+
+    def enough(self, needed: int) -> bool:
+        """Whether a process has read `needed` files, and the first of all processes as well, unless it idles."""
+        lengths = [len(first) for first in self.firsts.values()]
+        if not lengths or max(lengths) < needed:
+            return False
+        return lengths[0] >= needed or self.total >= _PATIENCE * needed
+
+    def processes(self, needed: int) -> set[int]:
+        """Those that have read `needed` files."""
+        return {process for process, first in self.firsts.items() if len(first) >= needed}
+
+    def pids(self) -> list[int]:
+        """Processes that read, and their parents."""
+        return list(dict.fromkeys(pid for read in self.recent for pid in (read.pid, read.parent)))
+
+    def heads(self, needed: int) -> list[list[int]]:
+        """The first reads by process: those with enough of them first, else in the order in which they began."""
+        heads = [list(first) for first in self.firsts.values()]
+        return sorted(heads, key=lambda head: len(head) < needed)

@@ -1,0 +1,151 @@
+"""What was read, and which seeds could explain it: hypotheses, each as a probe.
+
+In: for each data set that it may be (a layout of a directory) the first reads of each process, as dataset indices. Out:
+hypotheses with their probes, the likely ones and the rest. Called by `mlfs.explain.search`.
+
+A process that reads for rank r of `world` ranks reads, in order, positions r + world * s of the epoch's permutation,
+with s = 0, 1, 2, ... for a process that reads all of its rank's batches, and s = (i // batch) * batch * workers +
+i % batch for the first of several workers (torch/utils/data/dataloader.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import lgamma, log, log2
+from typing import NamedTuple
+
+from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe
+
+FEWEST_READS = 10
+# 32 for the seed, 17 for the hypotheses, 10 for batch and workers; 2^-21 remains for a chance finding.
+FEWEST_BITS = 80
+FEWEST_SAMPLES = 40
+NEVER = 1 << 62
+MOST_TESTS = 8
+MOST_HEADS = 16
+_BITS_LEFT_TO_CONFIRM = 10
+
+_WORLDS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112)
+_SMALL_BATCHES = range(2, 9)
+_WORKERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+_MOST_RANKS_WITH_SMALL_BATCHES = 8
+_HEADS_WITH_SMALL_BATCHES = 4
+_LATE_HEADS = 2
+# Of a node of several ranks with several workers each, some process is a rank's first worker.
+_HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
+_WITHOUT_GAP = 8  # a batch that is no small one is at least as large
+_MOST_RANK = 64
+_MOST_SKIPPED = 2
+# A DataLoader whose generator is the sampler's draws its base_seed from it first: 2 words.
+SHARED_GENERATOR_WORDS = 2
+
+
+class DataSet(NamedTuple):
+    """What was read if the data set is this one.
+
+    Attributes:
+        n: its samples.
+        heads: for each process, in the order of their first reads, the dataset indices it read first.
+    """
+
+    n: int
+    heads: tuple[tuple[int, ...], ...]
+
+
+class Hypothesis(NamedTuple):
+    """That a seed's permutation was read in this way.
+
+    Attributes:
+        data_set, head: which process of which data set reads from the start of an epoch.
+        skipped: its reads before that, such as a look at the first sample.
+        words_before: words drawn from the generator before the permutation.
+        rank, world: it reads for. batch, workers: 0 and 1 while it reads without gaps.
+    """
+
+    data_set: int
+    head: int
+    skipped: int
+    words_before: int
+    rank: int
+    world: int
+    batch: int
+    workers: int
+
+
+def bits(n: int, reads: int) -> float:
+    """What that many reads of different samples out of n tell: log2 of n (n - 1) ... (n - reads + 1)."""
+    reads = min(n, reads)
+    return (lgamma(n + 1) - lgamma(n - reads + 1)) / log(2)
+
+
+def reads_needed(n: int) -> int:
+    """Reads of one process that tell one of 2^32 seeds from chance; the last is not counted: see `confirm`."""
+    if n < FEWEST_SAMPLES:
+        return NEVER
+    reads = FEWEST_READS
+    while bits(n, reads - 1) < FEWEST_BITS:
+        reads += 1
+    return reads
+
+
+def step(i: int, batch: int, workers: int) -> int:
+    """Position in its rank's stream of the i-th read of a rank's first worker."""
+    return i if not batch else (i // batch) * batch * workers + i % batch
+
+
+def likely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
+    """Rank 0's process is among those seen, or there is one rank."""
+    return [h for d, data_set in enumerate(data_sets) for h in _likely_of(d, data_set)]
+
+
+def _likely_of(d: int, data_set: DataSet) -> Iterator[Hypothesis]:
+    for head, values in enumerate(data_set.heads[:MOST_HEADS]):
+        few = head < _HEADS_WITH_SMALL_BATCHES
+        for world in _WORLDS:
+            yield Hypothesis(d, head, 0, 0, 0, world, 0, 1)
+            if few and world <= _MOST_RANKS_WITH_SMALL_BATCHES:
+                yield from (Hypothesis(d, head, 0, 0, 0, world, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
+        if few:
+            shared = SHARED_GENERATOR_WORDS
+            yield Hypothesis(d, head, 0, shared, 0, 1, 0, 1)
+            yield from (Hypothesis(d, head, 0, shared, 0, 1, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
+        if head < _LATE_HEADS:
+            for skipped in range(1, min(_MOST_SKIPPED, len(values) - FEWEST_READS) + 1):
+                yield from (Hypothesis(d, head, skipped, words, 0, 1, 0, 1) for words in (0, SHARED_GENERATOR_WORDS))
+
+
+def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
+    """The node's ranks are others than rank 0: this mount is one of several."""
+    return [
+        Hypothesis(d, head, 0, 0, rank, world, 0, 1)
+        for d, data_set in enumerate(data_sets)
+        for head in range(min(_HEADS_OF_OTHER_NODES, len(data_set.heads)))
+        for world in _WORLDS
+        if head < _HEADS_OF_LARGE_WORLDS or world <= _LARGE_WORLD
+        for rank in range(1, min(world, _MOST_RANK))
+    ]
+
+
+def probes(data_sets: list[DataSet], hypotheses: list[Hypothesis]) -> list[Probe]:
+    """The probes of the hypotheses, tagged by their index; those that could be chance too often are left out."""
+    found = []
+    bits_needed = 32 + log2(max(2, len(hypotheses))) - _BITS_LEFT_TO_CONFIRM
+    for tag, hypothesis in enumerate(hypotheses):
+        tests = _tests(data_sets[hypothesis.data_set], hypothesis)
+        if sum(log2(test.modulus) for test in tests) >= bits_needed:
+            found.append(Probe(tag, tests))
+    return found
+
+
+def _tests(data_set: DataSet, hypothesis: Hypothesis) -> tuple[Condition, ...]:
+    h, n = hypothesis, data_set.n
+    tests: list[Condition] = []
+    values = data_set.heads[h.head][h.skipped :]
+    for i, value in enumerate(values if h.batch else values[:_WITHOUT_GAP]):
+        position = h.rank + h.world * step(i, h.batch, h.workers)
+        word = h.words_before + position
+        if word >= WORDS_IN_REACH or position >= n - 1 or len(tests) == MOST_TESTS:
+            break
+        if value >= position:  # see mlfs.explain.probes
+            tests.append(Condition(word, n - position, value - position))
+    return tuple(tests)

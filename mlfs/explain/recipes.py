@@ -1,0 +1,92 @@
+"""Orders that are not torch's: each sampler that mlfs knows, with the seeds that people choose.
+
+In: what was read. Out: a `Recipe`, fields of a job, when one explains the reads. Called by `mlfs.explain.search` after
+the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.explain.confirm import shape_of
+from mlfs.explain.question import FEWEST_BITS, DataSet, bits
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+
+Fields = dict[str, object]
+
+SEEDS = (42, 0, 1, 1234, 123, 2, 3, 1337, 12345, 7, 10, 100, 2023, 2024, 2025, 2026)
+_WORLDS = (1, 2, 4, 8)
+# Python's shuffle is a loop: a second for a million samples.
+_MOST_FOR_PYTHON = 200_000
+_EPOCHS = 1000
+
+
+class Recipe(NamedTuple):
+    """An explanation: which data set, and the job's fields without those of the data set."""
+
+    data_set: int
+    fields: Fields
+
+
+def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
+    """What is tried, the likeliest first. `told`: seeds that are likelier than others."""
+    for seed in dict.fromkeys((*told, *SEEDS)):
+        yield {"sampler": "hf-datasets", "seed": seed}
+        yield {"sampler": "numpy", "seed": seed, "legacy": True}
+        yield {"sampler": "numpy", "seed": seed, "legacy": False}
+        yield {"sampler": "grain", "seed": seed}
+        yield {"sampler": "keras", "seed": seed}
+        if n <= _MOST_FOR_PYTHON:
+            yield {"sampler": "python-random", "seed": seed}
+    for world in _WORLDS:
+        yield {"sampler": "dali", "shuffle": True, "world_size": world}
+        yield {"sampler": "dali", "shuffle_after_epoch": True, "world_size": world}
+        yield {"sampler": "paddle", "world_size": world}
+        yield {"sampler": "timm-repeat-aug", "world_size": world}
+        yield {"sampler": "ra-sampler", "world_size": world}
+
+
+def kin(fields: Fields) -> list[Fields]:
+    """Recipes with the same first epoch: whether the generator goes on, begins again, or shuffles what is shuffled."""
+    sampler = fields["sampler"]
+    if sampler not in ("hf-datasets", "numpy", "python-random"):
+        return []
+    numpy = sampler == "hf-datasets" or (sampler == "numpy" and not fields["legacy"])
+    plain = {key: value for key, value in fields.items() if key not in ("sampler", "legacy")}
+    both: list[Fields] = [{"sampler": "hf-datasets"}, {"sampler": "numpy", "legacy": False}]
+    same = both if numpy else [{key: fields[key] for key in ("sampler", "legacy") if key in fields}]
+    others: tuple[Fields, ...] = ({}, {"reseed": True}, {"in_place": True})
+    return [plain | one | other for other in others for one in same]
+
+
+def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterator[Recipe | None]:
+    """One value a try: None, or the recipe that explains the reads, which is the last."""
+    for index, data_set in enumerate(data_sets):
+        for fields in recipes(data_set.n, told):
+            shape = _tried(fields, data_set)
+            yield None if shape is None else Recipe(index, shape)
+            if shape is not None:
+                return
+
+
+def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
+    """The fields, with batch and workers, if some process reads from the start of rank 0's first epoch."""
+    try:
+        spec = parse_job({"name": "inferred", "epochs": _EPOCHS, **fields})
+        stream = build_order(spec, data_set.n).rank_stream(0, 0)
+    except JobError:
+        return None  # of a version of mlfs without it, or not for so many samples
+    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
+    at = np.flatnonzero(np.isin(stream, wanted))
+    position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+    for head in data_set.heads:
+        shape = shape_of([position_of.get(value, -1) for value in head], 0, 1)
+        if shape is not None and bits(data_set.n, shape.matched) >= FEWEST_BITS:
+            known = {} if shape.batch is None else {"batch_size": shape.batch}
+            return {"epochs": _EPOCHS, "world_size": 1} | fields | known
+    return None

@@ -1,0 +1,167 @@
+"""The search for a seed, stage by stage, the likely ones first. `mlfs.explain.generators` goes on from a seed.
+
+In: what was read. Out: events, as they come: progress, findings. Called by `mlfs.explain.seed_search`. A generator: who
+asks for the next event has the next slice computed, and may stop at any.
+
+Stages. 1: seeds 0 .. 2^20 - 1, given to the permutation's generator, or to torch.manual_seed, whose fourth word seeds
+a RandomSampler (2 words are the DataLoader's base_seed). 2: samplers of others. 3: what generators with seeds that
+people choose hand out after a model was initialised from them. 4: all 2^32 seeds of a permutation, which also catches
+scripts without any seed: whatever torch drew, it is one of them; then which generators may have drawn it. 5: all seeds,
+and none of the ranks that read here is rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from mlfs.explain import search_numpy
+from mlfs.explain.confirm import Finding, confirm
+from mlfs.explain.generators import generators
+from mlfs.explain.probes import compile_plan
+from mlfs.explain.question import DataSet, Hypothesis, likely, probes, unlikely
+from mlfs.explain.recipes import explaining, recipes
+from mlfs.explain.search_stages import (
+    COMMON_SEEDS,
+    SAMPLER_SEED_WORD,
+    WELL_KNOWN,
+    Draw,
+    Event,
+    Found,
+    Progress,
+    Ranges,
+    Search,
+    Wanted,
+    Words,
+    search_with_numba,
+    slices,
+    words_of,
+)
+
+COMMON_STAGE = "common seeds"
+OTHERS_STAGE = "other samplers"
+CHOSEN_STAGE = "seeds that people choose, a model made first"
+# A look at the first words of the generators above takes seconds, and spares minutes.
+_FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
+_MOST_USUAL, _LESS_USUAL_LOOK = 8, 1 << 22
+_LATEST_TOLD_SLOW = 1 << 24
+EVERYTHING = Wanted()
+
+
+def find(data_sets: list[DataSet], wanted: Wanted = EVERYTHING) -> Iterator[Event]:
+    """All stages, up to what explains the reads. The last event is that, or a Progress that is done."""
+    sure, rest = likely(data_sets), [] if wanted.again else unlikely(data_sets)
+    found = yield from _common(data_sets, (sure, rest), wanted)
+    if found is None and not wanted.again and (yield from _recipes(data_sets, wanted.told)):
+        return
+    search = wanted.search()
+    if found is None:
+        found = yield from _chosen(data_sets, sure, wanted, search)
+    if found is None:
+        found = yield from _all("all seeds", data_sets, sure, wanted.ranges, search)
+    if found is None:
+        yield from _all("all seeds, other nodes' ranks", data_sets, rest, wanted.ranges, search)
+    elif drawn_by_torch(found.finding) and found.finding.seed not in wanted.told and not wanted.again:
+        yield from generators(found, wanted, search)
+
+
+def drawn_by_torch(finding: Finding) -> bool:
+    """Whether it may be that torch's default generator drew the seed, as no person would choose it."""
+    return finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS
+
+
+def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+    """Those of a permutation whose seed another generator drew."""
+    return [h for h in hypotheses if h.world == 1 and h.words_before == 0]
+
+
+def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
+    """Samplers of others. Returns whether one explains the reads."""
+    of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
+    yield Progress(OTHERS_STAGE, 0, of)
+    for done, recipe in enumerate(explaining(data_sets, told), 1):
+        yield Progress(OTHERS_STAGE, done, of) if recipe is None else recipe
+        if recipe is not None:
+            return True
+    return False
+
+
+def _confirmed(
+    seeds: Words, hits: list[tuple[int, int]], hypotheses: list[Hypothesis], data_sets: list[DataSet]
+) -> tuple[int, Finding] | None:
+    """The first of the hits that is none by chance: its index among the seeds, and what it explains."""
+    for at, tag in hits:
+        hypothesis = hypotheses[tag]
+        finding = confirm(int(seeds[at]), hypothesis, data_sets[hypothesis.data_set])
+        if finding is not None:
+            return at, finding
+    return None
+
+
+def _common(
+    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], wanted: Wanted
+) -> Generator[Event, None, Found | None]:
+    """Stage 1."""
+    yield Progress(COMMON_STAGE, 0, wanted.common)
+    told = np.array([seed for seed in wanted.told if seed >= wanted.common], dtype=np.uint32)
+    seeds = np.concatenate([told, np.arange(wanted.common, dtype=np.uint32)])
+    drawn: Words | None = None
+    for hypotheses in all_hypotheses:
+        hits = search_numpy.search(compile_plan(probes(data_sets, hypotheses)), seeds)
+        found = _confirmed(seeds, hits, hypotheses, data_sets)
+        if found is not None:
+            yield (event := Found(found[1]))
+            return event
+        if drawn is None:  # all of them are among the first hypotheses
+            of_one_rank = _drawn(hypotheses)
+            drawn = search_numpy.first_words(seeds, SAMPLER_SEED_WORD)
+            hits = search_numpy.search(compile_plan(probes(data_sets, of_one_rank)), drawn)
+            found = _confirmed(drawn, hits, of_one_rank, data_sets)
+            if found is not None:
+                yield (event := Found(found[1], (Draw(int(seeds[found[0]]), 0),)))
+                return event
+    yield Progress(COMMON_STAGE, wanted.common, wanted.common)
+    return None
+
+
+def _chosen(
+    data_sets: list[DataSet], hypotheses: list[Hypothesis], wanted: Wanted, search: Search
+) -> Generator[Event, None, Found | None]:
+    """Stage 3."""
+    quick = search is search_with_numba
+    first_look = min(wanted.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
+    far = {seed: wanted.latest if quick else min(wanted.latest, _LATEST_TOLD_SLOW) for seed in wanted.told}
+    near = dict.fromkeys(WELL_KNOWN[:_MOST_USUAL], first_look)
+    near |= dict.fromkeys(WELL_KNOWN[_MOST_USUAL:], min(first_look, _LESS_USUAL_LOOK))
+    looks = far if wanted.again else near | far
+    hypotheses = _drawn(hypotheses)
+    plan = compile_plan(probes(data_sets, hypotheses))
+    done, of = 0, sum(looks.values())
+    search(plan, np.zeros(1, dtype=np.uint32))
+    yield Progress(CHOSEN_STAGE, 0, of)
+    for seed, latest in sorted(looks.items(), key=lambda look: look[0] not in far):
+        for start, words in words_of(seed, latest):
+            found = _confirmed(words, search(plan, words), hypotheses, data_sets)
+            if found is not None:
+                yield (event := Found(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
+                return event
+            done += len(words)
+            yield Progress(CHOSEN_STAGE, done, of)
+    return None
+
+
+def _all(
+    stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: Search
+) -> Generator[Event, None, Found | None]:
+    """Stages 4 and 5."""
+    plan = compile_plan(probes(data_sets, hypotheses))
+    if not plan.roots:
+        return None
+    for progress, seeds, hits in slices(stage, plan, ranges, search):
+        found = _confirmed(seeds, hits, hypotheses, data_sets)
+        if found is not None:
+            yield (event := Found(found[1]))
+            return event
+        yield progress
+    return None

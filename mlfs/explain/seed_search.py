@@ -1,0 +1,101 @@
+"""The process that searches for a seed, on one core, and the daemon's end of it.
+
+In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
+is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
+keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else: all but the
+first stage, which takes a second, run at a low priority. Not at the lowest: beside a busy loader on its core it would
+stand still, and what it finds pays for the tenth of the core that it takes there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from mlfs.explain.question import DataSet
+from mlfs.explain.search import COMMON_STAGE, find
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Progress, Ranges, Wanted
+from mlfs.explain.wire import answer, parse_answer, parse_question, question
+
+LOW_PRIORITY = 10
+PROGRESS_EVERY_S = 0.5
+RANGES_VARIABLE = "MLFS_INFER_SEEDS"
+FEW_WORDS = 1 << 12  # where the range is narrowed, which only tests do
+_ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+def ranges_wanted(text: str | None) -> Ranges:
+    """All seeds, or those of "LOW-HIGH,LOW-HIGH" (HIGH not included): for tests, which have no minutes."""
+    if not text:
+        return WHOLE
+    pairs = [part.split("-") for part in text.split(",")]
+    return tuple((int(low), int(high)) for low, high in pairs)
+
+
+class SeedSearch:
+    """One search, seen from the daemon."""
+
+    def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
+        ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
+        latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
+        wanted = Wanted(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        self._question = question(data_sets, wanted)
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._killed = False
+
+    def run(self, on_event: Callable[[Event], None]) -> int:
+        """In a worker thread: search, and pass on each event. Returns the process' exit code, 0 for one that ended."""
+        with self._lock:
+            if self._killed:
+                return 0
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=os.environ | _ONE_THREAD,
+            )  # fmt: skip
+        with process:
+            try:
+                if process.stdin is not None and process.stdout is not None:
+                    process.stdin.write(self._question + "\n")
+                    process.stdin.flush()
+                    for line in process.stdout:
+                        on_event(parse_answer(line))
+            except (OSError, ValueError):
+                process.kill()  # killed, or not ours any more: there is nothing to tell
+        return process.returncode
+
+    def kill(self) -> None:
+        """From any thread: end it at once."""
+        with self._lock:
+            self._killed = True
+            if self._process is not None:
+                self._process.kill()
+
+
+def main() -> int:
+    """The process."""
+    data_sets, wanted = parse_question(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_daemon, daemon=True).start()
+    told = 0.0
+    for event in find(data_sets, wanted):
+        if isinstance(event, Progress) and (event.stage != COMMON_STAGE or event.done):
+            os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
+        now = time.monotonic()
+        if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+            continue
+        told = now
+        print(answer(event), flush=True)
+    return 0
+
+
+def _end_with_the_daemon() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""What else a script may do than what was registered: other fields of the same job, and how it is said.
+
+Pure. In: a registered job's fields. Out: `Variant`s, the likeliest first. `screen` says how well an epoch's order
+explains a few opens, and how improbable that would be by chance. Called by `mlfs.explain.variant_search`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.follow.epoch_index import EpochIndex
+
+Numbers = npt.NDArray[np.int64]
+
+SMALL_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 17, 21, 31)
+SEEDS = (
+    0, 42, 43, 99, 100, 111, 123, 222, 256, 314, 333, 420, 456, 512, 555, 666,
+    777, 888, 999, 1000, 1024, 1111, 1234, 1337, 2018, 2019, 2020, 2021, 2022, 2023, 2024, 2025, 2026, 3407, 4321,
+    5678, 12345, 31415, 54321, 123456, 654321, 1234567, 12345678, 123456789,
+)  # fmt: skip
+WORLD_SIZES = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 256, 512, 1024)
+TORCH_SAMPLERS = ("torch-distributed", "torch-random", "torch-stateful", "sequential")
+GENERATORS = ("default", "own", "shared")
+MOST_STRIDE = 64
+REACHES = (16, 64)
+
+
+COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of the next one"
+UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
+RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
+
+
+class Variant(NamedTuple):
+    """Another registration, and what its user is told if it proves right.
+
+    Attributes:
+        changes: fields in place of the registered ones.
+        sentence: what the job does, in plain words.
+        epoch: the epoch to look at; None for the one that is being read.
+    """
+
+    changes: Mapping[str, Any]
+    sentence: str
+    epoch: int | None = None
+
+
+def flags_of(changes: Mapping[str, Any]) -> str:
+    """The flags of `mlfs register` that say so from the start."""
+    said = []
+    for name, value in changes.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            said.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            said.append(f"--{flag}={words}" if words.startswith("-") else f"--{flag} {words}")
+    return " ".join(said)
+
+
+def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
+    """Other registrations that mistakes make, the likeliest first.
+
+    Args:
+        fields: the registered job, defaults included.
+        reads: the fields that its sampler reads.
+    """
+    if fields["start_step"]:
+        sentence = f"this job reads its first epoch from the beginning, not from step {fields['start_step']}"
+        yield Variant({"start_step": 0}, sentence)
+    yield from _switches(fields, reads)
+    seed = fields["seed"]
+    if "seed" in reads:
+        yield Variant({"seed": seed + 1}, COUNTS_FROM_ONE)
+        yield Variant({"seed": seed - 1}, "this job reads each epoch in the order of the one before")
+    yield from _ranks(fields)
+    # Another seed and another epoch can be the same order: a seed that people like is likelier than a resumed run, and
+    # that than any small number.
+    yield from _seeds(fields, reads, SEEDS)
+    start = fields["start_epoch"]
+    for epoch in range(fields["epochs"]):
+        if epoch != start:
+            sentence = RESUMED.format(epoch=epoch, start=start)
+            yield Variant({"start_epoch": epoch, "start_step": 0}, sentence, epoch)
+    yield from _seeds(fields, reads, SMALL_SEEDS)
+    yield from _samplers(fields)
+
+
+def _seeds(fields: Mapping[str, Any], reads: Collection[str], seeds: Collection[int]) -> Iterator[Variant]:
+    for seed in seeds:
+        if "seed" in reads and seed != fields["seed"]:
+            yield Variant({"seed": seed}, f"this job's seed is {seed}, not {fields['seed']}")
+
+
+def _samplers(fields: Mapping[str, Any]) -> Iterator[Variant]:
+    """torch's other samplers, with the same fields as far as they read them."""
+    registered = fields["sampler"]
+    for sampler in TORCH_SAMPLERS if registered in TORCH_SAMPLERS else ():
+        if sampler == registered:
+            continue
+        sentence = f'the sampler of this job is "{sampler}", not "{registered}"'
+        yield Variant({"sampler": sampler}, sentence)
+        if sampler == "torch-random":
+            for generator in GENERATORS:
+                yield Variant({"sampler": sampler, "generator": generator}, f'{sentence}, generator "{generator}"')
+
+
+def _switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
+    if "set_epoch" in reads:
+        calls = fields["set_epoch"]
+        no = "this job does not call set_epoch: every epoch reads the same order"
+        yes = "this job calls set_epoch: every epoch reads another order"
+        yield Variant({"set_epoch": not calls}, no if calls else yes)
+    if "shuffle" in reads:
+        shuffles = fields["shuffle"]
+        yield Variant({"shuffle": not shuffles}, "this job does not shuffle" if shuffles else "this job shuffles")
+    if "drop_last" in reads:
+        drops = fields["drop_last"]
+        words = "pads the last step" if drops else "drops the last, incomplete step"
+        yield Variant({"drop_last": not drops}, f"this job's sampler {words}")
+    if fields["sampler"] == "torch-random":
+        for generator in GENERATORS:
+            for persistent in (False, True):
+                changes = {"generator": generator, "persistent_workers": persistent}
+                if any(fields.get(name) != value for name, value in changes.items()):
+                    words = "persistent" if persistent else "not persistent"
+                    yield Variant(changes, f'this job\'s generator is "{generator}" and its workers are {words}')
+        ends = fields.get("trailing_permutation") is False
+        words = "reads each epoch to the sampler's end" if ends else "leaves each epoch before the sampler's end"
+        yield Variant({"trailing_permutation": ends}, f"this job {words}: trailing_permutation is {str(ends).lower()}")
+
+
+def _ranks(fields: Mapping[str, Any]) -> Iterator[Variant]:
+    """Other ranks, other world sizes; the ranks are those that turn out to read."""
+    world = fields["world_size"]
+    if len(fields["ranks"]) < world:
+        yield Variant({"ranks": None}, "other ranks than the registered ones read through this mount")
+    for other in WORLD_SIZES:
+        if other != world:
+            sentence = f"this job's world size is {other}, not {world}"
+            yield Variant({"world_size": other, "ranks": None}, sentence)
+
+
+class Score(NamedTuple):
+    """How well an epoch's order explains some opens.
+
+    Attributes:
+        log10_chance: of as many hits in opens at random (an upper bound).
+        share: of the opens that could hit.
+        exact: whether the hits follow one upon the other, and not only near one another.
+        ranks: indexes of the ranks that were hit.
+        first: the lowest index in its rank's stream that was hit.
+    """
+
+    log10_chance: float
+    share: float
+    exact: bool
+    ranks: tuple[int, ...]
+    first: int
+
+
+NOTHING = Score(0.0, 0.0, False, (), 0)
+
+
+def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
+    """Score an epoch's order against opens in the order of time.
+
+    What counts are two opens in a row of one process: in the right order the second is the first's successor, but at
+    the end of a batch; or a constant stride away (workers that take single samples in turn); or near (threads).
+    """
+    known: npt.NDArray[np.bool_] = np.greater_equal(index.code[entries], 0)
+    order = np.argsort(processes[known], kind="stable")
+    codes, process = index.code[entries[known]][order].astype(np.int64), processes[known][order]
+    if len(codes) < 2 or not index.length:
+        return NOTHING
+    ranks, offsets = np.divmod(codes, index.length)
+    pairs = process[1:] == process[:-1]
+    steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
+    n = max(2, index.length * len(index.ids))
+    best = NOTHING
+    for hits, chances, exact in _options(steps):
+        count, total = int(np.count_nonzero(hits)), len(steps)
+        log10_chance = _log10_tail(count, total, min(0.99, 1.5 * chances / n))
+        if log10_chance < best.log10_chance:
+            places = np.flatnonzero(pairs)[hits]
+            seen = tuple(np.unique(ranks[places]).tolist())
+            best = Score(log10_chance, count / total, exact, seen, int(offsets[places].min()))
+    return best
+
+
+def _options(steps: Numbers) -> Iterator[tuple[npt.NDArray[np.bool_], int, bool]]:
+    """Which steps hit, in how many ways a step could have, and whether they are exact."""
+    yield steps == 1, 1, True
+    strides = steps[(steps > 1) & (steps <= MOST_STRIDE)]
+    if len(strides):
+        yield steps == np.bincount(strides).argmax(), MOST_STRIDE, False
+    for reach in REACHES:
+        yield (np.abs(steps) <= reach) & (steps != 0), 2 * reach, False
+
+
+def _log10_tail(hits: int, total: int, chance: float) -> float:
+    """log10 of an upper bound (Chernoff) of the probability of so many hits; 0 when they are no more than expected."""
+    if not total or hits / total <= chance:
+        return 0.0
+    share = hits / total
+    bound = share * math.log(share / chance)
+    if share < 1.0:
+        bound += (1.0 - share) * math.log((1.0 - share) / (1.0 - chance))
+    return -total * bound / math.log(10.0)

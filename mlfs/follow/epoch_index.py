@@ -1,0 +1,75 @@
+"""One epoch's predicted streams, and where in them an entry stands.
+
+Pure. In: the local ranks' streams of an epoch. Out: entry -> positions, position -> entry. Made by the engine's job (a
+worker thread's work), read by `mlfs.follow.matching`, the prefetcher and the search for variants.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+
+
+class Match(NamedTuple):
+    """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""
+
+    rank_index: int
+    position: int
+
+
+class EpochIndex:
+    """Inverse of one epoch's streams: entry id -> (rank index, index in the stream).
+
+    Attributes:
+        base: linear position of the epoch's first sample.
+        begin: index in the stream at which reading begins: more than 0 in the first epoch of a resumed run.
+        length: samples per rank.
+        code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
+        more: further codes of entries read more than once in the epoch (padding, linked files).
+        ids: each local rank's stream, entry ids (-1: outside of the mount).
+        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not
+        over.
+    """
+
+    def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int, begin: int = 0) -> None:
+        self.epoch = epoch
+        self.base = base
+        self.begin = begin
+        self.length = len(streams[0]) if streams else 0
+        self.ids = [stream.astype(np.int32) for stream in streams]
+        self.looked = [bytearray(self.length) for _ in streams]
+        dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
+        self.code = np.full(n_entries, -1, dtype=dtype)
+        self.more: dict[int, list[int]] = {}
+        if not self.length:
+            return
+        flat = np.concatenate(streams)
+        codes = np.arange(len(flat), dtype=dtype)
+        inside = flat >= 0
+        flat, codes = flat[inside], codes[inside]
+        self.code[flat[::-1]] = codes[::-1]  # the first position wins: written last
+        repeated = self.code[flat] != codes
+        for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
+            self.more.setdefault(entry, []).append(code)
+
+    def contains(self, position: int) -> bool:
+        """Whether a linear position lies in this epoch."""
+        return self.base <= position < self.base + self.length
+
+    def outstanding(self) -> Ids:
+        """Entries whose use is counted ahead and not over, once for each use."""
+        parts = [
+            ids[np.frombuffer(looked, dtype=np.uint8) != 0] for ids, looked in zip(self.ids, self.looked, strict=True)
+        ]
+        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+
+    def codes(self, entry: int) -> list[int]:
+        """All positions of an entry in this epoch, as rank_index * length + index."""
+        code = int(self.code.item(entry))
+        if code < 0:
+            return []
+        return [code, *self.more.get(entry, ())] if self.more else [code]

@@ -1,0 +1,41 @@
+"""What is known of a job's loader, for the status: registered (or inferred), learned from the opens, or not known.
+
+In: a running job. Out: plain numbers and words. Called by the mount's status.
+"""
+
+from __future__ import annotations
+
+from mlfs.follow.job import JobRun
+
+REGISTERED, INFERRED, LEARNED, UNKNOWN = "registered", "inferred", "learned", "unknown"
+
+Json = dict[str, object]
+
+
+def loader_of(job: JobRun) -> Json:
+    """How the processes of a rank share its stream.
+
+    Each of batch_size, num_workers and prefetch_depth has a `value` (None while it is not known) and where it is
+    `from`; the depth also what it is at least and, if the workers were seen to wait, at most.
+    """
+    shape, length = job.loader()
+    told = getattr(job.spec, "model_fields_set", frozenset[str]())
+    depth = job.depth.depth(shape, length)
+
+    def known(learned: int | None, field: str) -> Json:
+        if learned is not None:
+            return {"value": learned, "from": LEARNED}
+        value = getattr(job.spec, field, None) if field in told else None
+        origin = INFERRED if job.inferred else REGISTERED
+        return {"value": value, "from": UNKNOWN if value is None else origin}
+
+    shared, per_sample = shape.workers > 1, job.streams.files_per_sample
+    batch = shape.batch // per_sample if shape.workers != 1 and shape.batch % per_sample == 0 else None
+    bounds: Json = {"at_least": depth.at_least, "at_most": depth.at_most}
+    return {
+        "readers": shape.workers or None,
+        "batch_size": known(batch, "batch_size"),
+        "num_workers": known(shape.workers if shared else None, "num_workers"),
+        "prefetch_depth": known(depth.exact, "prefetch_factor") | bounds,
+        "early": job.matcher.shape.slack - 1,
+    }

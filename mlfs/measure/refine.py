@@ -1,0 +1,100 @@
+"""Refines bandwidths: the points that were calibrated (or told by an earlier mount) with those measured while running.
+
+Pure. In: points of a curve (lanes, bytes a second of all lanes together), what was measured of the same, with weights.
+Out: the curve that plans are made with. Called by the daemon (mlfs.measure.speeds).
+
+A calibration knows the curve's shape, a mount knows the level of today at the few numbers of lanes that it uses. So
+what is measured moves the whole curve: its ratio to the calibrated curve, weighted, is interpolated over the lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.plan.model import Curve, Floats
+
+Points = Sequence[tuple[float, float]]
+
+# What was calibrated weighs as much as so many batches, what was measured at most as much as these.
+PRIOR_BATCHES = 16.0
+MOST_BATCHES = 1024.0
+# What is planned with while nothing is known.
+MEMORY_BYTES_PER_S = 10e9
+DISK_BYTES_PER_S = 500e6
+# No point lies further from the median of all than this.
+FARTHEST = 4.0
+
+
+class Measured(NamedTuple):
+    """All lanes of a route together, while `lanes` of them worked; from how many batches."""
+
+    lanes: int
+    bytes_per_s: float
+    batches: int = 1
+
+
+def refine(known: Points, measured: Sequence[Measured]) -> tuple[tuple[float, float], ...]:
+    """The points of the refined curve.
+
+    Args:
+        known: calibrated points, ascending lanes; may be empty. measured: any order; one a number of lanes.
+
+    Returns:
+        Ascending lanes, bandwidths above 0; `known` as it is where nothing was measured. More lanes never give less
+        than fewer, unless the calibrated curve falls: then its shape is kept.
+    """
+    seen = sorted(m for m in measured if m.lanes > 0 and m.batches > 0 and _usable(m.bytes_per_s))
+    if not seen:
+        return tuple((float(count), float(rate)) for count, rate in known)
+    lanes = np.array([m.lanes for m in seen], dtype=np.float64)
+    rates = np.array([m.bytes_per_s for m in seen])
+    batches = np.minimum([m.batches for m in seen], MOST_BATCHES)
+    if not known:
+        return _points(lanes, _never_falling(np.log(rates), batches))
+    curve = Curve(tuple((float(count), float(rate)) for count, rate in known))
+    ratios = _without_outliers(np.log(rates / curve.at(lanes)), batches) * (batches / (batches + PRIOR_BATCHES))
+    counts = np.union1d([count for count, _ in curve.points], lanes)
+    moved = np.log(curve.at(counts)) + np.interp(np.log(counts), np.log(lanes), ratios)
+    if all(later >= before for (_, before), (_, later) in pairwise(curve.points)):
+        weights = PRIOR_BATCHES + np.array([float(batches[lanes == count].sum()) for count in counts])
+        moved = _never_falling(moved, weights)
+    return _points(counts, moved)
+
+
+def best(points: Points) -> float:
+    """The most that a place gives, 0 when nothing is known of it."""
+    return max((rate for _, rate in points), default=0.0)
+
+
+def _usable(bytes_per_s: float) -> bool:
+    return math.isfinite(bytes_per_s) and bytes_per_s > 0
+
+
+def _points(counts: Floats, logs: Floats) -> tuple[tuple[float, float], ...]:
+    return tuple((float(count), float(rate)) for count, rate in zip(counts, np.exp(logs), strict=True))
+
+
+def _without_outliers(logs: Floats, weights: Floats) -> Floats:
+    """No value further than FARTHEST from the weighted median."""
+    order = np.argsort(logs, kind="stable")
+    middle = int(np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2))
+    median = logs[order][min(middle, len(logs) - 1)]
+    return np.clip(logs, median - math.log(FARTHEST), median + math.log(FARTHEST))
+
+
+def _never_falling(values: Floats, weights: Floats) -> Floats:
+    """The nearest sequence that does not fall (pool adjacent violators: those that do get their weighted mean)."""
+    blocks: list[tuple[float, float, int]] = []  # value, weight, how many
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, count = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            last, last_weight, last_count = blocks.pop()
+            mean = (mean * total + last * last_weight) / (total + last_weight)
+            total, count = total + last_weight, count + last_count
+        blocks.append((mean, total, count))
+    return np.concatenate([np.full(count, value) for value, _, count in blocks])

@@ -1,0 +1,299 @@
+"""Where copies lie below a cache directory, whose they are, and which process may write there.
+
+In: a cache directory and a source's identity. Out: a `Claim` (the source's directory, locked) for a tier; a list of
+`Found` for `mlfs cache`. Called by `ssd` and `lmdb_store` when a mount starts, by `cache_admin` and `mlfs.cli.cache`.
+The layout is described in docs/cache-format.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+import xxhash
+
+from mlfs.errors import CacheError
+
+FORMAT_DIR = "mlfs-v1"
+SOURCE_FILE = "source.json"
+LMDB_DIR = "lmdb"
+LMDB_FILES = ("data.mdb", "lock.mdb")
+_SOURCE_NAME = re.compile(r"[0-9a-f]{32}")
+_FAN_NAME = re.compile(r"[0-9a-f]{2}")
+_SAMPLE_NAME = re.compile(r"[0-9a-f]{32}\.s")
+_TEMP_NAME = re.compile(r"[0-9a-f]{32}\.t")
+_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Kind(StrEnum):
+    """The two stores that keep copies on disk."""
+
+    SSD = "ssd"
+    LMDB = "lmdb"
+
+
+def source_hash(source_id: bytes | str) -> str:
+    """The name of a source's directory: 32 hex digits over its identity, usually its real path."""
+    return xxhash.xxh3_128_hexdigest(os.fsencode(source_id))
+
+
+def source_path(directory: str, source_id: bytes | str) -> str:
+    """The directory of a source's copies below a cache directory."""
+    return os.path.join(directory, FORMAT_DIR, source_hash(source_id))
+
+
+def key_digest(key: bytes) -> bytes:
+    """The 16 bytes that stand for a sample's key in names and LMDB keys; the whole key is stored beside the data."""
+    return xxhash.xxh3_128_digest(key)
+
+
+def sample_path(digest: bytes) -> str:
+    """Path of a sample's file relative to the source's directory."""
+    name = digest.hex()
+    return f"{name[:2]}/{name}.s"
+
+
+def temp_path(digest: bytes) -> str:
+    """Path of a sample's file while it is written."""
+    name = digest.hex()
+    return f"{name[:2]}/{name}.t"
+
+
+@dataclass
+class Claim:
+    """A source's directory, open, and locked against other mounts for one kind of store."""
+
+    path: str
+    dir_fd: int
+    read_only: bool
+    _lock_fd: int | None
+
+    def release(self) -> None:
+        """Unlock and close; may be called twice."""
+        if self.dir_fd >= 0:
+            os.close(self.dir_fd)
+            self.dir_fd = -1
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def claim(directory: str, source_id: bytes | str, kind: Kind) -> Claim:
+    """Make the directory of a source usable by this process alone, for one kind of store.
+
+    A directory that cannot be written but holds this source's directory is claimed read-only.
+    Raises CacheError when it cannot be used or another process uses it.
+    """
+    path = source_path(directory, source_id)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        lock_fd: int | None = lock(path, kind)
+        read_only = False
+    except OSError as error:
+        if error.errno not in _REFUSED or not os.path.isdir(path):
+            raise unusable(directory, error) from error
+        lock_fd = lock_shared(path, kind)
+        read_only = True
+    try:
+        if not read_only:
+            _write_source_file(path, source_id)
+        return Claim(path, os.open(path, OPEN_DIR), read_only, lock_fd)
+    except OSError as error:
+        if lock_fd is not None:
+            os.close(lock_fd)
+        raise unusable(directory, error) from error
+
+
+def unusable(directory: str, error: OSError) -> CacheError:
+    """The error for a cache directory that the system refuses."""
+    hints = {
+        errno.ENOSPC: "free some space there, or name another directory",
+        errno.EEXIST: "a file stands where the directory should be; name another directory",
+        errno.ENOTDIR: "a file stands where the directory should be; name another directory",
+    }
+    hint = hints.get(error.errno or 0, "name a directory that this user can write to")
+    return CacheError(f"cannot use the cache directory {directory}: {error.strerror}", hint)
+
+
+def lock(source_path: str, kind: Kind) -> int:
+    """Lock one store of a source against all other processes, and leave this process's id in the lock file.
+
+    Returns the descriptor that holds the lock. Raises CacheError when another process holds it, OSError when the lock
+    file cannot be made.
+    """
+    path = os.path.join(source_path, f"{kind}.lock")
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            _flock(fd, fcntl.LOCK_EX, source_path)
+            # `mlfs cache clear` may have removed the file between our open and our lock: then it locks nothing.
+            if _still_named(fd, path):
+                with suppress(OSError):  # a full disk must not keep a mount from reading what lies there
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def lock_shared(source_path: str, kind: Kind) -> int | None:
+    """Lock one store of a source that cannot be written against those who could; None where no lock file is.
+
+    Raises CacheError when another process holds it.
+    """
+    try:
+        fd = os.open(os.path.join(source_path, f"{kind}.lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None  # nothing to lock: no mount has written here, and none can
+    try:
+        _flock(fd, fcntl.LOCK_SH, source_path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _flock(fd: int, how: int, source_path: str) -> None:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise CacheError(
+            f"the cache in {source_path} is in use by process {pid}",
+            "unmount that mount first, or name another cache directory",
+        ) from error
+
+
+def _still_named(fd: int, path: str) -> bool:
+    try:
+        named = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _write_source_file(path: str, source_id: bytes | str) -> None:
+    """Note whose copies these are, for `mlfs cache list`; best effort, nothing else depends on it."""
+    # Bytes that are not UTF-8 become \udcXX escapes, which JSON carries and os.fsencode turns back.
+    text = json.dumps({"format": 1, "source": os.fsdecode(source_id)}) + "\n"
+    name = os.path.join(path, SOURCE_FILE)
+    with suppress(OSError):
+        with suppress(FileNotFoundError), open(name, encoding="ascii", errors="replace") as file:
+            if file.read() == text:
+                return
+        with open(name + ".t", "w", encoding="ascii") as file:
+            file.write(text)
+        os.rename(name + ".t", name)
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A file of the SSD store, as a directory scan sees it."""
+
+    digest: bytes
+    size_bytes: int
+    mtime_ns: int
+
+
+def scan_samples(dir_fd: int, *, clean: bool = False) -> Iterator[SampleFile]:
+    """The sample files below a source's directory: names, sizes and times only, nothing is opened.
+
+    With `clean`, files that an interrupted write left are removed on the way: only for the holder of the lock.
+    """
+    for fan, fan_fd in _fan_dirs(dir_fd):
+        with os.scandir(fan_fd) as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.startswith(fan) or not entry.is_file(follow_symlinks=False):
+                    continue
+                if clean and _TEMP_NAME.fullmatch(name):
+                    with suppress(OSError):
+                        os.unlink(name, dir_fd=fan_fd)
+                elif _SAMPLE_NAME.fullmatch(name):
+                    with suppress(FileNotFoundError):
+                        stat = entry.stat(follow_symlinks=False)
+                        yield SampleFile(bytes.fromhex(name[:-2]), stat.st_size, stat.st_mtime_ns)
+
+
+def remove_samples(dir_fd: int) -> None:
+    """Remove all sample files, temporary files and their directories; somebody else's files stay. Raises OSError."""
+    fans = []
+    for fan, fan_fd in _fan_dirs(dir_fd):
+        fans.append(fan)
+        with os.scandir(fan_fd) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            if _TEMP_NAME.fullmatch(name) or _SAMPLE_NAME.fullmatch(name):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=fan_fd)
+    for fan in fans:
+        with suppress(OSError):  # not empty: somebody else's file is in it
+            os.rmdir(fan, dir_fd=dir_fd)
+
+
+def _fan_dirs(dir_fd: int) -> Iterator[tuple[str, int]]:
+    """The directories 00 to ff, each with a descriptor open while it is the current one; symbolic links are passed."""
+    with os.scandir(dir_fd) as entries:
+        names = [e.name for e in entries if _FAN_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+    for name in sorted(names):
+        try:
+            fd = os.open(name, OPEN_DIR, dir_fd=dir_fd)
+        except OSError:
+            continue
+        try:
+            yield name, fd
+        finally:
+            os.close(fd)
+
+
+@dataclass(frozen=True)
+class SourceDir:
+    """A source's directory found below a cache directory, with what `source.json` says about it."""
+
+    path: str
+    source: str | None
+
+    def open(self) -> int:
+        """Return a descriptor of the directory. Raises OSError; never follows a symbolic link."""
+        return os.open(self.path, OPEN_DIR)
+
+
+def find_sources(directory: str) -> list[SourceDir]:
+    """The sources that have copies below a cache directory, by path.
+
+    Raises CacheError when the directory cannot be read or holds no cache.
+    """
+    root = os.path.join(directory, FORMAT_DIR)
+    try:
+        fd = os.open(root, OPEN_DIR)  # a symbolic link here could lead anywhere
+    except OSError as error:
+        raise CacheError(
+            f"no mlfs cache in {directory}: {error.strerror}", "name the DIR of --ssd or --lmdb"
+        ) from error
+    try:
+        with os.scandir(fd) as entries:
+            names = [e.name for e in entries if _SOURCE_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+    finally:
+        os.close(fd)
+    found = [SourceDir(os.path.join(root, name), _read_source_file(root, name)) for name in names]
+    return sorted(found, key=lambda entry: (entry.source or "", entry.path))
+
+
+def _read_source_file(root: str, name: str) -> str | None:
+    try:
+        with open(os.path.join(root, name, SOURCE_FILE), "rb") as file:
+            source = json.loads(file.read(65536))["source"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return source if isinstance(source, str) and source_hash(source) == name else None

@@ -1,0 +1,306 @@
+"""The LMDB tier: small samples packed into one environment per source, found again at the next mount.
+
+In: samples from the engine's worker threads. Out: the same bytes, verified, or None. Values have the layout of
+`record`; one thread (`lmdb_writer`) commits what puts leave to it. Made by the engine when a mount starts, after the
+daemon has forked (a fork would lose that thread, and LMDB forbids it); obeys `contract.Tier`.
+
+Every commit is synced (sync=True): LMDB writes pages and waits for them before it writes the meta page that points to
+them, so a crash of the process or the machine at any moment leaves the state of a commit. metasync=False saves the
+second wait: after a crash of the machine the last commit may be missing, which costs a cache nothing. The syncs happen
+off the path of puts, and one of them covers many puts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+import lmdb
+
+from mlfs.errors import CacheError
+from mlfs.places import cache_directory, lmdb_pages, record
+from mlfs.places.ledger import Ledger
+from mlfs.places.lmdb_writer import Writer
+from mlfs.places.on_disk import OnDisk
+from mlfs.places.tier import Version
+
+_T = TypeVar("_T")
+_HEAD_FLOOR_BYTES = 128  # keys of up to 72 bytes do not change what a sample occupies
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # LMDB's pages are the system's
+_PAGE_HEAD_BYTES = 16
+_NODE_BYTES = 8 + lmdb_pages.KEY_BYTES + 2  # a node's head, its key, its slot in the page's table
+_MAX_READERS = 512
+_MIN_CAPACITY_BYTES = 1 << 20
+_BATCH_BYTES = 8 << 20
+
+
+class LmdbTier(OnDisk):
+    """Copies of one source's small samples in an LMDB environment.
+
+    `used_bytes` is what they need in pages, with room for pages that are filled in part.
+
+    Args:
+        capacity_bytes: at least 1 MiB; the data file never grows beyond it. The other arguments and errors: `OnDisk`.
+        max_sample_bytes: larger samples are refused; they are better off in files.
+    """
+
+    kind = cache_directory.Kind.LMDB
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        capacity_bytes: int,
+        source_id: bytes | str,
+        max_sample_bytes: int = 262144,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if capacity_bytes < _MIN_CAPACITY_BYTES:
+            raise CacheError(f"an LMDB cache of {capacity_bytes} bytes is too small", "give it at least 1M")
+        super().__init__(directory, capacity_bytes, source_id, clock)
+        self._max_sample_bytes = max_sample_bytes
+        self._path = os.path.join(self._claim.path, cache_directory.LMDB_DIR)
+        # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.
+        lock_file_bytes = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
+        self._map_bytes = (capacity_bytes - lock_file_bytes) // _PAGE_BYTES * _PAGE_BYTES
+        # Every commit writes new pages before it frees old ones: that room is kept out of the budget for samples.
+        slack_bytes = self._map_bytes // 16 + 32 * _PAGE_BYTES
+        # Guards ledger entries and what waits for the writer, so that they change together.
+        self._changed = threading.Condition()
+        self._ledger = Ledger(self._map_bytes - slack_bytes)
+        self._readers = 0
+        try:
+            self._env = self._open()
+        except (OSError, lmdb.Error) as error:
+            self._claim.release()
+            reason = error if isinstance(error, OSError) else OSError(0, str(error))
+            raise cache_directory.unusable(self._directory, reason) from error
+        batch_bytes = min(_BATCH_BYTES, slack_bytes // 4)
+        self._writer = Writer(
+            self._env, self._ledger, self._faults, self._changed, batch_bytes=batch_bytes, read_only=self._read_only
+        )
+        self._drop_surplus()
+
+    # ---- start
+
+    def _open(self) -> lmdb.Environment | None:
+        """Check what an earlier mount left, clear it if LMDB must not see it, and open the environment."""
+        self._surplus: list[bytes] = []
+        self._read_only = self._claim.read_only
+        if not self._read_only:
+            with suppress(FileExistsError):
+                os.mkdir(self._path, 0o700)
+        entries = self._check()
+        if entries is None:
+            if self._read_only:
+                return None  # nothing usable and nothing to write to: an empty tier
+            self._clear()
+            entries = []
+        for digest, value_bytes in entries:
+            if not self._ledger.adopt(digest, _footprint_bytes(value_bytes)):
+                self._surplus.append(digest)
+        return lmdb.open(
+            self._path,
+            map_size=self._map_bytes,
+            readonly=self._read_only,
+            create=not self._read_only,
+            lock=not self._read_only,  # a medium that cannot be written has no writers to lock against
+            metasync=False,
+            mode=0o600,
+            max_readers=_MAX_READERS,
+            max_spare_txns=16,
+        )
+
+    def _check(self) -> list[tuple[bytes, int]] | None:
+        """Return the records of a sound data file, an empty list when there is none, None when it cannot be used."""
+        try:
+            fd = os.open(os.path.join(self._path, "data.mdb"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None if self._read_only else []
+        try:
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes > self._map_bytes and not self._read_only:
+                self._faults.tell(f"the data file has {size_bytes} bytes, more than the budget: starting empty")
+                return None
+            self._map_bytes = max(self._map_bytes, size_bytes) if self._read_only else self._map_bytes
+            return lmdb_pages.read_entries(fd)
+        except (lmdb_pages.BadEnvironment, OSError) as error:
+            self._faults.count("damaged environment", f"{error}: starting empty")
+            return None
+        finally:
+            os.close(fd)
+
+    def _clear(self) -> None:
+        for name in cache_directory.LMDB_FILES:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._path, name))
+
+    def _drop_surplus(self) -> None:
+        """Remove what is over a budget that has become smaller since the last mount."""
+        with self._changed:
+            for digest in self._surplus:
+                self._writer.delete(digest)
+        del self._surplus
+
+    # ---- the contract
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the directory can be read only: copies are served, none are added."""
+        return self._read_only
+
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """Pages for header, key and data; exact for keys of up to 72 bytes, longer ones may take more."""
+        return _footprint_bytes(_HEAD_FLOOR_BYTES + size_bytes)
+
+    def put(self, key: bytes, version: Version, data: memoryview) -> bool:
+        """Take a copy to be committed soon; False, with no copy of the key left, when there is no room.
+
+        Waits while the writer is 2 batches behind. A copy whose commit fails later is forgotten and counted.
+        """
+        digest = cache_directory.key_digest(key)
+        footprint_bytes = _footprint_bytes(record.data_offset(len(key), _HEAD_FLOOR_BYTES) + data.nbytes)
+        with self._changed:
+            self._remove(digest)
+            if not self._accepts(key, data) or not self._writer.wait_for_room():
+                return False
+            if not self._ledger.reserve(footprint_bytes):
+                return False
+        try:
+            blob = record.pack_head(key, version, data, _HEAD_FLOOR_BYTES) + data
+        except BaseException:
+            self._ledger.release(footprint_bytes)
+            raise
+        with self._changed:
+            if self._closed:
+                self._ledger.release(footprint_bytes)
+                return False
+            self._ledger.record(digest, footprint_bytes)
+            self._writer.put(digest, blob)
+        return True
+
+    def _accepts(self, key: bytes, data: memoryview) -> bool:
+        if self._closed or self._read_only or self._faults.paused:
+            return False
+        return data.nbytes <= self._max_sample_bytes and len(key) <= record.MAX_KEY_BYTES
+
+    def get(self, key: bytes, version: Version) -> memoryview | None:
+        """Return the data of exactly this version, or None; the bytes are the caller's own."""
+        digest = cache_directory.key_digest(key)
+        if digest not in self._ledger:
+            return None
+        return self._checked(digest, lambda blob: record.data_of(blob, key, version))
+
+    def drop(self, key: bytes) -> None:
+        """Forget the copy of `key`; its pages are free for others after the next commits."""
+        with self._changed:
+            self._remove(cache_directory.key_digest(key))
+
+    def keys(self) -> list[bytes]:
+        """The keys held now. Reads every value: to ask for known keys use `contains`."""
+        heads = (self._checked(digest, record.read_head) for digest in self._ledger.digests())
+        return [head.key for head in heads if head is not None]
+
+    def flush(self) -> None:
+        """Wait until all puts so far are committed, or have failed to be."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Commit what waits, release the environment and unlock; the copies stay for the next mount."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+        self._writer.stop()
+        with self._changed:
+            # LMDB unmaps the file under a reader's feet.
+            self._changed.wait_for(lambda: self._readers == 0)
+            self._ledger.clear()
+            if self._env is not None:
+                self._env.close()
+                self._env = None
+        self._claim.release()
+
+    # ---- reading
+
+    def _checked(self, digest: bytes, check: Callable[[bytes], _T]) -> _T | None:
+        """Read a value and check it; what does not pass is removed, damage is counted."""
+        try:
+            with suppress(record.DamagedCopy, record.OtherCopy):
+                blob = self._read(digest)
+                if blob is not None:
+                    return check(blob)
+            # Once more with writers kept out: what the first look met may have been replaced meanwhile.
+            with self._changed:
+                return self._second_look(digest, check)
+        except lmdb.ReadersFullError as error:
+            self._faults.count("too many readers", str(error))
+        except lmdb.Error as error:
+            self._give_up(error)
+        return None
+
+    def _second_look(self, digest: bytes, check: Callable[[bytes], _T]) -> _T | None:
+        if digest not in self._ledger:
+            return None
+        try:
+            blob = self._read(digest)
+            if blob is None:
+                raise record.DamagedCopy("missing")
+            return check(blob)
+        except record.DamagedCopy as error:
+            self._faults.count("damaged copy", f"{error}, {digest.hex()}")
+        except record.OtherCopy:
+            pass
+        self._remove(digest)
+        return None
+
+    def _read(self, digest: bytes) -> bytes | None:
+        blob = self._writer.waiting(digest)
+        if blob is not None:
+            return blob
+        with self._reading() as env:
+            if env is None:
+                return None
+            # buffers=False: LMDB's memory is only ours until the transaction ends, so the value is copied out. py-lmdb
+            # touches the pages before that without the GIL, so a slow disk does not stop the other threads.
+            with env.begin() as transaction:
+                return transaction.get(digest)
+
+    @contextmanager
+    def _reading(self) -> Iterator[lmdb.Environment | None]:
+        with self._changed:
+            self._readers += 1
+        try:
+            yield self._env
+        finally:
+            with self._changed:
+                self._readers -= 1
+                if self._closed:
+                    self._changed.notify_all()
+
+    def _remove(self, digest: bytes) -> None:
+        if self._ledger.forget(digest):
+            self._writer.delete(digest)
+
+    def _give_up(self, error: lmdb.Error) -> None:
+        """LMDB says that the environment is broken: hold nothing from now on; the next mount checks and clears it."""
+        self._faults.count("LMDB failed", f"{error}; not used until the next mount")
+        with self._changed:
+            self._read_only = True
+            self._ledger.clear()
+
+
+def _footprint_bytes(value_bytes: int) -> int:
+    """What a value occupies.
+
+    Large values take whole pages of their own and a node in a leaf. Small ones share leaves; keys come in the order of
+    their hash, so leaves are about 69 % full, and a leaf that would hold k of them counts as one and a half for k.
+    """
+    if _NODE_BYTES - 2 + value_bytes > (_PAGE_BYTES - _PAGE_HEAD_BYTES) // 2 - 2:
+        pages = -(-(_PAGE_HEAD_BYTES + value_bytes) // _PAGE_BYTES)
+        return pages * _PAGE_BYTES + 64
+    per_leaf = (_PAGE_BYTES - _PAGE_HEAD_BYTES) // (_NODE_BYTES + value_bytes)
+    return -(-_PAGE_BYTES * 3 // (2 * per_leaf))

@@ -1,0 +1,81 @@
+"""What the two stores on disk have in common: their directory, their budget, their failures.
+
+In: where copies may lie, and whose. Out: the parts of `contract.Tier` that are the same for both. Base of
+`ssd.SsdTier` and `lmdb_store.LmdbTier`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from mlfs.places import cache_directory
+from mlfs.places.faults import Faults
+from mlfs.places.ledger import Ledger
+from mlfs.places.tier import Sample, Version
+
+
+class OnDisk:
+    """One store of one source.
+
+    Args:
+        directory: where the user wants caches; made if it is missing, shared by several sources and stores.
+        capacity_bytes: what this source may occupy there.
+        source_id: identity of the source, usually its real path.
+        clock: seconds, monotonic; times the pause after a full disk.
+
+    Raises CacheError when the directory cannot be used, or another mount uses it for this source.
+    """
+
+    kind: cache_directory.Kind
+    _ledger: Ledger
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        capacity_bytes: int,
+        source_id: bytes | str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._directory = os.fspath(directory)
+        self._capacity_bytes = capacity_bytes
+        self._claim = cache_directory.claim(self._directory, source_id, self.kind)
+        self._faults = Faults(self.name, clock)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """`ssd:DIRECTORY` or `lmdb:DIRECTORY`."""
+        return f"{self.kind}:{self._directory}"
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The budget given by the user."""
+        return self._capacity_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What the copies held or being written occupy, as the store counts it."""
+        return self._ledger.used_bytes
+
+    @property
+    def errors(self) -> int:
+        """Failures of the medium and damaged copies since the start."""
+        return self._faults.errors
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the directory can be read only: copies are served, none are added."""
+        return self._claim.read_only
+
+    def put(self, key: bytes, version: Version, data: memoryview) -> bool:
+        """See Tier."""
+        raise NotImplementedError
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """One by one: files are single anyway, and LMDB's writer commits many at once in any case."""
+        return [self.put(*sample) for sample in samples]
+
+    def contains(self, key: bytes) -> bool:
+        """Whether a copy of any version is believed to be held; a look-up in memory."""
+        return cache_directory.key_digest(key) in self._ledger

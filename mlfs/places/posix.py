@@ -1,0 +1,224 @@
+"""The source as a directory tree: a local or parallel file system, reached through a directory descriptor.
+
+In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
+Out: what `mlfs.places.source` promises. Made by the daemon at start, called from the engine's worker threads.
+
+That a content is whole is known from statx before and after the read: size, mtime and ctime must be the same, and not
+so fresh that a second change could hide behind them (`mlfs.tree.stable_stat`). Where they still are the manifest's, the
+scan's look was the one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import threading
+from collections import deque
+from typing import Final, NoReturn
+
+from mlfs.places.source import Fetched, Version
+from mlfs.tree.content import Content, content_now
+from mlfs.tree.manifest import Manifest, clamp_ns
+from mlfs.tree.openat import open_beneath
+from mlfs.tree.stable_stat import is_settled, settled_content
+
+_RETRIES: Final = 3
+# O_NONBLOCK so that a FIFO that has taken a file's place cannot hang the open; it is taken away again before the read.
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+# What a read gives that is not of a file, or not of one that can be read without waiting.
+_NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
+# One read(2) gives at most this much, and one allocation up to here is left to the kernel to fill in one go.
+_ONE_READ_BYTES: Final = 1 << 30
+
+
+def _raise(number: int, why: str) -> NoReturn:
+    raise OSError(number, f"{os.strerror(number)}: {why}")
+
+
+def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
+    """`size` bytes from `offset`, or what there is of them."""
+    if size == 0:
+        return b""  # an offset far beyond the end is no error
+    if size <= _ONE_READ_BYTES:
+        data = os.pread(fd, size, offset)
+        if len(data) == size or not data:
+            return data
+    else:
+        data = b""
+    # Rare: a signal, a file that shrinks, more than one read gives.
+    whole = bytearray(size)
+    view = memoryview(whole)
+    done = len(data)
+    whole[:done] = data
+    while done < size:
+        count = os.preadv(fd, [view[done : done + _ONE_READ_BYTES]], offset + done)
+        if not count:
+            break
+        done += count
+    view.release()
+    del whole[done:]
+    return whole
+
+
+class PosixFile:
+    """See `mlfs.places.source.OpenFile`."""
+
+    __slots__ = ("_source", "changed", "ctime_ns", "fd", "version")
+
+    def __init__(self, source: PosixSource, fd: int, content: Content, changed: bool) -> None:
+        self._source = source
+        self.fd = fd
+        self.version = Version(content.size, content.mtime_ns, content.ino)
+        self.ctime_ns = content.ctime_ns
+        self.changed = changed
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See the contract. ctime is not compared: it moves when the name is replaced, and the content stays."""
+        if self.fd < 0:
+            _raise(errno.EBADF, "the source file is closed")
+        wanted = max(0, min(size, self.version.size - offset))
+        data = _pread_all(self.fd, offset, wanted)
+        self._source.count(0, len(data))
+        if content_now(self.fd)[:2] != self.version[:2]:
+            _raise(errno.ESTALE, "the source file was changed while it was open")
+        if len(data) != wanted:
+            _raise(errno.EIO, "the source gave fewer bytes than the file has")
+        return data if isinstance(data, bytes) else bytes(data)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close  # whoever asked may have given up before the source answered
+
+
+class PosixSource:
+    """See `mlfs.places.source.Source`.
+
+    Args:
+        root_fd: the source's root; duplicated, so the caller keeps its own.
+        manifest: whose entries the calls name.
+    """
+
+    def __init__(self, root_fd: int, manifest: Manifest) -> None:
+        self._root_fd = os.dup(root_fd)
+        self._manifest = manifest
+        self._lock = threading.Lock()
+        self._read: deque[int] = deque()
+        self.open_count = 0
+        self.bytes_read = 0
+
+    def count(self, opens: int, bytes_read: int) -> None:
+        """Add to the counters."""
+        with self._lock:
+            self.open_count += opens
+            self.bytes_read += bytes_read
+
+    def _open(self, entry: int) -> int:
+        path = self._manifest.path(entry)
+        try:
+            return open_beneath(self._root_fd, path, _READ)
+        except BlockingIOError:
+            # Somebody holds a write lease on it: wait until it is given back, as any reader does.
+            return open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
+
+    def _checked(self, fd: int) -> Content:
+        """What a descriptor has that was just opened, ready to be read."""
+        content = settled_content(fd)
+        if not stat.S_ISREG(content.mode):
+            _raise(errno.ESTALE, "no longer a regular file in the source")
+        # File systems that keep files on tape answer EAGAIN to a read that may not block.
+        fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+        return content
+
+    def _read_as_known(self, entry: int, fd: int) -> Fetched | int:
+        """The whole content if it is the manifest's, which one look after the read tells; else the bytes read so far.
+
+        What the manifest says is noted before the read: it may change meanwhile.
+        """
+        manifest = self._manifest
+        size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
+        ctime_ns = manifest.ctime_ns_view[entry]
+        if not is_settled(ctime_ns, mtime_ns):
+            return 0
+        try:
+            data = _pread_all(fd, 0, size)
+            now = content_now(fd)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return 0
+            self.count(1, 0)
+            raise
+        found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
+        if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
+            self.count(1, size)
+            return Fetched(data, size, now.mtime_ns, now.ctime_ns, False)
+        return len(data)
+
+    def _changed(self, entry: int, content: Content) -> bool:
+        manifest = self._manifest
+        return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
+
+    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+        fd = self._open(entry)
+        try:
+            known = self._read_as_known(entry, fd)
+            return known if isinstance(known, Fetched) else self._read_anew(entry, fd, known)
+        except MemoryError:
+            _raise(errno.ENOMEM, "the source file is too big to be read at once")
+        finally:
+            if close_later:
+                self._read.append(fd)
+            else:
+                os.close(fd)
+
+    def close_read(self) -> None:
+        while self._read:
+            with contextlib.suppress(IndexError):  # another thread was first
+                os.close(self._read.popleft())
+
+    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> Fetched:
+        """The whole content as it is now, whatever the manifest says. `bytes_read` by an attempt before."""
+        before = self._checked(fd)
+        try:
+            for _ in range(_RETRIES + (not bytes_read)):
+                size = before.size
+                data = _pread_all(fd, 0, size)
+                bytes_read += len(data)
+                if before == content_now(fd):
+                    if len(data) != size:
+                        _raise(errno.EIO, "the source gave fewer bytes than the file has")
+                    return Fetched(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
+                before = settled_content(fd)
+        finally:
+            self.count(1, bytes_read)
+        _raise(errno.ESTALE, "the source file kept changing while it was read")
+
+    def open(self, entry: int) -> PosixFile:
+        fd = self._open(entry)
+        try:
+            content = self._checked(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.count(1, 0)
+        return PosixFile(self, fd, content, self._changed(entry, content))
+
+    def stat(self, entry: int) -> os.stat_result:
+        fd = open_beneath(self._root_fd, self._manifest.path(entry), os.O_PATH)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def statvfs(self) -> os.statvfs_result:
+        return os.fstatvfs(self._root_fd)
+
+    def close(self) -> None:
+        fd, self._root_fd = self._root_fd, -1
+        if fd >= 0:
+            os.close(fd)

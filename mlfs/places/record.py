@@ -1,0 +1,121 @@
+"""The bytes of one cached copy: a header, the sample's key, the sample's data; the same in both stores on disk.
+
+In: key, version and data from a tier that stores them, or a blob that a tier read back. Out: the bytes to store, or the
+data if every byte is right. Pure: no I/O. Called by `ssd`, `lmdb_store` and `cache_admin`; docs/cache-format.md shows
+the layout byte by byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import xxhash
+
+from mlfs.places.tier import Version
+
+MAGIC = b"mlfs-s"
+FORMAT = 1
+# magic, format, body sum, head sum, key length, data offset, mtime's nanoseconds, data length, size of the source file,
+# mtime's seconds. The mtime is split because nanoseconds leave 64 bits in the year 2262, and file systems do not.
+_HEAD = struct.Struct("<6sHQQHHIQQq")
+HEAD_BYTES = _HEAD.size
+_BODY_START = 16  # the body sum covers everything behind itself, the head sum included
+_HEAD_START = 24  # the head sum covers everything behind itself up to the data
+MAX_KEY_BYTES = 4096  # PATH_MAX: no path of the source can be longer
+MAX_HEAD_BYTES = HEAD_BYTES + MAX_KEY_BYTES
+_NS = 10**9
+
+
+class DamagedCopy(Exception):
+    """The blob is not what was stored; the message says what gave it away."""
+
+
+class OtherCopy(Exception):
+    """The blob's head is sound, and belongs to another version or another key."""
+
+
+class Head(NamedTuple):
+    """What the head of a copy says about it."""
+
+    key: bytes
+    version: Version
+    data_offset: int
+    data_bytes: int
+
+
+def data_offset(key_bytes: int, floor_bytes: int) -> int:
+    """Where the data starts: at `floor_bytes`, so that what a copy occupies does not depend on keys of usual length."""
+    return max(floor_bytes, HEAD_BYTES + key_bytes)
+
+
+def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int) -> bytes:
+    """Return all bytes that go before `data`, checksums over them and `data` included.
+
+    Raises ValueError for a key longer than MAX_KEY_BYTES: tiers refuse those before.
+    """
+    if len(key) > MAX_KEY_BYTES:
+        raise ValueError(f"key of {len(key)} bytes")
+    offset = data_offset(len(key), floor_bytes)
+    seconds, nanoseconds = divmod(version.mtime_ns, _NS)
+    fields = (len(key), offset, nanoseconds, data.nbytes, version.size_bytes, seconds)
+    tail = _HEAD.pack(MAGIC, FORMAT, 0, 0, *fields)[_HEAD_START:] + key
+    tail += bytes(offset - _HEAD_START - len(tail))
+    head_sum = xxhash.xxh3_64_intdigest(tail).to_bytes(8, "little")
+    body = xxhash.xxh3_64(head_sum + tail)
+    body.update(data)
+    return MAGIC + FORMAT.to_bytes(2, "little") + body.intdigest().to_bytes(8, "little") + head_sum + tail
+
+
+def read_head(blob: bytes | memoryview) -> Head:
+    """Return what the head says, checked by its own sum. `blob` may end anywhere behind the head.
+
+    Raises DamagedCopy.
+    """
+    fields = _fields(blob)
+    _, _, _, head_sum, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = fields
+    if not HEAD_BYTES + key_bytes <= offset <= len(blob):
+        raise DamagedCopy("truncated")
+    view = memoryview(blob)
+    if xxhash.xxh3_64_intdigest(view[_HEAD_START:offset]) != head_sum:
+        raise DamagedCopy("wrong checksum of the header")
+    key = bytes(view[HEAD_BYTES : HEAD_BYTES + key_bytes])
+    return Head(key, Version(size_bytes, seconds * _NS + nanoseconds), offset, data_bytes)
+
+
+def read_whole(blob: bytes | memoryview) -> Head:
+    """Return the head of a whole copy after checking every byte of it. Raises DamagedCopy."""
+    head = read_head(blob)
+    _check_body(blob, head.data_offset + head.data_bytes)
+    return head
+
+
+def data_of(blob: bytes | memoryview, key: bytes, version: Version) -> memoryview:
+    """Return the data of a whole copy if it is exactly this version of this key, without copying.
+
+    Raises DamagedCopy or OtherCopy. A copy that claims another version is checked by its head only: its data will not
+    be used, and a flipped bit in the head must count as damage.
+    """
+    _, _, _, _, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob)
+    same_key = key_bytes == len(key) and bytes(blob[HEAD_BYTES : HEAD_BYTES + key_bytes]) == key
+    if not same_key or (size_bytes, seconds * _NS + nanoseconds) != version:
+        read_head(blob)
+        raise OtherCopy
+    _check_body(blob, offset + data_bytes)
+    return memoryview(blob)[offset:]
+
+
+def _fields(blob: bytes | memoryview) -> tuple[bytes, int, int, int, int, int, int, int, int, int]:
+    if len(blob) < HEAD_BYTES:
+        raise DamagedCopy("truncated")
+    fields: tuple[bytes, int, int, int, int, int, int, int, int, int] = _HEAD.unpack_from(blob)
+    if fields[0] != MAGIC or fields[1] != FORMAT:
+        raise DamagedCopy("not a copy made by this version of mlfs")
+    return fields
+
+
+def _check_body(blob: bytes | memoryview, length_bytes: int) -> None:
+    if len(blob) != length_bytes:
+        raise DamagedCopy("wrong length")
+    if xxhash.xxh3_64_intdigest(memoryview(blob)[_BODY_START:]) != int.from_bytes(blob[8:16], "little"):
+        raise DamagedCopy("wrong checksum")

@@ -1,0 +1,233 @@
+"""The SSD tier: a file per sample below a directory of the user's choice, found again at the next mount.
+
+In: samples from the engine's worker threads. Out: the same bytes, verified, or None. Every file carries its key, its
+version and a checksum (`record`), is written under another name and renamed, and is never changed after that. Made by
+the engine when a mount starts, after the daemon has forked; obeys `contract.Tier`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from mlfs.places import cache_directory, record
+from mlfs.places.faults import PROCESS_SHORTAGE
+from mlfs.places.ledger import Ledger
+from mlfs.places.on_disk import OnDisk
+from mlfs.places.tier import Version
+
+_HEAD_FLOOR_BYTES = 256  # keys of up to 200 bytes do not change what a sample occupies
+_BLOCK_BYTES = 4096
+_MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
+_STRIPES = 64
+_ONE_READ_BYTES = 1 << 30  # read(2) moves at most 2 GiB - 4 KiB at once
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_T = TypeVar("_T")
+
+
+class SsdTier(OnDisk):
+    """Copies of one source's samples, each in a file of its own; arguments and errors as `OnDisk`.
+
+    `used_bytes` counts the blocks of all files held or being written; not the 256 directories (about 1 MiB).
+    """
+
+    kind = cache_directory.Kind.SSD
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        capacity_bytes: int,
+        source_id: bytes | str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(directory, capacity_bytes, source_id, clock)
+        # A digest is written or removed only under its stripe, so its temporary file has one writer, and its file and
+        # its ledger entry change together. Reads take no lock: a file is whole from the moment it has its name.
+        self._stripes = [threading.Lock() for _ in range(_STRIPES)]
+        # Invariant of the contract: room is reserved here before a byte is written and freed after the file is gone.
+        self._ledger = Ledger(capacity_bytes)
+        try:
+            block_bytes = os.fstatvfs(self._claim.dir_fd).f_frsize
+            self._block_bytes = min(max(block_bytes, _BLOCK_BYTES), _MAX_BLOCK_BYTES)
+            self._take_over()
+        except OSError as error:
+            self._claim.release()
+            raise cache_directory.unusable(self._directory, error) from error
+
+    def _take_over(self) -> None:
+        """Enter what an earlier mount left, as far as it fits; nothing is opened, files are verified when used."""
+        for found in cache_directory.scan_samples(self._claim.dir_fd, clean=not self._claim.read_only):
+            if not self._ledger.adopt(found.digest, self._rounded(found.size_bytes)):
+                self._unlink(found.digest)
+
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """Whole blocks for header, key and data; exact for keys of up to 200 bytes, longer ones may take more."""
+        return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)
+
+    def _rounded(self, file_bytes: int) -> int:
+        return -(-file_bytes // self._block_bytes) * self._block_bytes
+
+    def put(self, key: bytes, version: Version, data: memoryview) -> bool:
+        """Write a copy; False, with no copy of the key left, when there is no room or the medium refuses.
+
+        While the tier rests after a full disk it refuses without trying; only tries are counted in `errors`.
+        """
+        digest = cache_directory.key_digest(key)
+        with self._stripes[digest[0] % _STRIPES]:
+            # The older copy goes first: it is out of date, and both together could exceed the budget.
+            self._remove(digest)
+            if self._closed or self._claim.read_only or len(key) > record.MAX_KEY_BYTES or self._faults.paused:
+                return False
+            offset = record.data_offset(len(key), _HEAD_FLOOR_BYTES)
+            footprint_bytes = self._rounded(offset + data.nbytes)
+            if not self._ledger.reserve(footprint_bytes):
+                return False
+            try:
+                self._write(digest, record.pack_head(key, version, data, _HEAD_FLOOR_BYTES), data)
+            except BaseException as error:
+                with suppress(OSError):
+                    os.unlink(cache_directory.temp_path(digest), dir_fd=self._claim.dir_fd)
+                self._ledger.release(footprint_bytes)
+                if not isinstance(error, OSError):
+                    raise
+                self._faults.write_failed(error)
+                return False
+            self._ledger.record(digest, footprint_bytes)
+            return True
+
+    def _write(self, digest: bytes, head: bytes, data: memoryview) -> None:
+        """Write under the temporary name, then give it the final one.
+
+        No fsync: a file torn by a crash of the machine is found by its length and checksum when it is used, and costs
+        one read from the source; an fsync would cost every sample of the first epoch milliseconds.
+        """
+        temp, dir_fd = cache_directory.temp_path(digest), self._claim.dir_fd
+        try:
+            fd = os.open(temp, _WRITE_FLAGS, 0o600, dir_fd=dir_fd)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                os.mkdir(temp[:2], 0o700, dir_fd=dir_fd)
+            fd = os.open(temp, _WRITE_FLAGS, 0o600, dir_fd=dir_fd)
+        try:
+            parts = [memoryview(head), data.cast("B") if data.format != "B" else data]
+            while parts:
+                written = os.writev(fd, parts)
+                while parts and written >= parts[0].nbytes:
+                    written -= parts.pop(0).nbytes
+                if parts:
+                    parts[0] = parts[0][written:]
+        finally:
+            os.close(fd)
+        os.rename(temp, cache_directory.sample_path(digest), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+    def get(self, key: bytes, version: Version) -> memoryview | None:
+        """Return the data of exactly this version, or None. One open, one read, one pass of the checksum."""
+        digest = cache_directory.key_digest(key)
+        footprint_bytes = self._ledger.footprint_bytes(digest)
+        if footprint_bytes is None:
+            return None
+        try:
+            return record.data_of(self._read(digest, footprint_bytes), key, version)
+        except (OSError, record.DamagedCopy, record.OtherCopy):
+            return self._second_look(digest, lambda blob: record.data_of(blob, key, version))
+
+    def _second_look(self, digest: bytes, check: Callable[[bytes | memoryview], _T]) -> _T | None:
+        """Read again with writers of this digest kept out: what the first look met may have been replaced meanwhile.
+
+        A copy that does not pass `check` now is removed.
+        """
+        with self._stripes[digest[0] % _STRIPES]:
+            footprint_bytes = self._ledger.footprint_bytes(digest)
+            if footprint_bytes is None:
+                return None
+            try:
+                return check(self._read(digest, footprint_bytes))
+            except record.OtherCopy:
+                pass
+            except record.DamagedCopy as error:
+                self._faults.count("damaged copy", f"{error} in {cache_directory.sample_path(digest)}")
+            except OSError as error:
+                self._faults.count(f"cannot read ({errno.errorcode.get(error.errno or 0)})", str(error))
+                if error.errno in PROCESS_SHORTAGE:
+                    return None
+            self._remove(digest)
+            return None
+
+    def _read(self, digest: bytes, footprint_bytes: int) -> bytes | memoryview:
+        fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+        try:
+            if footprint_bytes > _ONE_READ_BYTES:
+                return _read_long(fd, footprint_bytes)
+            # The footprint is known, the exact size is not: asking for more than there is saves an fstat, and one byte
+            # beyond the footprint shows a file that has grown.
+            return os.read(fd, footprint_bytes + 1)
+        finally:
+            os.close(fd)
+
+    def drop(self, key: bytes) -> None:
+        """Forget the copy of `key` and remove its file."""
+        digest = cache_directory.key_digest(key)
+        with self._stripes[digest[0] % _STRIPES]:
+            self._remove(digest)
+
+    def _remove(self, digest: bytes) -> None:
+        if digest in self._ledger:
+            self._unlink(digest)
+            self._ledger.forget(digest)
+
+    def _unlink(self, digest: bytes) -> None:
+        if self._claim.read_only:
+            return
+        try:
+            os.unlink(cache_directory.sample_path(digest), dir_fd=self._claim.dir_fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._faults.count("cannot remove", str(error))
+
+    def keys(self) -> list[bytes]:
+        """The keys held now. Opens every file (about 10 us each when cached): to ask for known keys use `contains`."""
+        found = []
+        for digest in self._ledger.digests():
+            head: record.Head | None
+            try:
+                head = self._read_head(digest)
+            except (OSError, record.DamagedCopy):
+                head = self._second_look(digest, record.read_head)
+            if head is not None:
+                found.append(head.key)
+        return found
+
+    def _read_head(self, digest: bytes) -> record.Head:
+        fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
+        try:
+            return record.read_head(os.read(fd, record.MAX_HEAD_BYTES))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Unlock the directory; the copies stay for the next mount. Afterwards the tier holds nothing."""
+        for stripe in self._stripes:
+            stripe.acquire()
+        try:
+            self._closed = True
+            self._ledger.clear()
+            self._claim.release()
+        finally:
+            for stripe in self._stripes:
+                stripe.release()
+
+
+def _read_long(fd: int, footprint_bytes: int) -> memoryview:
+    buffer = memoryview(bytearray(footprint_bytes + 1))
+    filled = 0
+    while count := os.readv(fd, [buffer[filled : filled + _ONE_READ_BYTES]]):
+        filled += count
+    return buffer[:filled]

@@ -1,0 +1,83 @@
+"""The contract of a tier: a bounded place on this node that keeps copies of samples.
+
+In: sample bytes with their version, from the engine's worker threads. Out: the same bytes, or None. A tier may lose
+anything at any time and must never answer with other bytes than were put under that key and version: it costs time,
+never a wrong read. All methods are blocking, thread-safe, and called from worker threads only (never from the loop).
+Every implementation passes tests/places/tiers/contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+
+class Version(NamedTuple):
+    """Which content of a sample: size and modification time of the source file it was read from."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+class Sample(NamedTuple):
+    """A sample to keep: the arguments of `Tier.put`."""
+
+    key: bytes
+    version: Version
+    data: memoryview
+
+
+@runtime_checkable
+class Tier(Protocol):
+    """One running storage class.
+
+    Invariant: `used_bytes <= capacity_bytes` at every moment, also in the middle of a put.
+    """
+
+    @property
+    def name(self) -> str:
+        """Class and place, e.g. `ram`, `ssd:/scratch`; unique among the tiers of a mount."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The budget given by the user."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What the copies held now occupy, overheads and rounding included."""
+
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """What a sample of `size_bytes` would occupy (header, page or block rounding included)."""
+
+    def put(self, key: bytes, version: Version, data: memoryview) -> bool:
+        """Keep a copy of `data` under `key` (the sample's path relative to the source), replacing older versions.
+
+        Returns False, with nothing kept for the key, when it does not fit or the medium refuses (disk full, read-only):
+        the tier logs the first such failure and counts all of them in `errors`. Never raises for the medium.
+        """
+
+    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+        """`put` for each in turn, in as few writes as the medium allows; what `put` returns for each."""
+
+    def get(self, key: bytes, version: Version) -> bytes | memoryview | None:
+        """Return the copy of exactly this version, verified; None when there is none.
+
+        A copy that is damaged, truncated or of another version is dropped, counted in `errors` (damage only), logged
+        once, and None is returned.
+        """
+
+    def contains(self, key: bytes) -> bool:
+        """Whether a copy (of any version, not verified) is believed to be held. Cheap."""
+
+    def drop(self, key: bytes) -> None:
+        """Forget the copy of `key` if there is one."""
+
+    def keys(self) -> list[bytes]:
+        """The keys held now; what a persistent tier found again at start included."""
+
+    @property
+    def errors(self) -> int:
+        """Failures of the medium and damaged copies since the start."""
+
+    def close(self) -> None:
+        """Release resources; a persistent tier keeps its copies for the next mount."""

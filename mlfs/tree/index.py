@@ -1,0 +1,396 @@
+"""The saved manifest: one file from which the next mount of the same source starts without a scan.
+
+In: a manifest, the path of the index file, the identity of the source. Out: the manifest again, or why not: an index
+that is missing, damaged, of another version or of another source is never an error, it only costs a scan. Called by
+the daemon at start (`manifest_for`), before any request is served.
+
+The file: a fixed head (magic, version, lengths, xxh3_128 of all else), a JSON description of the columns, the columns
+one after another. The head, the description and every byte of the columns are under the checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
+from mlfs.tree.openat import open_beneath
+from mlfs.tree.scan import GONE, MAX_PROBLEMS, Pool, Progress, Stop, poller, scan
+
+FORMAT_VERSION: Final = 1
+
+_MAGIC = b"mlfsidx\n"
+_HEAD = struct.Struct("<8sIIQ")  # magic, format version, bytes of the description, bytes of the columns
+_DIGEST_BYTES = 16
+_DESCRIPTION_MAX_BYTES = 1 << 20
+_PORTION = 256  # directories that a thread compares before it takes the next ones
+
+
+class _UnusableError(Exception):
+    """Why an index cannot be used; the text is for people."""
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """How the manifest of a mount came about.
+
+    Attributes:
+        reused: from the saved index; else scanned.
+        reason: why it was scanned ("" when reused), for people.
+        seconds: how long it took in all.
+        problem_count: directories that could not be read and are shown empty.
+        problems: the first few of them, as lines.
+        vanished: directories that disappeared during the scan.
+        warning: why the index could not be saved, or "".
+    """
+
+    reused: bool
+    reason: str
+    seconds: float
+    problem_count: int = 0
+    problems: tuple[str, ...] = ()
+    vanished: int = 0
+    warning: str = ""
+
+    @property
+    def how(self) -> str:
+        """`reused` or `scanned`."""
+        return "reused" if self.reused else "scanned"
+
+
+def default_index_path(source: str) -> Path:
+    """Where the index of a source lies unless the user says otherwise: in the user's cache directory.
+
+    Args:
+        source: the source's path; made absolute, symbolic links are not followed, so this touches no file system.
+    """
+    # The specification of XDG says to ignore a relative path.
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(source))).hexdigest()[:32]
+    return base / "mlfs" / "index" / f"{digest}.idx"
+
+
+def source_identity(root_fd: int, source_path: str) -> str:
+    """What tells one source from another: its path, and which directory is there.
+
+    The device number is left out: network file systems get another one at each mount.
+    """
+    path = os.fsencode(os.path.abspath(source_path)).hex()
+    return f"{path}:{os.fstat(root_fd).st_ino}"
+
+
+# -- saving
+
+
+def _description(manifest: Manifest, identity: str) -> bytes:
+    columns = {name: [column.dtype.str, len(column)] for name, column in manifest.columns().items()}
+    return json.dumps({"source": identity, "columns": columns}).encode("ascii")
+
+
+def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
+    description = _description(manifest, identity)
+    columns = manifest.columns()
+    head = _HEAD.pack(_MAGIC, FORMAT_VERSION, len(description), sum(c.nbytes for c in columns.values()))
+    digest = xxhash.xxh3_128(head + description)
+    file.write(head + bytes(_DIGEST_BYTES) + description)
+    for column in columns.values():
+        digest.update(column.data)
+        file.write(column.data)
+    file.seek(len(head))
+    file.write(digest.digest())
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def save(manifest: Manifest, path: Path, identity: str) -> None:
+    """Write the index, atomically: a reader finds the old file or the whole new one.
+
+    Args:
+        manifest: what to save; must not be updated meanwhile.
+        path: the file; its directory is made when missing. Readable for the user only, for names can be private.
+        identity: of `source_identity`.
+
+    Raises: OSError, with no temporary file left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            _write(file, manifest, identity)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the rename durable, where the file system has a way to: without it, a crash costs one scan."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+# -- loading
+
+
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size)
+    if len(data) != size:
+        raise _UnusableError("it is truncated")
+    return data
+
+
+def _read_head(file: BinaryIO) -> tuple[bytes, bytes, bytes, int]:
+    """Head, digest, description and the bytes of the columns; nothing is verified yet but that the lengths fit."""
+    head = _read_exactly(file, _HEAD.size)
+    magic, version, description_bytes, column_bytes = _HEAD.unpack(head)
+    if magic != _MAGIC:
+        raise _UnusableError("it is not an index of mlfs")
+    if version != FORMAT_VERSION:
+        raise _UnusableError(f"it has format version {version}, this mlfs writes {FORMAT_VERSION}")
+    expected = _HEAD.size + _DIGEST_BYTES + description_bytes + column_bytes
+    # Before anything is allocated: a damaged length must not ask for terabytes.
+    if description_bytes > _DESCRIPTION_MAX_BYTES or os.fstat(file.fileno()).st_size != expected:
+        raise _UnusableError("it is truncated or damaged")
+    digest = _read_exactly(file, _DIGEST_BYTES)
+    return head, digest, _read_exactly(file, description_bytes), column_bytes
+
+
+def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns, each in memory of its own. Lengths are checked against the file's before any is allocated."""
+    # From COLUMNS, not from the file: what the file says is only compared, so it cannot name an odd dtype.
+    if list(described) != list(COLUMNS):
+        raise _UnusableError("it has other columns")
+    left = column_bytes
+    columns: dict[str, NDArray[Any]] = {}
+    for name, (found, count) in described.items():
+        allowed = ("u4", "u8") if COLUMNS[name] == "offset" else (COLUMNS[name],)
+        dtype = next((np.dtype(code) for code in allowed if np.dtype(code).str == found), None)
+        if dtype is None or not 0 <= count * dtype.itemsize <= left:
+            raise _UnusableError("its columns do not fit")
+        left -= count * dtype.itemsize
+        column = np.empty(count, dtype=dtype)
+        if file.readinto(column.view(np.uint8).data) != column.nbytes:  # type: ignore[attr-defined]
+            raise _UnusableError("it is truncated")
+        columns[name] = column
+    return columns
+
+
+def _load(path: Path, identity: str) -> Manifest:
+    with open(path, "rb") as file:
+        head, digest, description, column_bytes = _read_head(file)
+        try:
+            described = json.loads(description)
+            source, wanted = described["source"], described["columns"]
+            columns = _read_columns(file, column_bytes, wanted)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _UnusableError("it is damaged") from error
+    sum_found = xxhash.xxh3_128(head + description)
+    for column in columns.values():
+        sum_found.update(column.data)
+    if sum_found.digest() != digest:
+        raise _UnusableError("it is damaged: its checksum does not match")
+    if source != identity:
+        raise _UnusableError("it belongs to another source")
+    manifest = Manifest(columns)
+    unreadable = manifest.unreadable[:MAX_PROBLEMS].tolist()
+    manifest.problems = tuple(f"{os.fsdecode(path)}: not readable" for path in manifest.paths(unreadable))
+    return manifest
+
+
+def load(path: Path, identity: str) -> tuple[Manifest | None, str]:
+    """Read an index back.
+
+    Args:
+        path: the file that `save` wrote.
+        identity: of `source_identity`; an index that was saved with another one is not used.
+
+    Returns: the manifest and ""; or None and why not, for people. Never raises for what lies in the file.
+    """
+    try:
+        return _load(path, identity), ""
+    except FileNotFoundError:
+        return None, "there is no saved index"
+    except _UnusableError as error:
+        return None, f"the saved index is not usable: {error}"
+    except OSError as error:
+        return None, f"the saved index cannot be read: {error.strerror}"
+    except (MemoryError, ValueError) as error:
+        return None, f"the saved index is not usable: {error}"
+
+
+# -- comparing
+
+
+class _Comparison:
+    """Directories of the source against the manifest; shared by the threads of one check."""
+
+    def __init__(self, manifest: Manifest, root_fd: int) -> None:
+        self._manifest = manifest
+        self._root_fd = root_fd
+        self._unreadable = frozenset(manifest.unreadable.tolist())
+        self.found = False
+        self.checked = 0
+
+    def portion(self, item: tuple[list[int], list[bytes]]) -> list[int]:
+        """The changed ones among some directories; stops at the first, in whichever thread it is found."""
+        for entry, path in zip(*item, strict=True):
+            if self.found:
+                break
+            self.checked += 1  # for a display: a lost count does no harm
+            if self._changed(entry, path):
+                self.found = True
+                return [entry]
+        return []
+
+    def _changed(self, entry: int, path: bytes) -> bool:
+        manifest = self._manifest
+        try:
+            # O_PATH asks for no right to read: only the time stamps are wanted.
+            fd = open_beneath(self._root_fd, path, os.O_PATH | os.O_DIRECTORY)
+            try:
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+        except OSError:
+            return entry not in self._unreadable
+        if (
+            clamp_ns(status.st_mtime_ns) != manifest.mtime_ns_view[entry]
+            or clamp_ns(status.st_ctime_ns) != manifest.ctime_ns_view[entry]
+        ):
+            return True
+        return entry in self._unreadable and self._readable(path)
+
+    def _readable(self, path: bytes) -> bool:
+        """Whether a directory that could not be listed now can: another user's rights, a disk that works again."""
+        try:
+            fd = open_beneath(self._root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.listdir(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            return error.errno in GONE
+        return True
+
+
+def _portions(manifest: Manifest, ids: list[int], workers: int) -> Iterator[tuple[list[int], list[bytes]]]:
+    paths = manifest.paths(ids)
+    step = max(1, min(_PORTION, len(ids) // (4 * workers)))
+    for start in range(0, len(ids), step):
+        portion = ids[start : start + step]
+        yield portion, [next(paths) for _ in portion]
+
+
+def changed_directories(
+    manifest: Manifest,
+    root_fd: int,
+    workers: int = 8,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> list[int]:
+    """Compare the time stamps of every directory with the manifest's.
+
+    A directory's mtime moves when an entry comes, goes or is renamed; the contents of files are not looked at here.
+
+    Args:
+        manifest, root_fd: what to compare, with what.
+        workers: threads.
+        progress: called as in `mlfs.tree.scan.scan`, with the directories compared so far and 0.
+        stop: as there.
+
+    Returns: [] when none has changed, else the ids of the first found: the comparison stops there.
+    Raises: ScanStopped; KeyboardInterrupt.
+    """
+    comparison = _Comparison(manifest, root_fd)
+
+    pool = Pool(workers, poller(lambda: (comparison.checked, 0), progress, stop))
+    try:
+        found: list[int] = []
+        for changed in pool.map(comparison.portion, _portions(manifest, manifest.directories.tolist(), workers)):
+            found += changed
+            if comparison.found and found:
+                break
+        return found
+    finally:
+        comparison.found = True
+        pool.close()
+
+
+# -- both
+
+
+def _reusable(
+    root_fd: int, index_path: Path, identity: str, progress: Progress | None, stop: Stop | None
+) -> tuple[Manifest | None, str]:
+    manifest, reason = load(index_path, identity)
+    if manifest is None:
+        return None, reason
+    changed = changed_directories(manifest, root_fd, progress=progress, stop=stop)
+    if not changed:
+        return manifest, ""
+    where = os.fsdecode(manifest.path(changed[0])) or "the source directory"
+    return None, f"directories have changed since the index was saved, first found: {where}"
+
+
+def _save_or_warn(manifest: Manifest, path: Path, identity: str) -> str:
+    try:
+        save(manifest, path, identity)
+    except OSError as error:
+        return f"the index cannot be saved to {path}: {error.strerror}; the next mount will scan again"
+    return ""
+
+
+def manifest_for(
+    source_fd: int,
+    source_path: str,
+    index_path: Path,
+    rescan: bool = False,
+    progress: Progress | None = None,
+    *,
+    workers: int = 8,
+    stop: Stop | None = None,
+) -> tuple[Manifest, ScanReport]:
+    """The manifest of a source: the saved one when no directory has changed, else a new one, which is saved.
+
+    Args:
+        source_fd: the source's root directory.
+        source_path: its path, for the identity only.
+        index_path: where the index is read and saved.
+        rescan: do not look at the saved one.
+        progress, workers, stop: as in `mlfs.tree.scan.scan`.
+
+    Raises: SourceError when the root cannot be read; ScanStopped. An index that cannot be read or written is in the
+    report, and no error.
+    """
+    began = time.monotonic()
+    identity = source_identity(source_fd, source_path)
+    manifest, reason = None, "a new scan was asked for"
+    if not rescan:
+        manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
+    reused, warning = manifest is not None, ""
+    if manifest is None:
+        manifest = scan(source_fd, workers, progress, stop)
+        warning = _save_or_warn(manifest, index_path, identity)
+    unreadable, problems, vanished = len(manifest.unreadable), manifest.problems, manifest.vanished
+    seconds = time.monotonic() - began
+    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning)

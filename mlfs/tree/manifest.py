@@ -1,0 +1,295 @@
+"""The manifest: the frozen picture of the source tree, as numpy arrays of fixed-size records.
+
+In: columns by entry id, made by `mlfs.tree.scan` or read back by `mlfs.tree.index`. Out: names, attributes and the
+shape of the tree, for the request handlers (every lookup and getattr is answered from here), the orders (which files,
+in which order, of which size) and the source (the path of an entry).
+
+An entry is a number from 0 to n-1, 0 is the root. Entries stand breadth-first: the children of a directory are
+contiguous and sorted by the bytes of their names, and the children of a lower id come before those of a higher one.
+So one array of n+1 numbers, `first_child`, gives every directory's range.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What a manifest is made of: n entries, k symbolic links, d devices, u unreadable directories; two blobs of bytes.
+# Offsets are uint32 while the blob is below 4 GiB: see `offsets_dtype`.
+COLUMNS: Final[Mapping[str, str]] = {
+    "parent": "u4",  # [n] the root is its own parent
+    "first_child": "u4",  # [n + 1] the children of e are first_child[e] .. first_child[e + 1] - 1
+    "mode": "u4",  # [n] st_mode with the file type
+    "uid": "u4",  # [n]
+    "gid": "u4",  # [n]
+    "nlink": "u4",  # [n]
+    "size": "i8",  # [n] bytes
+    "mtime_ns": "i8",  # [n]
+    "ctime_ns": "i8",  # [n]
+    "name_offset": "offset",  # [n + 1]
+    "names": "u1",  # the names one after another; the root's is empty
+    "link": "u4",  # [k] ids of the symbolic links, ascending
+    "target_offset": "offset",  # [k + 1]
+    "targets": "u1",
+    "device": "u4",  # [d] ids of the device nodes, ascending
+    "device_rdev": "u8",  # [d]
+    "unreadable": "u4",  # [u] ids of directories that could not be listed at the scan, ascending
+}
+
+ROOT: Final = 0
+ABSENT: Final = -1
+
+_PATH_CACHE_ENTRIES = 65_536
+_GENERATIONS = 1 << 16
+
+
+def offsets_dtype(blob_bytes: int) -> str:
+    """The dtype for offsets into a blob of that many bytes: 4 bytes each while they fit."""
+    return "u4" if blob_bytes < 1 << 32 else "u8"
+
+
+def _index_of(ids: memoryview, entry: int) -> int:
+    """Where `entry` stands in ascending `ids`, or -1."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) >> 1
+        if ids[middle] < entry:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(ids) and ids[low] == entry else ABSENT
+
+
+class Manifest:
+    """The source tree at the time of the scan; about 56 bytes an entry and the bytes of its name.
+
+    The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
+    thread (the daemon's loop). The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a
+    plain int in a fraction of the time of numpy's scalar, so request handlers read those.
+
+    Args:
+        columns: the arrays of `COLUMNS`, by name; kept, not copied.
+        vanished: directories that disappeared while the scan ran (they stand in the manifest, empty).
+        problems: the first few things that could not be read, as lines for people.
+    """
+
+    parent: NDArray[np.uint32]
+    first_child: NDArray[np.uint32]
+    mode: NDArray[np.uint32]
+    uid: NDArray[np.uint32]
+    gid: NDArray[np.uint32]
+    nlink: NDArray[np.uint32]
+    size: NDArray[np.int64]
+    mtime_ns: NDArray[np.int64]
+    ctime_ns: NDArray[np.int64]
+    name_offset: NDArray[np.unsignedinteger[Any]]
+    names: NDArray[np.uint8]
+    link: NDArray[np.uint32]
+    target_offset: NDArray[np.unsignedinteger[Any]]
+    targets: NDArray[np.uint8]
+    device: NDArray[np.uint32]
+    device_rdev: NDArray[np.uint64]
+    unreadable: NDArray[np.uint32]
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]], vanished: int = 0, problems: tuple[str, ...] = ()) -> None:
+        for name in COLUMNS:
+            setattr(self, name, columns[name])
+        self._n = len(self.parent)
+        if self._n == 0 or len(self.first_child) != self._n + 1 or len(self.name_offset) != self._n + 1:
+            raise ValueError("the columns of a manifest do not fit each other")
+        self.vanished = vanished
+        self.problems = problems
+        # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
+        self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
+        self._make_views()
+
+    def _make_views(self) -> None:
+        self.parent_view = self.parent.data
+        self.first_child_view = self.first_child.data
+        self.mode_view = self.mode.data
+        self.uid_view = self.uid.data
+        self.gid_view = self.gid.data
+        self.nlink_view = self.nlink.data
+        self.size_view = self.size.data
+        self.mtime_ns_view = self.mtime_ns.data
+        self.ctime_ns_view = self.ctime_ns.data
+        self.generation_view = self.generation.data
+        self._offset_view = self.name_offset.data
+        # bytes, because slicing them is one allocation where a memoryview's slice is two. The array is a view of it.
+        self._name_bytes = self.names.tobytes()
+        self.names = np.frombuffer(self._name_bytes, dtype=np.uint8)
+        self._link_view = self.link.data
+        self._device_view = self.device.data
+
+    def __len__(self) -> int:
+        """The number of entries: the root, directories, files and all else."""
+        return self._n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the manifest's arrays take."""
+        return sum(array.nbytes for array in self.columns().values()) + self.generation.nbytes
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The arrays of `COLUMNS`, by name, not copied."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    # -- names and the tree
+
+    def name(self, entry: int) -> bytes:
+        """The entry's own name; b"" for the root. IndexError for an id out of range."""
+        offsets = self._offset_view
+        return self._name_bytes[offsets[entry] : offsets[entry + 1]]
+
+    def names_of(self, first: int, last: int) -> list[bytes]:
+        """The own names of the entries first .. last - 1, in less time than `name` takes for each."""
+        offsets = self.name_offset[first : last + 1].tolist()
+        names = self._name_bytes
+        return [names[start:end] for start, end in pairwise(offsets)]
+
+    def path(self, entry: int) -> bytes:
+        """The path relative to the root, b"" for the root. It may be longer than PATH_MAX."""
+        parents, offsets, names = self.parent_view, self._offset_view, self._name_bytes
+        parts = []
+        while entry:
+            parts.append(names[offsets[entry] : offsets[entry + 1]])
+            entry = parents[entry]
+        parts.reverse()
+        return b"/".join(parts)
+
+    def paths(self, ids: Iterable[int] | NDArray[Any]) -> Iterator[bytes]:
+        """The paths of many entries, in the order given; each directory's path is joined once."""
+        if isinstance(ids, np.ndarray):
+            ids = np.ascontiguousarray(ids).data
+        parents, offsets, names = self.parent_view, self._offset_view, self._name_bytes
+        prefixes: dict[int, bytes] = {ROOT: b""}
+        for entry in ids:
+            if entry == ROOT:
+                yield b""
+                continue
+            above = parents[entry]
+            prefix = prefixes.get(above)
+            if prefix is None:
+                if len(prefixes) >= _PATH_CACHE_ENTRIES:
+                    prefixes = {ROOT: b""}
+                prefix = prefixes[above] = self.path(above) + b"/"
+            yield prefix + names[offsets[entry] : offsets[entry + 1]]
+
+    def children(self, entry: int) -> range:
+        """The ids of a directory's children, sorted by name; empty for anything that is not a directory."""
+        first = self.first_child_view
+        return range(first[entry], first[entry + 1])
+
+    def lookup(self, parent: int, name: bytes) -> int:
+        """The id of the child called `name`, or -1. A binary search: microseconds, also among 100,000 children."""
+        first, offsets, names = self.first_child_view, self._offset_view, self._name_bytes
+        low, end = first[parent], first[parent + 1]
+        high = end
+        while low < high:
+            middle = (low + high) >> 1
+            if names[offsets[middle] : offsets[middle + 1]] < name:
+                low = middle + 1
+            else:
+                high = middle
+        if low < end and names[offsets[low] : offsets[low + 1]] == name:
+            return int(low)
+        return ABSENT
+
+    def find(self, path: bytes) -> int:
+        """The id at a path relative to the root, or -1. Empty parts are ignored; "." and ".." are names like others."""
+        entry = ROOT
+        for part in path.split(b"/"):
+            if part:
+                entry = self.lookup(entry, part)
+                if entry < 0:
+                    return ABSENT
+        return entry
+
+    def target(self, entry: int) -> bytes:
+        """What a symbolic link points to. ValueError for anything else."""
+        at = _index_of(self._link_view, entry)
+        if at < 0:
+            raise ValueError(f"entry {entry} is not a symbolic link")
+        return self.targets[int(self.target_offset[at]) : int(self.target_offset[at + 1])].tobytes()
+
+    def rdev(self, entry: int) -> int:
+        """The device number (st_rdev) of a device node, 0 for anything else."""
+        at = _index_of(self._device_view, entry)
+        return int(self.device_rdev[at]) if at >= 0 else 0
+
+    def is_dir(self, entry: int) -> bool:
+        return stat.S_ISDIR(self.mode_view[entry])
+
+    def is_file(self, entry: int) -> bool:
+        return stat.S_ISREG(self.mode_view[entry])
+
+    # -- all of them
+
+    def _of_type(self, file_type: int) -> NDArray[np.uint32]:
+        return np.flatnonzero((self.mode & np.uint32(0o170000)) == file_type).astype(np.uint32)
+
+    @cached_property
+    def files(self) -> NDArray[np.uint32]:
+        """The ids of the regular files, ascending."""
+        return self._of_type(stat.S_IFREG)
+
+    @property
+    def directories(self) -> NDArray[np.uint32]:
+        """The ids of the directories, ascending; the first is the root."""
+        return self._of_type(stat.S_IFDIR)
+
+    @property
+    def n_files(self) -> int:
+        """How many regular files there are."""
+        return len(self.files)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The sizes of all regular files, added up."""
+        return int(self.size[self.files].sum())
+
+    # -- changes below
+
+    def update(
+        self,
+        entry: int,
+        size: int,
+        mtime_ns: int,
+        ctime_ns: int,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+    ) -> None:
+        """Take over the attributes of a source file that has changed, and bump its generation.
+
+        Args:
+            entry: a regular file's id; ValueError for anything else, also when `mode` is of another type.
+            size: bytes.
+            mtime_ns, ctime_ns: since the epoch.
+            mode, uid, gid: left as they are when None.
+        """
+        if not self.is_file(entry) or (mode is not None and not stat.S_ISREG(mode)):
+            raise ValueError(f"entry {entry} is not a regular file")
+        self.total_bytes += size - self.size_view[entry]
+        self.size[entry] = size
+        self.mtime_ns[entry] = clamp_ns(mtime_ns)
+        self.ctime_ns[entry] = clamp_ns(ctime_ns)
+        for column, value in ((self.mode, mode), (self.uid, uid), (self.gid, gid)):
+            if value is not None:
+                column[entry] = value
+        self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
+
+
+_NS_MIN, _NS_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def clamp_ns(time_ns: int) -> int:
+    """A time that fits a column: years beyond 2262 exist on some file systems and do not fit 64 bits of nanoseconds."""
+    return time_ns if _NS_MIN <= time_ns <= _NS_MAX else max(_NS_MIN, min(_NS_MAX, time_ns))

@@ -1,0 +1,404 @@
+"""The scan: walks the source tree once and makes the manifest.
+
+In: the descriptor of the source's root directory. Out: a `Manifest`. Called by `mlfs.tree.index` (which first tries
+to reuse a saved one) when a mount starts, before any request is served.
+
+Level by level: the directories of one depth are listed in parallel, and their listings are appended in order, which
+gives the breadth-first ids of the manifest without sorting the whole. Each listing is packed into arrays by the thread
+that made it, so no Python object per file outlives its directory.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlfs.errors import ExitCode, MlfsError, SourceError
+from mlfs.tree.manifest import Manifest, clamp_ns, offsets_dtype
+from mlfs.tree.openat import open_beneath
+from mlfs.tree.stable_stat import settled_status
+
+Progress = Callable[[int, int], None]
+Stop = Callable[[], bool]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MAX_PROBLEMS: Final = 10
+
+_POLL_S = 0.1
+_STOP_EVERY = 1024  # entries between two looks at the stop flag
+_PATHS_KEPT = 10_000
+_LIST = os.O_RDONLY | os.O_DIRECTORY
+# What a directory answers when it is gone or no longer a directory.
+GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
+# The columns of a row, in the order that `_row` fills them.
+_ROW = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns")
+
+
+class ScanStopped(MlfsError):
+    """The scan was told to stop before it was done."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def poller(counts: Callable[[], tuple[int, int]], progress: Progress | None, stop: Stop | None) -> Callable[[], None]:
+    """What a `Pool` calls between results: tells the counts, at most ten times a second, and raises ScanStopped."""
+    told_at = 0.0
+
+    def poll() -> None:
+        nonlocal told_at
+        if stop is not None and stop():
+            raise ScanStopped("the scan of the source was interrupted")
+        now = time.monotonic()
+        if progress is not None and now - told_at >= _POLL_S:
+            told_at = now
+            progress(*counts())
+
+    return poll
+
+
+class Pool:
+    """Threads that run one function over many items and give the results in order.
+
+    The threads are daemons: one that hangs in a system call on a dead file system does not keep the process alive.
+
+    Args:
+        workers: threads.
+        poll: called in the thread that takes the results, at least every tenth of a second: shows progress, or stops by
+            raising.
+    """
+
+    def __init__(self, workers: int, poll: Callable[[], None]) -> None:
+        self._poll = poll
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = SimpleQueue()
+        self.workers = workers
+        for number in range(workers):
+            threading.Thread(target=self._run, name=f"mlfs-scan-{number}", daemon=True).start()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, function, item = task
+            try:
+                future.set_result(function(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Run `function` on each item; results come in the order of the items.
+
+        At most a few results for each worker wait at a time. An error of `function` or of `poll` ends the iteration.
+        """
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            future: Future[Result] = Future()
+            waiting.append(future)
+            self._tasks.put((future, function, item))
+            if len(waiting) >= 4 * self.workers:
+                yield self._next(waiting)
+        while waiting:
+            yield self._next(waiting)
+
+    def _next(self, waiting: deque[Future[Result]]) -> Result:
+        future = waiting.popleft()
+        self._poll()
+        while True:
+            try:
+                return future.result(_POLL_S)
+            except TimeoutError:
+                if future.done():
+                    raise  # the function's own: ETIMEDOUT from the file system
+                self._poll()
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing; does not wait for them."""
+        for _ in range(self.workers):
+            self._tasks.put(None)
+
+
+class Listing(NamedTuple):
+    """One directory as a thread has read it; entries sorted by name."""
+
+    rows: NDArray[np.int64]  # [entries, len(_ROW)]
+    names: bytes  # one after another
+    lengths: NDArray[np.uint32]  # [entries] of the names
+    links: list[tuple[int, bytes]]  # position and target of the symbolic links
+    devices: list[tuple[int, int]]  # position and st_rdev of the device nodes
+    own: tuple[int, ...] | None  # the directory's own row, as it was just before the listing
+    error: OSError | None = None  # why there are no entries
+
+
+_NOTHING: Final = np.zeros((0, len(_ROW)), dtype=np.int64)
+
+
+def _failed(error: OSError) -> Listing:
+    return Listing(_NOTHING, b"", np.zeros(0, dtype=np.uint32), [], [], None, error)
+
+
+def _row(status: os.stat_result) -> tuple[int, ...]:
+    return (
+        status.st_mode,
+        status.st_uid,
+        status.st_gid,
+        status.st_nlink,
+        status.st_size,
+        clamp_ns(status.st_mtime_ns),
+        clamp_ns(status.st_ctime_ns),
+    )
+
+
+class Walker:
+    """What the threads of one scan share: the root, the counts for the progress display, the stop flag."""
+
+    def __init__(self, root_fd: int) -> None:
+        self.root_fd = root_fd
+        self.directories = 0
+        self.files = 0
+        self.stopped = False
+        self._lock = threading.Lock()
+
+    def list_all(self, paths: list[bytes]) -> list[Listing]:
+        """List some directories, given by their paths; an error of one is in its listing."""
+        listings = []
+        for path in paths:
+            try:
+                listings.append(self._list(path))
+            except OSError as error:
+                listings.append(_failed(error))
+            with self._lock:
+                self.directories += 1
+        return listings
+
+    def _list(self, path: bytes) -> Listing:
+        self._check_stopped()
+        # A fresh description even for the root: the position of a shared one would be shared as well.
+        fd = open_beneath(self.root_fd, path, _LIST)
+        try:
+            return self._read(fd)
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> Listing:
+        # Settled, so that a change after this listing gives the directory another time stamp.
+        own = _row(settled_status(fd))
+        names: list[bytes] = []
+        rows = array.array("q")
+        special: dict[bytes, bytes | int] = {}
+        uncounted = 0
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                    kind = stat.S_IFMT(status.st_mode)
+                    if kind == stat.S_IFLNK:
+                        special[name] = os.readlink(name, dir_fd=fd)
+                    elif kind in (stat.S_IFCHR, stat.S_IFBLK):
+                        special[name] = status.st_rdev
+                except FileNotFoundError:
+                    continue  # gone since it was listed: as if it had been gone before
+                names.append(name)
+                rows.extend(_row(status))
+                uncounted += 1
+                if uncounted == _STOP_EVERY:
+                    uncounted = self._count(uncounted)
+        self._count(uncounted)
+        return _pack(names, rows, special, own)
+
+    def _count(self, files: int) -> int:
+        """Add to the count of entries seen; returns 0, the count to go on with."""
+        self._check_stopped()
+        with self._lock:
+            self.files += files
+        return 0
+
+    def _check_stopped(self) -> None:
+        if self.stopped:
+            raise InterruptedError(errno.EINTR, "the scan was stopped")
+
+
+def _pack(
+    names: list[bytes], rows: array.array[int], special: dict[bytes, bytes | int], own: tuple[int, ...]
+) -> Listing:
+    order = sorted(range(len(names)), key=names.__getitem__)
+    table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(_ROW))[order] if order else _NOTHING
+    in_order = [names[i] for i in order]
+    lengths = np.fromiter(map(len, in_order), dtype=np.uint32, count=len(in_order))
+    links: list[tuple[int, bytes]] = []
+    devices: list[tuple[int, int]] = []
+    if special:
+        for position, name in enumerate(in_order):
+            value = special.get(name)
+            if isinstance(value, bytes):
+                links.append((position, value))
+            elif value is not None:
+                devices.append((position, value))
+    return Listing(table, b"".join(in_order), lengths, links, devices, own)
+
+
+class _Builder:
+    """The columns of the manifest while they grow.
+
+    `array` grows in place, so the peak is little above the final size.
+    """
+
+    def __init__(self, root: os.stat_result) -> None:
+        self.columns = {name: array.array("q" if name.endswith("ns") or name == "size" else "I") for name in _ROW}
+        self.parent = array.array("I")
+        self.name_offset = array.array("Q", [0])
+        self.names = bytearray()
+        self.links: list[tuple[int, bytes]] = []
+        self.devices: list[tuple[int, int]] = []
+        self.unreadable = array.array("I")
+        self.problems: list[str] = []
+        self.vanished = 0
+        self._paths: dict[int, bytes] = {}
+        own = np.array([_row(root)], dtype=np.int64)
+        self.append(0, Listing(own, b"", np.zeros(1, dtype=np.uint32), [], [], None))
+
+    def append(self, directory: int, listing: Listing) -> list[int]:
+        """Add a directory's entries; returns the ids of those that are directories themselves."""
+        first, count = len(self.parent), len(listing.rows)
+        if first + count >= 1 << 32:
+            raise SourceError("the source has more than 4 billion entries", "mount a part of it")
+        if listing.own is not None:
+            # Newer than what its parent's listing said, and what a later comparison has to be with.
+            for name, value in zip(_ROW, listing.own, strict=True):
+                self.columns[name][directory] = value
+        if not count:
+            return []
+        self.parent.extend(array.array("I", [directory]) * count)
+        for number, name in enumerate(_ROW):
+            column = self.columns[name]
+            column.frombytes(listing.rows[:, number].astype(column.typecode).tobytes())
+        ends = np.cumsum(listing.lengths, dtype=np.uint64) + np.uint64(len(self.names))
+        self.name_offset.frombytes(ends.tobytes())
+        self.names += listing.names
+        self.links.extend((first + position, target) for position, target in listing.links)
+        self.devices.extend((first + position, rdev) for position, rdev in listing.devices)
+        kinds = listing.rows[:, 0] & 0o170000
+        below: list[int] = (np.flatnonzero(kinds == stat.S_IFDIR) + first).tolist()
+        return below
+
+    def path(self, entry: int) -> bytes:
+        """The path of an entry that is already in; a directory's own path is kept for its children's."""
+        parts = []
+        at = entry
+        while at and at not in self._paths:
+            parts.append(bytes(self.names[self.name_offset[at] : self.name_offset[at + 1]]))
+            at = self.parent[at]
+        if at:
+            parts.append(self._paths[at])
+        path = b"/".join(reversed(parts))
+        if len(self._paths) >= _PATHS_KEPT:
+            self._paths.clear()
+        self._paths[entry] = path
+        return path
+
+    def failed(self, directory: int, error: OSError) -> None:
+        """Note a directory that could not be listed; it stays in, empty."""
+        if directory == 0:
+            raise SourceError(
+                f"cannot read the source directory: {error.strerror}", "check its permissions", ExitCode.SOURCE
+            ) from error
+        if error.errno in GONE:
+            self.vanished += 1
+            return
+        self.unreadable.append(directory)
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(f"{os.fsdecode(self.path(directory))}: {error.strerror}")
+
+    def manifest(self) -> Manifest:
+        parent = np.frombuffer(self.parent, dtype="u4")
+        children = np.bincount(parent[1:], minlength=len(parent))
+        first_child = np.ones(len(parent) + 1, dtype="u4")
+        first_child[1:] += np.cumsum(children, dtype="u4")
+        targets = b"".join(target for _, target in self.links)
+        target_offset = np.zeros(len(self.links) + 1, dtype=offsets_dtype(len(targets)))
+        target_offset[1:] = np.cumsum([len(target) for _, target in self.links])
+        columns: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(column, dtype="i8" if column.typecode == "q" else "u4")
+            for name, column in self.columns.items()
+        }
+        columns |= {
+            "parent": parent,
+            "first_child": first_child,
+            "name_offset": np.frombuffer(self.name_offset, dtype="u8").astype(offsets_dtype(len(self.names))),
+            "names": np.frombuffer(self.names, dtype="u1"),
+            "link": np.array([entry for entry, _ in self.links], dtype="u4"),
+            "target_offset": target_offset,
+            "targets": np.frombuffer(targets, dtype="u1"),
+            "device": np.array([entry for entry, _ in self.devices], dtype="u4"),
+            "device_rdev": np.array([rdev for _, rdev in self.devices], dtype="u8"),
+            "unreadable": np.sort(np.array(self.unreadable, dtype="u4")),
+        }
+        return Manifest(columns, vanished=self.vanished, problems=tuple(self.problems))
+
+
+def _chunks(
+    directories: list[int], workers: int, path: Callable[[int], bytes]
+) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Directories with their paths in portions: one by one while there are few, more where handing over would cost."""
+    step = max(1, min(32, len(directories) // (8 * workers)))
+    for start in range(0, len(directories), step):
+        ids = directories[start : start + step]
+        yield ids, [path(entry) for entry in ids]
+
+
+def scan(
+    root_fd: int,
+    workers: int = 8,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> Manifest:
+    """Walk the tree below `root_fd` and return its manifest.
+
+    Args:
+        root_fd: descriptor of the root directory, kept by the caller.
+        workers: threads; directories are spread over them.
+        progress: called in this thread about ten times a second with the directories and entries seen so far.
+        stop: asked as often; when it says True the scan ends with ScanStopped.
+
+    Returns: the manifest. Sub-directories that cannot be read, or vanish meanwhile, stand in it without children.
+    Raises: SourceError when the root itself cannot be read; ScanStopped; KeyboardInterrupt.
+    """
+    walker = Walker(root_fd)
+    builder = _Builder(os.fstat(root_fd))
+    pool = Pool(workers, poller(lambda: (walker.directories, walker.files), progress, stop))
+    try:
+        level = [0]
+        while level:
+            level = _scan_level(level, builder, walker, pool)
+    finally:
+        walker.stopped = True
+        pool.close()
+    if progress is not None:
+        progress(walker.directories, walker.files)
+    return builder.manifest()
+
+
+def _scan_level(level: list[int], builder: _Builder, walker: Walker, pool: Pool) -> list[int]:
+    """List the directories of one depth; returns those of the next."""
+    below: list[int] = []
+
+    def work(chunk: tuple[list[int], list[bytes]]) -> tuple[list[int], list[Listing]]:
+        return chunk[0], walker.list_all(chunk[1])
+
+    for ids, listings in pool.map(work, _chunks(level, pool.workers, builder.path)):
+        for directory, listing in zip(ids, listings, strict=True):
+            if listing.error is not None:
+                builder.failed(directory, listing.error)
+            else:
+                below += builder.append(directory, listing)
+    return below

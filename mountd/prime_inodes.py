@@ -1,0 +1,103 @@
+"""Makes the kernel know the files of a directory before they are opened, or pages are pushed for them.
+
+In: directories of registered jobs, and those whose files are looked up one by one. Out: inodes and dentries in the
+kernel, by listing the directory once through our own mount, from a worker thread; the channel gives that listing the
+files' attributes, which it leaves out of all others (mountd.dirents). Without it the first push of every file costs a
+look-up, as does its first open. A failure costs nothing else. Made by the daemon; called by the request handlers and
+when a job is registered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from mlfs.engine.runner import Runner
+from mlfs.tree.manifest import Manifest
+
+log = logging.getLogger("mlfs.inodes")
+
+ENOUGH_LOOKUPS = 8  # in one directory: whoever looked up so many will want the others, too
+MOST_CHILDREN = 20_000  # of a directory that is listed because of look-ups: few of many files may be all they want
+MOST_COUNTED = 65_536
+
+
+class InodePrimer:
+    """See the module.
+
+    Attributes:
+        thread: the native id of the thread that lists, 0 when none does: its listings get attributes.
+
+    Args:
+        mountpoint: absolute path of the mount.
+        paused: asked before each directory; while true nothing is listed (an unmount must not find us inside).
+    """
+
+    def __init__(self, manifest: Manifest, mountpoint: bytes, runner: Runner, paused: Callable[[], bool]) -> None:
+        self.manifest = manifest
+        self.thread = 0
+        self._prefix = mountpoint.rstrip(b"/") + b"/"
+        self._runner = runner
+        self._paused = paused
+        self._lookups: dict[int, int] = {}
+        self._wanted: dict[int, None] = {}  # in order, each once
+        self._event = trio.Event()
+        self._listing = 0
+
+    def looked_up(self, directory: int) -> None:
+        """A name in the directory was looked up."""
+        count = self._lookups.get(directory, 0) + 1
+        self._lookups[directory] = count
+        if count == ENOUGH_LOOKUPS:
+            if len(self.manifest.children(directory)) <= MOST_CHILDREN:
+                self._want(directory)
+            else:
+                self._lookups[directory] = 0
+        if len(self._lookups) > MOST_COUNTED:
+            self._lookups.clear()
+
+    def registered(self, samples: NDArray[np.int64]) -> None:
+        """A job will read these entries (negative ones lie outside of the mount)."""
+        inside = samples[samples >= 0]
+        for directory in dict.fromkeys(self.manifest.parent[inside].tolist()):
+            self._want(directory)
+
+    def _want(self, directory: int) -> None:
+        self._wanted[directory] = None
+        self._event.set()
+
+    def waiting(self) -> int:
+        """Directories that are still to be listed, the one that is listed now included."""
+        return len(self._wanted) + self._listing
+
+    async def run(self) -> None:
+        """For as long as the mount lives."""
+        while True:
+            await self._event.wait()
+            self._event = trio.Event()
+            while self._wanted:
+                directory = next(iter(self._wanted))
+                del self._wanted[directory]
+                self._lookups.pop(directory, None)
+                if not self._paused():
+                    self._listing = 1
+                    await self._runner.run("inodes", self._list, directory)
+                    self._listing = 0
+
+    def _list(self, directory: int) -> None:
+        self.thread = threading.get_native_id()
+        try:
+            with os.scandir(self._prefix + self.manifest.path(directory)) as listing:
+                for _ in listing:
+                    if self._paused():
+                        return
+        except OSError as error:
+            log.debug("listing %r: %s", self.manifest.path(directory), error)
+        finally:
+            self.thread = 0

@@ -1,0 +1,117 @@
+"""Several explanations fit the first epoch: the next one's first reads choose, and tell what is drawn in between."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import chain
+from math import lgamma, log, log2
+from pathlib import Path
+
+import pytest
+
+from mlfs.explain.choice import chosen
+from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
+from mlfs.explain.confirm import Finding
+from mlfs.explain.data_sets import MOST_CANDIDATES
+from mlfs.explain.explanations import Fields, continued, explanations
+from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
+from mlfs.explain.recipes import kin
+from mlfs.explain.search_stages import LATEST_WORD, WELL_KNOWN, Draw
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+
+N = 1600
+# The same fourth word, 1398446480: one epoch's order cannot tell them apart.
+GENERATORS = (758485056, 3141592653)
+FINDING = Finding(0, N, 1398446480, 0, 1, (0,), 8, 2, 90.0)
+
+
+def reads(fields: Fields, epoch: int, workers: int, batch: int, each: int) -> DataSet:
+    """What each of a rank's workers reads first."""
+    order = build_order(parse_job(fields), N).rank_stream(epoch, 0)
+    batches = [order[at : at + batch].tolist() for at in range(0, N, batch)]
+    return DataSet(N, tuple(tuple(chain(*batches[worker::workers]))[:each] for worker in range(workers)))
+
+
+RANKED = explanations(FINDING, [Draw(seed, 0) for seed in GENERATORS])
+
+
+@pytest.mark.parametrize("right", range(len(RANKED)))
+@pytest.mark.parametrize(("workers", "each"), [(1, 10), (4, 3), (12, 2)])
+def test_the_first_reads_of_the_second_epoch_choose(right: int, workers: int, each: int) -> None:
+    found = chosen(RANKED, reads(RANKED[right], 1, workers, 8, each), (1, 0))
+    assert found is not None
+    fields, epoch = found
+    chosen_order = build_order(parse_job(fields), N).rank_stream(epoch, 0)
+    assert chosen_order.tolist() == build_order(parse_job(RANKED[right]), N).rank_stream(1, 0).tolist()
+
+
+def test_reads_of_another_order_choose_nothing() -> None:
+    other = explanations(FINDING._replace(seed=4711), ())[0]
+    assert chosen(RANKED, reads(other, 1, 2, 8, 40), (1, 0)) is None
+    assert chosen(RANKED, reads(RANKED[1], 1, 12, 8, 1), (1, 0)) is None  # too few of each process to tell
+
+
+def test_ranks_that_read_side_by_side_choose_together() -> None:
+    two = explanations(FINDING._replace(world=2, ranks=(0, 1)), ())
+    order = build_order(parse_job(two[0]), N)
+    data_set = DataSet(N, tuple(tuple(order.rank_stream(3, rank)[:8].tolist()) for rank in (1, 0)))
+    assert chosen(two, data_set, (3, 0)) == (two[0], 3)
+
+
+@pytest.mark.parametrize("between", [0, 2, 500, 123_457])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_is_drawn_between_two_epochs_tells_the_third(between: int, persistent: bool) -> None:
+    shape: Fields = {"sampler": "torch-random", "generator": "default", "epochs": 9, "batch_size": 8, "name": "j"}
+    lost = shape | {"seed": 42, "words_before": 1000, "words_between": 0}
+    right = lost | {"words_between": between, "persistent_workers": persistent}
+    seed_of_second = 1000 + (2 if persistent else 4) + between  # words before the second epoch's base_seed or its place
+    (more,) = continued([lost], 0, [Draw(42, seed_of_second), Draw(7, 1)])
+    found = build_order(parse_job(lost | more), N)
+    for epoch in (1, 2, 3):
+        expected = build_order(parse_job(right), N).rank_stream(epoch, 0)
+        assert found.rank_stream(epoch - 1, 0).tolist() == expected.tolist()
+
+
+def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
+    """Seeds tried, times hypotheses, times shapes (batch and workers), times the share of orders that begin so."""
+    seeds = 2**32 + 2**20 + (len(WELL_KNOWN) + MOST_SEEDS) * LATEST_WORD
+    shapes = 2**10
+    for n in (40, 41, 50, 64, 100, 600, 50_000, 1_281_167):
+        counted = reads_needed(n) - 1  # the last one need not fit
+        head = tuple(range(n - counted - 1, n))
+        data_sets = [DataSet(n, (head,) * MOST_HEADS)] * MOST_CANDIDATES
+        hypotheses = len(likely(data_sets)) + len(unlikely(data_sets))
+        orders_bits = (lgamma(n + 1) - lgamma(n - counted + 1)) / log(2)
+        assert log2(seeds) + log2(hypotheses) + log2(shapes) - orders_bits < log2(1e-6)
+
+
+def test_the_shuffles_of_a_script_that_begin_alike_are_kin() -> None:
+    (first, *others) = kin({"sampler": "numpy", "legacy": False, "seed": 3, "world_size": 1, "epochs": 5})
+    orders = [build_order(parse_job(fields | {"name": "j"}), 100) for fields in (first, *others)]
+    assert len({order.rank_stream(0, 0).tobytes() for order in orders}) == 1
+    assert len({order.rank_stream(2, 0).tobytes() for order in orders}) > 2
+    assert kin({"sampler": "grain", "seed": 3}) == []
+
+
+def test_a_seed_is_looked_for_on_the_command_line() -> None:
+    words = [
+        "--lr=0.1",
+        "--batch-size",
+        "64",
+        "--epochs=90",
+        "--seed=3141592653",
+        "id",
+        "1234567890123",
+        "--data-seed",
+        "-1",
+    ]
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert seeds_on_command_lines([process.pid]) == (3141592653, 2**32 - 1, 1234567890123 & 0xFFFFFFFF)
+        process.communicate(b"")
+    assert not Path(f"/proc/{process.pid}").exists()
+    assert seeds_on_command_lines([process.pid]) == ()

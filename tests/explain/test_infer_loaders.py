@@ -1,0 +1,127 @@
+"""Real DataLoaders: what each worker process is given to read is enough to find the family, the seed and the shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, get_worker_info
+
+from mlfs.explain.confirm import confirm_sequential, refine
+from mlfs.explain.explanations import explanations
+from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, Reads
+from mlfs.explain.question import DataSet
+from mlfs.explain.search import find
+from mlfs.explain.search_stages import Found, Wanted
+
+N = 1500
+NO_RANGE = ((0, 0),)
+
+
+class Indices(Dataset[tuple[int, int]]):
+    """Each sample is its index and the worker that read it."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        worker = get_worker_info()
+        return index, worker.id if worker is not None else -1
+
+
+def reads_of(*loaders: DataLoader[tuple[int, int]]) -> DataSet:
+    """The first reads of each worker of each loader, as the mount would see them."""
+    heads: list[tuple[int, ...]] = []
+    for loader in loaders:
+        by_worker: dict[int, list[int]] = {}
+        for indices, workers in loader:
+            for index, worker in zip(indices.tolist(), workers.tolist(), strict=True):
+                by_worker.setdefault(worker, []).append(index)
+        heads += [tuple(reads[:40]) for _, reads in sorted(by_worker.items())]
+    return DataSet(N, tuple(heads))
+
+
+def loader(workers: int = 2, batch: int = 16, **options: Any) -> DataLoader[tuple[int, int]]:
+    return DataLoader(Indices(), batch, num_workers=workers, **options)
+
+
+def distributed(seed: int, ranks: int) -> DataSet:
+    samplers: list[Any] = [DistributedSampler(Indices(), ranks, rank, seed=seed) for rank in range(ranks)]
+    return reads_of(*(loader(sampler=sampler, batch=8, workers=3) for sampler in samplers))
+
+
+def default_generator(seed: int) -> DataSet:
+    torch.manual_seed(seed)
+    return reads_of(loader(shuffle=True))
+
+
+def shared_generator(seed: int) -> DataSet:
+    return reads_of(loader(shuffle=True, generator=torch.Generator().manual_seed(seed), workers=0))
+
+
+def own_generator(seed: int) -> DataSet:
+    sampler = RandomSampler(Indices(), generator=torch.Generator().manual_seed(seed))
+    return reads_of(loader(sampler=sampler, batch=4, workers=3))
+
+
+FAMILIES: list[tuple[Callable[[], DataSet], dict[str, object]]] = [
+    (
+        lambda: distributed(40_123, 3),
+        {"sampler": "torch-distributed", "seed": 40_123, "world_size": 3, "ranks": [0, 1, 2], "batch_size": 8},
+    ),
+    (
+        lambda: default_generator(1234),
+        {"sampler": "torch-random", "generator": "default", "seed": 1234, "world_size": 1, "batch_size": 16},
+    ),
+    (lambda: shared_generator(77), {"sampler": "torch-random", "generator": "shared", "seed": 77, "world_size": 1}),
+    (lambda: own_generator(5), {"sampler": "torch-random", "generator": "own", "seed": 5, "batch_size": 4}),
+]
+
+
+@pytest.mark.parametrize(("observe", "expected"), FAMILIES, ids=["distributed", "default", "shared", "own"])
+def test_a_loader_is_explained_by_its_own_arguments(
+    observe: Callable[[], DataSet], expected: dict[str, object]
+) -> None:
+    seen = observe()
+    found = [event for event in find([seen], Wanted(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, Found)]
+    assert len(found) == 1
+    ranked = explanations(refine(found[0].finding, seen), found[0].draws)
+    assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
+    if expected.get("generator") != "own":  # which nothing but the second epoch tells from set_epoch
+        assert ranked[0].items() >= expected.items()
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 2)])
+def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, workers: int) -> None:
+    samplers: list[Any] = [DistributedSampler(Indices(), ranks, rank, shuffle=False) for rank in range(ranks)]
+    seen = reads_of(*(loader(sampler=sampler, workers=workers) for sampler in samplers))
+    finding = confirm_sequential([DataSet(N, ((7, 3, 9, 1),)), seen])
+    assert finding is not None
+    fields = explanations(refine(finding, seen), ())[0]
+    assert (fields["sampler"], fields["world_size"]) == ("sequential", ranks)
+    assert fields.get("batch_size") == (16 if workers else None)
+    assert confirm_sequential([distributed(3, 1)]) is None
+
+
+def test_what_is_kept_of_the_reads_is_bounded() -> None:
+    reads = Reads()
+    for entry in range(20_000):
+        reads.add(entry, pid=entry % 1000, parent=1)
+        reads.add(entry, pid=entry % 1000, parent=1)  # opened twice: one read
+    assert reads.total >= 20_000
+    assert len(reads.firsts) == MOST_PROCESSES
+    assert len(reads.recent) == RECENT_READS
+    assert max(map(len, reads.firsts.values())) <= MOST_FIRST_READS
+
+
+def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:
+    reads = Reads()
+    reads.add(7, pid=1, parent=0)
+    for entry in range(40):
+        reads.add(entry, pid=2, parent=1)
+        reads.add(100 + entry, pid=3, parent=1)
+    assert not Reads().enough(10)
+    assert reads.enough(10)
+    assert reads.heads(10)[0] == list(range(40))

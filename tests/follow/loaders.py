@@ -1,0 +1,164 @@
+"""Simulated loaders: who opens which position when, within the bounds that torch's DataLoader keeps, and beyond.
+
+In: sizes, a random generator. Out: opens as (process, entry). torch/utils/data/dataloader.py: batch b goes to worker b
+mod W and is handed out after batch b - P*W came back; batches come back in order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.matching import StreamMatcher
+
+
+def streams_of(seed: int, epoch: int, n: int, ranks: int) -> list[np.ndarray]:
+    """A shuffled epoch dealt to ranks like DistributedSampler, padded cyclically."""
+    order = np.random.default_rng((seed, epoch)).permutation(n)
+    per_rank = -(-n // ranks)
+    order = np.resize(order, per_rank * ranks)
+    return [order[rank::ranks].astype(np.int64) for rank in range(ranks)]
+
+
+def matcher_for(seed: int, n: int, ranks: int, batch: int, epochs: int) -> StreamMatcher:
+    """A matcher that has all epochs loaded."""
+    length = len(streams_of(seed, 0, n, ranks)[0])
+    matcher = StreamMatcher(ranks, batch, 0, length)
+    for epoch in range(epochs):
+        matcher.epochs[epoch] = EpochIndex(epoch, epoch * length, streams_of(seed, epoch, n, ranks), n)
+    return matcher
+
+
+@dataclass
+class Loader:
+    """A DataLoader of one rank. Processes are numbered from `pid0`, anew each epoch unless they are persistent.
+
+    Attributes:
+        workers: 0: the main process reads by itself. prefetch: batches handed out ahead, per worker.
+        in_order: False: a batch goes to whoever has none, and counts as back when it is read.
+        stop_after: batches of an epoch after which the loop is left, 0 for none.
+    """
+
+    batch: int
+    workers: int
+    pid0: int
+    prefetch: int = 2
+    persistent: bool = False
+    in_order: bool = True
+    stop_after: int = 0
+
+    def epoch(self, number: int, stream: np.ndarray, rng: random.Random) -> Iterator[tuple[int, int]]:
+        """(process, entry) of one epoch."""
+        batches = [stream[i : i + self.batch].tolist() for i in range(0, len(stream), self.batch)]
+        if self.stop_after:
+            batches = batches[: self.stop_after]
+        if not self.workers:
+            yield from ((self.pid0, entry) for batch in batches for entry in batch)
+            return
+        pids = [self.pid0 + 1 + w + (0 if self.persistent else number * self.workers) for w in range(self.workers)]
+        queues: list[list[list[int]]] = [[] for _ in pids]
+        left: list[int] = []
+        back = issued = 0
+        read: set[int] = set()
+        numbers: list[list[int]] = [[] for _ in pids]
+        while back < len(batches):
+            while issued < len(batches) and issued < back + self.prefetch * self.workers:
+                worker = (
+                    issued % self.workers if self.in_order else min(range(self.workers), key=lambda w: len(queues[w]))
+                )
+                queues[worker].append(list(batches[issued]))
+                numbers[worker].append(issued)
+                left.append(len(batches[issued]))
+                issued += 1
+            worker = rng.choice([w for w in range(self.workers) if queues[w]])
+            yield pids[worker], queues[worker][0].pop(0)
+            if not queues[worker][0]:
+                queues[worker].pop(0)
+                read.add(numbers[worker].pop(0))
+            if self.in_order:
+                while back in read:
+                    back += 1
+            else:
+                back = len(read)
+
+
+def run_job(
+    matcher: StreamMatcher, loaders: list[Loader], streams: list[list[np.ndarray]], rng: random.Random,
+    parents: bool = True,
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Feed all epochs of all ranks, each at its own pace; streams[epoch][rank]. Returns (entry, position)."""
+
+    def rank_opens(rank: int) -> Iterator[tuple[int, int]]:
+        for number, of_rank in enumerate(streams):
+            yield from loaders[rank].epoch(number, of_rank[rank], rng)
+
+    running = {rank: rank_opens(rank) for rank in range(len(loaders))}
+    seen = []
+    while running:
+        rank = rng.choice(list(running))
+        opened = next(running[rank], None)
+        if opened is None:
+            del running[rank]
+            continue
+        process, entry = opened
+        parent = loaders[rank].pid0 if process != loaders[rank].pid0 else 1
+        match, _ = matcher.observe(entry, process, parent if parents else 0)
+        if match is not None:
+            seen.append((entry, match.position))
+    matcher.relearn()
+    return seen
+
+
+@dataclass
+class TimedLoader:
+    """A DataLoader with the loop that takes its batches, in seconds.
+
+    Attributes:
+        open_s: from one sample of a worker to its next. collate_s: from a batch's last sample until it is ready.
+        step_s: the loop's time for a batch. first_step_s: more of it for the first one.
+        start_s: from the start of one worker to that of the next.
+        asked_ahead: batches the loop takes before their turn.
+        jitter: each time is drawn from 1 - jitter to 1 + jitter of itself.
+    """
+
+    batch: int
+    workers: int
+    prefetch: int
+    open_s: float = 0.001
+    step_s: float = 0.0
+    collate_s: float = 0.0
+    first_step_s: float = 0.0
+    start_s: float = 0.0
+    asked_ahead: int = 0
+    jitter: float = 0.1
+
+    def opens(self, samples: int, rng: random.Random) -> list[tuple[float, int, int]]:
+        """(seconds, process, place in the stream) of an epoch, in the order of time."""
+        batches = -(-samples // self.batch)
+
+        def about(seconds: float) -> float:
+            return seconds * rng.uniform(1 - self.jitter, 1 + self.jitter)
+
+        given_s: list[float] = []  # when the loop was given batch b
+        ready_s: list[float] = []
+        free_s = [self.start_s * worker for worker in range(self.workers)]
+        loop_s, opened = 0.0, []
+        for batch in range(batches):
+            before = batch - self.prefetch * self.workers
+            while len(given_s) <= before:  # the loop takes what is ready, each after a step
+                number = len(given_s)
+                given_s.append(max(ready_s[number], loop_s))
+                steps = about(self.step_s) if number >= self.asked_ahead else 0.0
+                loop_s = given_s[-1] + steps + (self.first_step_s if number == self.asked_ahead else 0.0)
+            worker = batch % self.workers
+            at_s = max(free_s[worker], given_s[before] if before >= 0 else 0.0)
+            for place in range(batch * self.batch, min(samples, (batch + 1) * self.batch)):
+                opened.append((at_s, 1000 + worker, place))
+                at_s += about(self.open_s)
+            free_s[worker] = at_s + about(self.collate_s)
+            ready_s.append(free_s[worker])
+        return sorted(opened)

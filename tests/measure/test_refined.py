@@ -1,0 +1,92 @@
+"""What a mount measured outlives it: beside the calibration, never in its place, and only while it is newer."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from mlfs.config import load_config
+from mlfs.engine.fetch import ClassTier
+from mlfs.measure import calibration, refined
+from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+from mlfs.measure.refined import ReadSpeeds, Refined, known
+from mlfs.places.ram import RamTier
+from mlfs.places.ssd import SsdTier
+from mountd.known_speeds import calibrated_limits
+
+SOURCE = SourceSpeeds(path="/data", read=((1, 10.0), (2, 20.0)), mean_sample_bytes=100.0)
+MEMORY = Speeds(read=((1, 5.0),), write=((1, 6.0),))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def measured(made: str = "2026-02-01T00:00:00+00:00", **more: object) -> Refined:
+    fields = {"made": made, "source": SOURCE.model_copy(update={"read": ((1, 8.0), (4, 31.0))})} | more
+    return Refined(**fields)  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_back_and_places_it_does_not_tell_of_stay(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.refined.toml"
+    first = measured(memory=ReadSpeeds(read=((1, 3.25),)), disk=(ReadSpeeds(path='/a"b', read=((1, 1.5),)),))
+    refined.save(first, path)
+    assert refined.load(path) == first
+    second = measured("2026-03-01T00:00:00+00:00", source=None, disk=(ReadSpeeds(path="/c", read=((2, 9.0),)),))
+    refined.save(second, path)
+    both = refined.load(path)
+    assert both is not None
+    assert (both.made, both.source, both.memory) == (second.made, first.source, first.memory)
+    assert [speeds.path for speeds in both.disk] == ["/c", '/a"b']
+
+
+@pytest.mark.parametrize(
+    "text", ["source = 3", "made = ", "\x00", 'made = "x"\n[source]\npath = "/"\nread = [[1, -1.0]]']
+)
+def test_a_broken_file_is_only_logged(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with caplog.at_level(logging.WARNING):
+        assert refined.load(path) is None
+    assert "not used" in caplog.text
+    assert refined.load(tmp_path / "none.toml") is None
+
+
+def test_a_newer_or_named_calibration_wins() -> None:
+    refined.save(measured(), refined.default_path("/data"))
+    old = Calibration(made="2026-01-01T00:00:00+00:00", source=SOURCE, memory=MEMORY)
+    new = old.model_copy(update={"made": "2026-02-02T00:00:00+00:00"})
+    found = known("/data", old, False)
+    assert found.source is not None
+    assert found.source.read == ((1, 8.0), (4, 31.0))
+    assert found.memory == ((1, 5.0),)
+    for calibrated, named in ((new, False), (old, True)):
+        assert known("/data", calibrated, named).source == SOURCE
+        assert known("/data", calibrated, named).refined is None
+    alone = known("/data", None, False)
+    assert alone.source is not None
+    assert alone.memory == ()
+    assert known("/other", None, False).source is None
+
+
+def test_the_next_mount_begins_with_it(tmp_path: Path) -> None:
+    disk = str(tmp_path / "disk")
+    config = load_config({"source": str(tmp_path / "data"), "ssd": [f"{disk}:1M"], "ram": "0"})
+    refined.save(measured(disk=(ReadSpeeds(path=disk, read=((1, 7.0),)),)), refined.default_path(config.source))
+    calibration.save(
+        Calibration(made="2026-01-01T00:00:00+00:00", source=SOURCE, memory=MEMORY),
+        calibration.default_path(config.source),
+    )
+    tiers = [ClassTier("ram", RamTier(0), 0), ClassTier("ssd", SsdTier(disk, 1 << 20, config.source), 0)]
+    try:
+        found = calibrated_limits(config, tiers)
+    finally:
+        for _, tier, _ in tiers:
+            tier.close()
+    assert found["calibrated"] == {"pfs": SOURCE.read, "ram": ((1, 5.0),)}
+    assert found["refined"] == {"pfs": ((1, 8.0), (4, 31.0)), tiers[1].tier.name: ((1, 7.0),)}
+    assert found["pfs_lanes_at_first"] == SOURCE.good_readers == 2  # of the calibration
+    assert found["calibrated_sample_bytes"] == 100.0
