@@ -75,7 +75,7 @@ class Place(Protocol):
 
     @property
     def name(self) -> str:
-        """The word for people, e.g. `pfs`, `ram`, `ssd:/scratch`; no two places of a mount have the same."""
+        """`pfs`, `ram`, `ssd:DIRECTORY` or `lmdb:DIRECTORY`; no two places of a mount have the same."""
 
     def get(self, sample: int, version: Version) -> Content | None:
         """The sample's content, or None where the place does not have this version of it.
