@@ -30,10 +30,12 @@ from mlfs.follow.agreement import epoch_line
 from mlfs.follow.job import GAVE_UP, JobRun, Outcome
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
+from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
+from mlfs.places.place import PlaceKind
 from mlfs.places.source import Source
 from mlfs.stats import Counters
 from mlfs.tree.manifest import Manifest
@@ -123,7 +125,12 @@ class Engine:
         self.routes = self._make_routes()
         self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce, self.routes)
         self.write_behind = WriteBehind(self.fetcher, runner)
-        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, self.tiers)
+        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, {
+            PFS_QUEUE: MeasuredPlace(PlaceKind.SOURCE, PFS_QUEUE)
+        } | {
+            f"tier{i}": MeasuredPlace(PlaceKind(kind), tier.name, tier.capacity_bytes)
+            for i, (kind, tier, _) in enumerate(self.tiers)
+        })  # fmt: skip
         self.planner = self._make_planner()
         self.prefetcher = self._make_prefetcher()
         self.demand = self._make_demand()
