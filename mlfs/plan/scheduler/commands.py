@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 
 class OpenDirect(NamedTuple):
-    """Open the source for this reader alone, who reads ranges by himself. OpenedDirectly tells that it was done.
+    """Open the source for this reader alone, who reads ranges by himself.
 
     unstaged: let him go on without that; his READ requests are answered from the copy that this node holds.
     """

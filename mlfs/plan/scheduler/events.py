@@ -15,12 +15,18 @@ from mlfs.plan.scheduler.keeping import Plan
 
 
 class ReadSeen(NamedTuple):
-    """A reader holds the sample open since `at_s`: `process` reads, `parent` is that one's parent process."""
+    """A reader holds the sample open since `at_s`.
+
+    Attributes:
+        process: who reads. parent: that one's parent process. source_bytes: what the source gave for this very read,
+            because the reader had to wait for it; 0 where the bytes were there, or came from elsewhere.
+    """
 
     sample: int
     process: int
     parent: int
     at_s: float
+    source_bytes: int = 0
 
 
 class Released(NamedTuple):
@@ -40,13 +46,6 @@ class Touched(NamedTuple):
     """A reader opened a sample that is DROPPING: rescue it."""
 
     sample: int
-
-
-class OpenedDirectly(NamedTuple):
-    """The source was opened for a reader who reads by himself (the answer to `OpenDirect`): so many bytes come."""
-
-    sample: int
-    size_bytes: int
 
 
 class Landed(NamedTuple):
@@ -120,6 +119,10 @@ class Outdated(NamedTuple):
     sample: int
 
 
+class SourceHung(NamedTuple):
+    """The source did not answer a READ request in time."""
+
+
 class Resized(NamedTuple):
     """The sample has another size at the source; the table's `sizes` have the new one already."""
 
@@ -152,6 +155,13 @@ class EpochUnknown(NamedTuple):
 
     job: FollowedJob
     epoch: int
+
+
+class JobBroken(NamedTuple):
+    """A bug showed in computing for a job (an order of another package, perhaps): it is given up."""
+
+    job: FollowedJob
+    error: Exception
 
 
 class Planned(NamedTuple):
@@ -196,7 +206,7 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Released | ReadWaits | Touched | OpenedDirectly | Landed | FetchEnded | Recalled | Kept | CopiesFound
+    ReadSeen | Released | ReadWaits | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound
     | CopyLost | Dropped | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned
-    | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
+    | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
 )  # fmt: skip

@@ -178,6 +178,8 @@ class Fetching:
             self._keeping.settle(fetch, sample)
         if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:
             self._keeping.lost(sample)  # the tier did not have it after all
+        if not landed.error and landed.place and not self._is_peer[landed.place] and not self._table.held_by[sample]:
+            self._keeping.found(sample, landed.place)  # from an earlier mount, or about to be kept
         return True
 
     def again_from_source(self, wanted: Wanted) -> None:

@@ -36,7 +36,6 @@ class Following:
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
-        self._demanded_bytes: dict[int, int] = {}  # came from the source for a reader; the read is not seen yet
         self.jobs: Mapping[str, FollowedJob] = MappingProxyType(self._jobs)
         self.uses: Mapping[str, Uses] = MappingProxyType(self._uses)
 
@@ -62,6 +61,11 @@ class Following:
         """Used pages linger while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
 
+    def broken(self, job: FollowedJob, error: Exception) -> None:
+        """A bug showed in computing for a job."""
+        if self._jobs.get(job.name) is job:
+            self._give_up(job, error)
+
     def _give_up(self, job: FollowedJob, error: Exception) -> None:
         """A bug in following a job: it costs this job its prediction."""
         self._over(self._uses[job.name].release())
@@ -86,7 +90,7 @@ class Following:
             for epoch in job.add_epoch(known.streams):
                 self._over(uses.forget_epoch(before[epoch]))
             for seen in job.release_held(self._others(job)):
-                self._came(job, seen, 0)
+                self._came(job, seen)
             self._ask_for_epochs(job)
         except Exception as error:
             self._give_up(job, error)
@@ -97,35 +101,30 @@ class Following:
             return
         job.epoch_unknown(epoch)
         for seen in job.release_held(self._others(job)):
-            self._came(job, seen, 0)
+            self._came(job, seen)
 
     # -- reads
 
-    def demanded(self, sample: int, size_bytes: int) -> None:
-        """Bytes came from the source for a reader who waited."""
-        self._demanded_bytes[sample] = size_bytes
-
     def read(self, read: ReadSeen) -> None:
         """A read of a sample: by the jobs that it belongs to."""
-        demanded_bytes = self._demanded_bytes.pop(read.sample, 0)
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
             try:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
-                self._came(job, seen, demanded_bytes)
+                self._came(job, seen, read.source_bytes)
             except Exception as error:
                 self._give_up(job, error)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]
 
-    def _came(self, job: FollowedJob, seen: Seen, demanded_bytes: int) -> None:
+    def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
         """Act on what a read came to."""
-        if demanded_bytes:
+        if source_bytes:
             position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks_at)
-            job.count_pfs(job.epoch_of(position), demanded_bytes)
+            job.count_pfs(job.epoch_of(position), source_bytes)
         if seen.restarted:
             self._out.append(StartedAgain(job))
             return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mlfs.plan.circuit_breaker import FEWEST_BATCHES, Evidence, Pace, Use, in_common, judge
+from mlfs.plan.circuit_breaker import FEWEST_BATCHES, Evidence, Pace, Use, in_common, judge, size_class
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Warn
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
@@ -178,3 +178,10 @@ class Routing:
             rates = f"{found.tier_bytes_per_s / 1e6:.1f} and {found.source_bytes_per_s / 1e6:.1f} MB/s" if found else ""
             said = "is slow: its samples come from the source" if use.left else "is used again"
             self._out.append(Warn(f"{self._places[place].name} {said} (it and the source gave {rates})"))
+
+
+def known_source(bytes_per_s: float, mean_sample_bytes: float) -> dict[int, float]:
+    """What a calibration says of the source, by class of sizes: it was measured with samples of the mean size."""
+    if not (bytes_per_s > 0 and mean_sample_bytes >= 1):
+        return {}
+    return {size_class(mean_sample_bytes): bytes_per_s}

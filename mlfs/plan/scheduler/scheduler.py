@@ -95,7 +95,6 @@ class Scheduler:
             e.Released: self._released,
             e.ReadWaits: self._read_waits,
             e.Touched: self._touched,
-            e.OpenedDirectly: self._opened_directly,
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
             e.Recalled: self._recalled,
@@ -109,6 +108,8 @@ class Scheduler:
             e.JobEnded: self._job_ended,
             e.EpochKnown: self._epoch_known,
             e.EpochUnknown: self._epoch_unknown,
+            e.JobBroken: self._job_broken,
+            e.SourceHung: self._source_hung,
             e.Planned: self._planned,
             e.PlacesMeasured: self._places_measured,
             e.PeerAsks: self._peer_asks,
@@ -134,6 +135,12 @@ class Scheduler:
     def keeping(self) -> Keeping:
         """What is kept, for whoever plans."""
         return self._keeping
+
+    def where(self, sample: int) -> tuple[int, int]:
+        """The place to read the sample from now, and the one of this node that has a copy for when that fails, or 0."""
+        held_by = self.table.held_by[sample]
+        place = SOURCE if held_by and self._routing.left[held_by] else held_by
+        return place, held_by if held_by != place else 0
 
     def statistics(self) -> Statistics:
         """Frozen figures."""
@@ -192,9 +199,6 @@ class Scheduler:
     def _touched(self, touched: e.Touched, now_s: float) -> None:
         if self.table.state[touched.sample] == State.DROPPING and self._window.rescue(touched.sample):
             self.table.move(touched.sample, Verb.TOUCH)
-
-    def _opened_directly(self, opened: e.OpenedDirectly, now_s: float) -> None:
-        self._following.demanded(opened.sample, opened.size_bytes)
 
     def _judge(self, now_s: float) -> None:
         """Reads were taken in: what do they say of the predictions, and of the places?"""
@@ -264,11 +268,8 @@ class Scheduler:
                 self._lane_failed(sample, landed.error, peer, now_s)
             self._look = True
             return
-        if landed.place == SOURCE:
-            if wanted is not None:
-                wanted.job.count_pfs(wanted.epoch, landed.size_bytes)
-            else:
-                self._following.demanded(sample, landed.size_bytes)
+        if landed.place == SOURCE and wanted is not None:
+            wanted.job.count_pfs(wanted.epoch, landed.size_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
@@ -348,6 +349,12 @@ class Scheduler:
 
     def _epoch_unknown(self, unknown: e.EpochUnknown, now_s: float) -> None:
         self._following.epoch_unknown(unknown.job, unknown.epoch)
+
+    def _job_broken(self, broken: e.JobBroken, now_s: float) -> None:
+        self._following.broken(broken.job, broken.error)
+
+    def _source_hung(self, _: e.SourceHung, now_s: float) -> None:
+        self._routing.come_back(now_s)
 
     def _planned(self, planned: e.Planned, now_s: float) -> None:
         self._keeping.adopt(planned.plan)
