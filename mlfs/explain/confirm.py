@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, bits, step
+from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
 from mlfs.orders.mt19937 import TorchWords
 
 _FURTHEST = 1 << 16
@@ -61,7 +62,7 @@ def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | N
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
     shape = shape_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if shape is None or (told := bits(n, shape.matched)) < FEWEST_BITS:
+    if shape is None or (told := bits_of_distinct(n, shape.matched)) < FEWEST_BITS:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
@@ -83,7 +84,7 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
             shape = shape_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
             if shape is not None and shape.matched >= FEWEST_READS - 1:
                 batch, workers, ranks = learn(heads, range(n), world)
-                told = bits(n, shape.matched)
+                told = bits_of_distinct(n, shape.matched)
                 return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, told)
     return None
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mlfs.explain.popular import LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.probes import Condition, Probe, compile_plan
 from mlfs.explain.search_stages import (
     ALL_SEEDS,
     SAMPLER_SEED_WORD,
-    WELL_KNOWN,
     Draw,
     Event,
     Found,
@@ -63,7 +63,7 @@ def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
 
 def _well_known(drawn: int, wanted: Wanted) -> Iterator[Draw | Progress]:
     """Seeds that people choose, a model made first."""
-    seeds = [seed for seed in WELL_KNOWN if seed not in wanted.told]
+    seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in wanted.told]
     yield Progress(_WELL_KNOWN_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
         for start, words in words_of(seed, wanted.latest):

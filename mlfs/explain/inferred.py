@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from mlfs.explain.evidence import JUDGED_OPENS, refuted
 from mlfs.explain.explanations import Fields
 from mlfs.explain.first_reads import Reads
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.job import JobRun
 
-JUDGED_OPENS = 12
-LOST_OPENS = 10
 FEWEST_OPENS = 8
 MOST_GENERATORS = 6
 
@@ -51,7 +50,7 @@ class Lock:
                 self.unfit = Reads()
             return False
         self.unfit.add(entry, process, parent)
-        return len(self._judged) == JUDGED_OPENS and sum(self._judged) <= JUDGED_OPENS - LOST_OPENS
+        return refuted(len(self._judged), sum(self._judged))
 
     def last_epoch(self) -> int:
         """The last epoch that was read as explained, or where the reader is if there is none."""

@@ -19,13 +19,13 @@ import numpy as np
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm
 from mlfs.explain.generators import generators
+from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.probes import compile_plan
 from mlfs.explain.question import DataSet, Hypothesis, likely, probes, unlikely
 from mlfs.explain.recipes import explaining, recipes
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
-    WELL_KNOWN,
     Draw,
     Event,
     Found,
@@ -44,7 +44,7 @@ OTHERS_STAGE = "other samplers"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # A look at the first words of the generators above takes seconds, and spares minutes.
 _FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
-_MOST_USUAL, _LESS_USUAL_LOOK = 8, 1 << 22
+_LESS_USUAL_LOOK = 1 << 22
 _LATEST_TOLD_SLOW = 1 << 24
 EVERYTHING = Wanted()
 
@@ -132,8 +132,8 @@ def _chosen(
     quick = search is search_with_numba
     first_look = min(wanted.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
     far = {seed: wanted.latest if quick else min(wanted.latest, _LATEST_TOLD_SLOW) for seed in wanted.told}
-    near = dict.fromkeys(WELL_KNOWN[:_MOST_USUAL], first_look)
-    near |= dict.fromkeys(WELL_KNOWN[_MOST_USUAL:], min(first_look, _LESS_USUAL_LOOK))
+    near = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(first_look, _LESS_USUAL_LOOK))
+    near |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], first_look)
     looks = far if wanted.again else near | far
     hypotheses = _drawn(hypotheses)
     plan = compile_plan(probes(data_sets, hypotheses))

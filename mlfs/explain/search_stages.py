@@ -23,8 +23,6 @@ from mlfs.orders.mt19937 import TorchWords
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 SAMPLER_SEED_WORD = 3
-# What people pass to manual_seed, the most usual first.
-WELL_KNOWN = (42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 100, 1000, 2023, 2024, 2025, 2026, 2022, 2021, 2020)
 LATEST_WORD = 1 << 27  # 128 million parameters, each drawn once
 _WORDS_AT_ONCE = 1 << 22
 _SLICE_NUMBA = 1 << 21

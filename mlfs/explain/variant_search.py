@@ -18,10 +18,12 @@ import numpy as np
 import trio
 
 from mlfs.errors import MlfsError
-from mlfs.explain.variants import COUNTS_FROM_ONE, UNDER_WAY, Score, Variant, flags_of, screen, variants
+from mlfs.explain.evidence import JUDGED_OPENS, LEAST_BITS, SURE_SHARE, beyond_chance, confirmed
+from mlfs.explain.variants import Score, Variant, screen, variants
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY, flags_of
 from mlfs.job import COMMON, JobSpec, parse_job
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
@@ -36,12 +38,9 @@ FEWEST_SAMPLES = 12
 FEWEST_OPENS = 16
 FEWEST_AGAIN = 8
 LAST_OPENS = 24
-FURTHER_OPENS = 12
 MOST_FURTHER_OPENS = 96
-CONFIRMED = 0.8
 WORTH_A_SEARCH = 0.75
 HIT_WORTH = 0.4
-LOG10_CHANCE = -6.0
 FOUND_SHARE = 0.4
 MOST_SEARCHES = 8
 NEAR_THE_BEGINNING = 256
@@ -77,7 +76,7 @@ def started_again(job: JobRun) -> bool:
     shadow = job.shadow
     if shadow is None or job.shadow_is_kin or shadow.observed < FEWEST_AGAIN:
         return False
-    return shadow.agreement_of_last(shadow.observed) >= CONFIRMED
+    return shadow.agreement_of_last(shadow.observed) >= SURE_SHARE
 
 
 def fits_again(job: JobRun, further: int, hits: int) -> bool:
@@ -96,7 +95,7 @@ def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
     read = [
         ranks[rank].is_done(index.base + offset) and (rank, index.base + offset) not in own for rank, offset in places
     ]
-    return sum(read) >= CONFIRMED * len(read)
+    return sum(read) >= SURE_SHARE * len(read)
 
 
 def lowest_priority() -> None:
@@ -205,10 +204,10 @@ class VariantSearch:
             opens += latest
             if new.missing_epochs():
                 await self._load(new)
-            elif further >= FURTHER_OPENS and fits_again(job, further, hits):
+            elif further >= JUDGED_OPENS and fits_again(job, further, hits):
                 log.info("job %s: reads come as registered again", job.spec.name)
                 return
-            elif further >= FURTHER_OPENS and hits >= CONFIRMED * further:
+            elif confirmed(further, hits):
                 self.engine.adopt(job, new, opens, found.sentence, found.way_out)
                 return
             elif further >= MOST_FURTHER_OPENS:
@@ -246,11 +245,11 @@ def find(
                 lowest_priority()
             tried += 1
             score = screen(EpochIndex(epoch, 0, ids, n_entries), entries, processes)
-            if score.share >= FOUND_SHARE and (best is None or score.log10_chance < best[0].log10_chance):
+            if score.share >= FOUND_SHARE and (best is None or score.bits > best[0].bits):
                 best = (score, variant, epoch, *other)
-        if best is not None and best[0].exact and best[0].log10_chance < 2 * LOG10_CHANCE:
+        if best is not None and best[0].exact and best[0].bits > 2 * LEAST_BITS:
             break
-    if best is None or best[0].log10_chance > LOG10_CHANCE - np.log10(tried):
+    if best is None or not beyond_chance(best[0].bits, tried):
         return None
     return _found(spec, round_, *best)
 

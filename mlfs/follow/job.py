@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.variants import COUNTS_FROM_ONE, RESUMED
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import Given
+from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -233,7 +233,7 @@ class JobRun:
         begin = range(self.base(epoch), self.base(epoch) + max(FEWEST_FIRST, self.matcher.shape.batch))
         if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
             return ""  # nothing else than registered, or it was under way already
-        self.way_out = f"--start-epoch {epoch}"
+        self.way_out = flags_of({"start_epoch": epoch})
         if epoch == start + 1:
             self.known.append(COUNTS_FROM_ONE)
         else:
