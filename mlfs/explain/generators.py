@@ -19,10 +19,10 @@ from mlfs.explain.search_stages import (
     SAMPLER_SEED_WORD,
     Draw,
     Event,
-    Found,
-    Generators,
-    Progress,
+    GeneratorsFound,
     Search,
+    SeedFound,
+    StageProgress,
     Wanted,
     slices,
     words_of,
@@ -36,7 +36,7 @@ _MOST = 16
 _WELL_KNOWN_STAGE, _ALL_STAGE = "well-known generators", "all generators"
 
 
-def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
+def generators(found: SeedFound, wanted: Wanted, search: Search) -> Iterator[Event]:
     """Nothing if the generator is known beyond doubt; else all that fit, told anew with each that is found."""
     drawn, draws = found.finding.seed, list(found.draws)
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
@@ -48,7 +48,7 @@ def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
             else:
                 yield draw
         if draws:
-            yield Generators(tuple(draws))
+            yield GeneratorsFound(tuple(draws))
     known = {draw.seed for draw in draws}
     probes = [Probe(words, (Condition(SAMPLER_SEED_WORD + words, ALL_SEEDS, drawn),)) for words in WORDS_BEFORE]
     draws.sort(key=lambda draw: draw.words_before)
@@ -58,14 +58,14 @@ def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
         yield progress
         if new and len(others) < _MOST:
             others = sorted([*others, *new], key=lambda draw: (draw.words_before, draw.seed))
-            yield Generators((*draws, *others))
+            yield GeneratorsFound((*draws, *others))
 
 
-def _well_known(drawn: int, wanted: Wanted) -> Iterator[Draw | Progress]:
+def _well_known(drawn: int, wanted: Wanted) -> Iterator[Draw | StageProgress]:
     """Seeds that people choose, a model made first."""
     seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in wanted.told]
-    yield Progress(_WELL_KNOWN_STAGE, 0, len(seeds))
+    yield StageProgress(_WELL_KNOWN_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
         for start, words in words_of(seed, wanted.latest):
             yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
-        yield Progress(_WELL_KNOWN_STAGE, index + 1, len(seeds))
+        yield StageProgress(_WELL_KNOWN_STAGE, index + 1, len(seeds))

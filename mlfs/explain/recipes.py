@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import shape_of
+from mlfs.explain.confirm import pattern_of
 from mlfs.explain.evidence import bits_of_distinct
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import FEWEST_BITS, DataSet
@@ -69,9 +69,9 @@ def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterat
     """One value a try: None, or the recipe that explains the reads, which is the last."""
     for index, data_set in enumerate(data_sets):
         for fields in recipes(data_set.n, told):
-            shape = _tried(fields, data_set)
-            yield None if shape is None else Recipe(index, shape)
-            if shape is not None:
+            explained = _tried(fields, data_set)
+            yield None if explained is None else Recipe(index, explained)
+            if explained is not None:
                 return
 
 
@@ -86,8 +86,8 @@ def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
     at = np.flatnonzero(np.isin(stream, wanted))
     position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
     for head in data_set.heads:
-        shape = shape_of([position_of.get(value, -1) for value in head], 0, 1)
-        if shape is not None and bits_of_distinct(data_set.n, shape.matched) >= FEWEST_BITS:
-            known = {} if shape.batch is None else {"batch_size": shape.batch}
+        pattern = pattern_of([position_of.get(value, -1) for value in head], 0, 1)
+        if pattern is not None and bits_of_distinct(data_set.n, pattern.matched) >= FEWEST_BITS:
+            known = {} if pattern.batch is None else {"batch_size": pattern.batch}
             return {"epochs": _EPOCHS, "world_size": 1} | fields | known
     return None

@@ -28,10 +28,10 @@ from mlfs.explain.search_stages import (
     SAMPLER_SEED_WORD,
     Draw,
     Event,
-    Found,
-    Progress,
     Ranges,
     Search,
+    SeedFound,
+    StageProgress,
     Wanted,
     Words,
     search_with_numba,
@@ -50,7 +50,7 @@ EVERYTHING = Wanted()
 
 
 def find(data_sets: list[DataSet], wanted: Wanted = EVERYTHING) -> Iterator[Event]:
-    """All stages, up to what explains the reads. The last event is that, or a Progress that is done."""
+    """All stages, up to what explains the reads. The last event is that, or a StageProgress that is done."""
     sure, rest = likely(data_sets), [] if wanted.again else unlikely(data_sets)
     found = yield from _common(data_sets, (sure, rest), wanted)
     if found is None and not wanted.again and (yield from _recipes(data_sets, wanted.told)):
@@ -79,9 +79,9 @@ def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
 def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
     """Samplers of others. Returns whether one explains the reads."""
     of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
-    yield Progress(OTHERS_STAGE, 0, of)
+    yield StageProgress(OTHERS_STAGE, 0, of)
     for done, recipe in enumerate(explaining(data_sets, told), 1):
-        yield Progress(OTHERS_STAGE, done, of) if recipe is None else recipe
+        yield StageProgress(OTHERS_STAGE, done, of) if recipe is None else recipe
         if recipe is not None:
             return True
     return False
@@ -101,9 +101,9 @@ def _confirmed(
 
 def _common(
     data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], wanted: Wanted
-) -> Generator[Event, None, Found | None]:
+) -> Generator[Event, None, SeedFound | None]:
     """Stage 1."""
-    yield Progress(COMMON_STAGE, 0, wanted.common)
+    yield StageProgress(COMMON_STAGE, 0, wanted.common)
     told = np.array([seed for seed in wanted.told if seed >= wanted.common], dtype=np.uint32)
     seeds = np.concatenate([told, np.arange(wanted.common, dtype=np.uint32)])
     drawn: Words | None = None
@@ -111,7 +111,7 @@ def _common(
         hits = search_numpy.search(compile_plan(probes(data_sets, hypotheses)), seeds)
         found = _confirmed(seeds, hits, hypotheses, data_sets)
         if found is not None:
-            yield (event := Found(found[1]))
+            yield (event := SeedFound(found[1]))
             return event
         if drawn is None:  # all of them are among the first hypotheses
             of_one_rank = _drawn(hypotheses)
@@ -119,15 +119,15 @@ def _common(
             hits = search_numpy.search(compile_plan(probes(data_sets, of_one_rank)), drawn)
             found = _confirmed(drawn, hits, of_one_rank, data_sets)
             if found is not None:
-                yield (event := Found(found[1], (Draw(int(seeds[found[0]]), 0),)))
+                yield (event := SeedFound(found[1], (Draw(int(seeds[found[0]]), 0),)))
                 return event
-    yield Progress(COMMON_STAGE, wanted.common, wanted.common)
+    yield StageProgress(COMMON_STAGE, wanted.common, wanted.common)
     return None
 
 
 def _chosen(
     data_sets: list[DataSet], hypotheses: list[Hypothesis], wanted: Wanted, search: Search
-) -> Generator[Event, None, Found | None]:
+) -> Generator[Event, None, SeedFound | None]:
     """Stage 3."""
     quick = search is search_with_numba
     first_look = min(wanted.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
@@ -139,21 +139,21 @@ def _chosen(
     plan = compile_plan(probes(data_sets, hypotheses))
     done, of = 0, sum(looks.values())
     search(plan, np.zeros(1, dtype=np.uint32))
-    yield Progress(CHOSEN_STAGE, 0, of)
+    yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, latest in sorted(looks.items(), key=lambda look: look[0] not in far):
         for start, words in words_of(seed, latest):
             found = _confirmed(words, search(plan, words), hypotheses, data_sets)
             if found is not None:
-                yield (event := Found(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
+                yield (event := SeedFound(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
                 return event
             done += len(words)
-            yield Progress(CHOSEN_STAGE, done, of)
+            yield StageProgress(CHOSEN_STAGE, done, of)
     return None
 
 
 def _all(
     stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: Search
-) -> Generator[Event, None, Found | None]:
+) -> Generator[Event, None, SeedFound | None]:
     """Stages 4 and 5."""
     plan = compile_plan(probes(data_sets, hypotheses))
     if not plan.roots:
@@ -161,7 +161,7 @@ def _all(
     for progress, seeds, hits in slices(stage, plan, ranges, search):
         found = _confirmed(seeds, hits, hypotheses, data_sets)
         if found is not None:
-            yield (event := Found(found[1]))
+            yield (event := SeedFound(found[1]))
             return event
         yield progress
     return None

@@ -33,7 +33,7 @@ Ranges = tuple[tuple[int, int], ...]
 WHOLE: Ranges = ((0, ALL_SEEDS),)
 
 
-class Progress(NamedTuple):
+class StageProgress(NamedTuple):
     """Where the search is: seeds tried of all, in a stage."""
 
     stage: str
@@ -49,20 +49,20 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SeedFound:
     """An explanation, and where its seed may have been drawn; empty while not known."""
 
     finding: Finding
     draws: tuple[Draw, ...] = ()
 
 
-class Generators(NamedTuple):
+class GeneratorsFound(NamedTuple):
     """Where the seed may have been drawn, the likeliest first. One of them or none is right: see `generators`."""
 
     draws: tuple[Draw, ...]
 
 
-Event = Progress | Found | Generators | Recipe
+Event = StageProgress | SeedFound | GeneratorsFound | Recipe
 # Index and tag of each of the seeds that passes.
 Search = Callable[[Plan, Words], list[tuple[int, int]]]
 
@@ -109,19 +109,19 @@ def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
 
 def slices(
     stage: str, plan: Plan, ranges: Ranges, search: Search
-) -> Iterator[tuple[Progress, Words, list[tuple[int, int]]]]:
+) -> Iterator[tuple[StageProgress, Words, list[tuple[int, int]]]]:
     """All seeds of the ranges, with those that pass. The first is empty: who asks may want to be prepared."""
     done, of = 0, sum(high - low for low, high in ranges)
     none = np.zeros(0, dtype=np.uint32)
     search(plan, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
-    yield Progress(stage, 0, of), none, []
+    yield StageProgress(stage, 0, of), none, []
     size = _SLICE_NUMBA if search is search_with_numba else _SLICE_NUMPY
     for low, high in ranges:
         for start in range(low, high, size):
             seeds = np.arange(start, min(start + size, high), dtype=np.uint32)
             hits = search(plan, seeds)
             done += len(seeds)
-            yield Progress(stage, done, of), seeds, hits
+            yield StageProgress(stage, done, of), seeds, hits
 
 
 def search_with_numba(plan: Plan, seeds: Words) -> list[tuple[int, int]]:

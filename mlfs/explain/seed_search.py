@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import COMMON_STAGE, find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Progress, Ranges, Wanted
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, StageProgress, Wanted
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10
@@ -82,10 +82,10 @@ def main() -> int:
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     told = 0.0
     for event in find(data_sets, wanted):
-        if isinstance(event, Progress) and (event.stage != COMMON_STAGE or event.done):
+        if isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
-        if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+        if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue
         told = now
         print(answer(event), flush=True)

@@ -1,7 +1,6 @@
 """What else a script may do than what was registered: other fields of the same job, and how it is said.
 
-Pure. In: a registered job's fields. Out: `Variant`s, the likeliest first. `screen` says how well an epoch's order
-explains a few opens, and how improbable that would be by chance. Called by `mlfs.explain.variant_search`.
+Pure. In: a registered job's fields. Out: `Variant`s, the likeliest first. `mlfs.explain.screen` tries them.
 """
 
 from __future__ import annotations
@@ -9,23 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from mlfs.explain.evidence import bits_of_hits
 from mlfs.explain.popular import LARGEST_SMALL_SEED, POPULAR_SEEDS
-from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED
 
-Numbers = npt.NDArray[np.int64]
-
+# Another seed and another epoch can give the same order. So the popular seeds are tried in two parts: see `variants`.
 SMALL_SEEDS = tuple(seed for seed in POPULAR_SEEDS if 0 < seed <= LARGEST_SMALL_SEED)
 LIKED_SEEDS = tuple(seed for seed in POPULAR_SEEDS if seed not in SMALL_SEEDS)
 WORLD_SIZES = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 256, 512, 1024)
 TORCH_SAMPLERS = ("torch-distributed", "torch-random", "torch-stateful", "sequential")
 GENERATORS = ("default", "own", "shared")
-MOST_STRIDE = 64
-REACHES = (16, 64)
 
 
 class Variant(NamedTuple):
@@ -58,8 +49,7 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
         yield Variant({"seed": seed + 1}, COUNTS_FROM_ONE)
         yield Variant({"seed": seed - 1}, "this job reads each epoch in the order of the one before")
     yield from _ranks(fields)
-    # Another seed and another epoch can be the same order: a seed that people like is likelier than a resumed run, and
-    # that than any small number.
+    # A seed that people like is likelier than a resumed run, and that is likelier than a small number as a seed.
     yield from _seeds(fields, reads, LIKED_SEEDS)
     start = fields["start_epoch"]
     for epoch in range(fields["epochs"]):
@@ -123,60 +113,3 @@ def _ranks(fields: Mapping[str, Any]) -> Iterator[Variant]:
         if other != world:
             sentence = f"this job's world size is {other}, not {world}"
             yield Variant({"world_size": other, "ranks": None}, sentence)
-
-
-class Score(NamedTuple):
-    """How well an epoch's order explains some opens.
-
-    Attributes:
-        bits: how much evidence the hits are, see `mlfs.explain.evidence`.
-        share: of the opens that could hit.
-        exact: whether the hits follow one upon the other, and not only near one another.
-        ranks: indexes of the ranks that were hit.
-        first: the lowest index in its rank's stream that was hit.
-    """
-
-    bits: float
-    share: float
-    exact: bool
-    ranks: tuple[int, ...]
-    first: int
-
-
-NOTHING = Score(0.0, 0.0, False, (), 0)
-
-
-def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
-    """Score an epoch's order against opens in the order of time.
-
-    What counts are two opens in a row of one process: in the right order the second is the first's successor, but at
-    the end of a batch; or a constant stride away (workers that take single samples in turn); or near (threads).
-    """
-    known: npt.NDArray[np.bool_] = np.greater_equal(index.code[entries], 0)
-    order = np.argsort(processes[known], kind="stable")
-    codes, process = index.code[entries[known]][order].astype(np.int64), processes[known][order]
-    if len(codes) < 2 or not index.length:
-        return NOTHING
-    ranks, offsets = np.divmod(codes, index.length)
-    pairs = process[1:] == process[:-1]
-    steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
-    n = max(2, index.length * len(index.ids))
-    best = NOTHING
-    for hits, chances, exact in _options(steps):
-        count, total = int(np.count_nonzero(hits)), len(steps)
-        bits = bits_of_hits(count, total, min(0.99, 1.5 * chances / n))
-        if bits > best.bits:
-            places = np.flatnonzero(pairs)[hits]
-            seen = tuple(np.unique(ranks[places]).tolist())
-            best = Score(bits, count / total, exact, seen, int(offsets[places].min()))
-    return best
-
-
-def _options(steps: Numbers) -> Iterator[tuple[npt.NDArray[np.bool_], int, bool]]:
-    """Which steps hit, in how many ways a step could have, and whether they are exact."""
-    yield steps == 1, 1, True
-    strides = steps[(steps > 1) & (steps <= MOST_STRIDE)]
-    if len(strides):
-        yield steps == np.bincount(strides).argmax(), MOST_STRIDE, False
-    for reach in REACHES:
-        yield (np.abs(steps) <= reach) & (steps != 0), 2 * reach, False

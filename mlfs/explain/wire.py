@@ -12,7 +12,7 @@ from typing import Any
 from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search_stages import Draw, Event, Found, Generators, Progress, Wanted
+from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SeedFound, StageProgress, Wanted
 
 
 def question(data_sets: Sequence[DataSet], wanted: Wanted) -> str:
@@ -31,11 +31,11 @@ def parse_question(line: str) -> tuple[list[DataSet], Wanted]:
 
 def answer(event: Event) -> str:
     """One line."""
-    if isinstance(event, Progress):
+    if isinstance(event, StageProgress):
         return json.dumps({"progress": list(event)})
     if isinstance(event, Recipe):
         return json.dumps({"recipe": list(event)})
-    if isinstance(event, Found):
+    if isinstance(event, SeedFound):
         return json.dumps({"found": list(event.finding), "draws": event.draws})
     return json.dumps({"draws": event.draws})
 
@@ -44,13 +44,13 @@ def parse_answer(line: str) -> Event:
     """What `answer` wrote."""
     said: dict[str, Any] = json.loads(line)
     if "progress" in said:
-        return Progress(*said["progress"])
+        return StageProgress(*said["progress"])
     if "recipe" in said:
         return Recipe(*said["recipe"])
     if "found" in said:
         fields = dict(zip(Finding._fields, said["found"], strict=True))
-        return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
-    return Generators(_draws(said))
+        return SeedFound(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
+    return GeneratorsFound(_draws(said))
 
 
 def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:

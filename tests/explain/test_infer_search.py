@@ -15,7 +15,7 @@ from mlfs.explain.probes import Condition, Plan, Probe, compile_plan
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
-from mlfs.explain.search_stages import Draw, Event, Found, Generators, Progress, Wanted
+from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SeedFound, StageProgress, Wanted
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
@@ -85,7 +85,7 @@ def test_the_right_seed_always_passes(data: st.DataObject, n: int, seed: int) ->
 
 
 def last_of(events: list[Event]) -> Event:
-    return [event for event in events if not isinstance(event, Progress)][-1]
+    return [event for event in events if not isinstance(event, StageProgress)][-1]
 
 
 @settings(deadline=None, max_examples=4)
@@ -93,7 +93,7 @@ def last_of(events: list[Event]) -> Event:
 def test_a_20_bit_seed_is_found_from_ten_reads(seed: int, n: int) -> None:
     reads = tuple(order_head(n, seed, 0, 10))
     found = last_of(list(find([DataSet(n, (reads,))], Wanted(NO_RANGE, latest=FEW_WORDS))))
-    assert isinstance(found, Found)
+    assert isinstance(found, SeedFound)
     assert (found.finding.seed, found.finding.world, found.finding.words_before) == (seed, 1, 0)
 
 
@@ -104,7 +104,7 @@ def test_any_seed_is_found_when_the_search_comes_to_it(quick: bool, rank: int) -
     reads = tuple(order_head(n, seed, 0, 200)[rank::8][:16])
     ranges = ((seed - 9000, seed - 4000), (seed - 1000, seed + 1000))
     found = last_of(list(find([DataSet(n, (reads,))], Wanted(ranges, 256, quick, FEW_WORDS))))
-    assert isinstance(found, Found)
+    assert isinstance(found, SeedFound)
     assert (found.finding.seed, found.finding.world, found.finding.ranks) == (seed, 8, (rank,))
 
 
@@ -114,8 +114,8 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = ((drawn, drawn + 64), (generator - 100, generator + 28))
     events = list(find([DataSet(n, reads)], Wanted(ranges, 256, latest=FEW_WORDS)))
-    assert [e.finding.seed for e in events if isinstance(e, Found)] == [drawn]
-    assert last_of(events) == Generators((Draw(generator, 0),))
+    assert [e.finding.seed for e in events if isinstance(e, SeedFound)] == [drawn]
+    assert last_of(events) == GeneratorsFound((Draw(generator, 0),))
     assert [parse_answer(answer(event)) for event in events] == events
     assert parse_question(question([DataSet(n, reads)], Wanted(ranges))) == ([DataSet(n, reads)], Wanted(ranges))
 
@@ -125,7 +125,7 @@ def test_shuffles_of_other_generators_are_never_taken_for_torchs() -> None:
     shuffles += [np.random.default_rng().permutation(1000)[:40].tolist() for _ in range(32)]
     data_sets = [DataSet(1000, tuple(tuple(reads) for reads in shuffles[at::4])) for at in range(4)]
     events = list(find(data_sets, Wanted(((7, 1031),), 2048, False, FEW_WORDS, again=True)))
-    assert {type(event) for event in events} == {Progress}
+    assert {type(event) for event in events} == {StageProgress}
 
 
 @settings(deadline=None, max_examples=2)
@@ -136,7 +136,7 @@ def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None
     assert [
         e
         for e in find([DataSet(n, heads)], Wanted(((7, 1031),), 2048, False, FEW_WORDS))
-        if not isinstance(e, Progress)
+        if not isinstance(e, StageProgress)
     ] == []
 
 
@@ -165,7 +165,7 @@ def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     events = list(find([DataSet(n, reads)], Wanted(((drawn, drawn + 64),), 256, latest=1 << 16)))
     found = last_of(events)
-    assert isinstance(found, Found)  # so early in a well-known generator that it is not by chance
+    assert isinstance(found, SeedFound)  # so early in a well-known generator that it is not by chance
     assert (found.finding.seed, found.draws) == (drawn, (Draw(1337, before),))
 
 
@@ -177,7 +177,7 @@ def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> Non
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = tuple((low - 50, low + 50) for low in (drawn, *generators))
     events = list(find([DataSet(n, reads)], Wanted(ranges, 256, latest=FEW_WORDS)))
-    assert last_of(events) == Generators(tuple(Draw(generator, 0) for generator in generators))
+    assert last_of(events) == GeneratorsFound(tuple(Draw(generator, 0) for generator in generators))
 
 
 def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
@@ -188,4 +188,4 @@ def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
 
 def test_findings_say_what_they_know() -> None:
     finding = Finding(0, 100, 1, 0, 1, (0,), None, None, 90.0)
-    assert parse_answer(answer(Found(finding))) == Found(finding)
+    assert parse_answer(answer(SeedFound(finding))) == SeedFound(finding)
