@@ -29,7 +29,8 @@ from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
 from mlfs.engine.runner import ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
-from mlfs.explain.inference import Inference
+from mlfs.explain.explainer import Explainer
+from mlfs.explain.inference import Build
 from mlfs.orders.layouts import samples
 from mlfs.orders.layouts.layout import Outside
 from mlfs.orders.layouts.outside import files_behind
@@ -140,8 +141,9 @@ class _Service:
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
-        engine = self._make_engine()
-        control = self._make_control(engine)
+        explainer = self._make_explainer()
+        engine = self._make_engine(explainer)
+        control = self._make_control(engine, explainer)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
             self._mount(engine, control)
@@ -167,7 +169,18 @@ class _Service:
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
 
-    def _make_engine(self) -> Engine:
+    def _make_explainer(self) -> Explainer:
+        if not self.config.infer:
+            return Explainer(None)
+        source = os.fsencode(self.config.source)
+        return Explainer(
+            Build(
+                lambda spec: samples(spec, self.manifest, source, self.outside),
+                lambda spec: build_streams(spec, self.manifest, source, self.outside),
+            )
+        )
+
+    def _make_engine(self, explainer: Explainer) -> Engine:
         config = self.config
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
@@ -176,23 +189,16 @@ class _Service:
         )  # fmt: skip
         runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, wait=self.channel.poll_wait)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
-        engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
+        engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic, explainer)
         mountpoint = os.fsencode(config.mountpoint)
         self.inode_primer = InodePrimer(self.manifest, mountpoint, runner, lambda: engine.prefetcher.stopped)
         engine.on_registered.append(lambda job: self.inode_primer.registered(job.streams.sample_ids))
         engine.directories_to_list = self.inode_primer.waiting
         return engine
 
-    def _make_control(self, engine: Engine) -> Control:
-        source = os.fsencode(self.config.source)
-        inference = Inference(
-            engine,
-            lambda spec: samples(spec, self.manifest, source, self.outside),
-            lambda spec: build_streams(spec, self.manifest, source, self.outside),
-            self.config.infer,
-        )
+    def _make_control(self, engine: Engine, explainer: Explainer) -> Control:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        return Control(engine, about, self.outside, inference)
+        return Control(engine, about, explainer, self.outside)
 
     def _mount(self, engine: Engine, control: Control) -> None:
         virtual = VirtualFiles(control, os.getuid(), os.getgid())

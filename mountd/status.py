@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 import mlfs
 from mlfs.engine.engine import Engine
 from mlfs.engine.table import State
-from mlfs.explain.inference import Inference
+from mlfs.explain.explainer import Explainer
 from mlfs.follow.agreement import by_epoch, of_rank, whole
 from mlfs.follow.job import GAVE_UP, JobRun, JobState
 from mlfs.follow.loader import loader_of
@@ -56,7 +56,7 @@ class About:
     requests: Callable[[], dict[str, int]]
 
 
-def status(engine: Engine, about: About, inference: Inference | None = None) -> Json:
+def status(engine: Engine, about: About, explainer: Explainer) -> Json:
     """Everything `mlfs status` shows."""
     table, counters = engine.table, engine.counters
     return {
@@ -67,8 +67,8 @@ def status(engine: Engine, about: About, inference: Inference | None = None) -> 
         "state": "draining" if engine.prefetcher.stopped else "serving",
         "uptime_s": round(time.time() - about.started, 3),
         "messages": messages(engine),
-        "inference": inference.status() if inference else {"state": "off"},
-        "jobs": [job_status(engine, job) for job in engine.jobs.values()],
+        "inference": explainer.status(),
+        "jobs": [job_status(engine, explainer, job) for job in engine.jobs.values()],
         "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
         "fetches": counters.all.as_dict()["fetches"],
         "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
@@ -126,7 +126,7 @@ def messages(engine: Engine) -> list[str]:
     return said
 
 
-def job_status(engine: Engine, job: JobRun) -> Json:
+def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
     """One job's part of the status."""
     matcher = job.matcher
     return {
@@ -143,8 +143,8 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "found_out": job.known,
         "way_out": job.way_out,
         "counted_anew": job.counted_anew,
-        "searching": job.spec.name in engine.variants.searching,
-        "searches": job.searches,
+        "searching": explainer.searching(job.spec.name),
+        "searches": explainer.searches(job.spec.name),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},

@@ -25,7 +25,7 @@ from mlfs.engine.staging import Staging
 from mlfs.engine.table import SampleTable, State
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import MlfsError
-from mlfs.explain.variant_search import VariantSearch
+from mlfs.explain.port import Observer
 from mlfs.follow.agreement import epoch_line
 from mlfs.follow.job import GAVE_UP, JobRun, Outcome
 from mlfs.follow.matching import Open
@@ -84,13 +84,11 @@ class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        watchers: told of each open once it is digested: entry, process, parent. jobs_changed: told of jobs that came or
-        went.
+        watchers: told of each open once it is digested: entry, process, parent.
         on_registered: told of each new job. directories_to_list: for `under_way`; the daemon sets it.
     """
 
     watchers: list[Callable[[int, int, int], None]]
-    jobs_changed: list[Callable[[], None]]
     on_registered: list[Callable[[JobRun], None]]
     directories_to_list: Callable[[], int]
 
@@ -103,6 +101,7 @@ class Engine:
         runner: Runner,
         limits: Limits,
         clock: Callable[[], float],
+        explain: Observer,
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
     ) -> None:
         self.kin_of = kin_of
@@ -115,7 +114,8 @@ class Engine:
         self.counters = Counters()
         self.jobs: dict[str, JobRun] = {}
         self.changed_files = 0
-        self.watchers, self.jobs_changed, self.on_registered = [], [], []
+        self.explain = explain
+        self.watchers, self.on_registered = [explain.opened], []
         self.directories_to_list = lambda: 0
         self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
         self.staging = Staging(self.table, pages, self.counters, runner)
@@ -127,7 +127,6 @@ class Engine:
         self.planner = self._make_planner()
         self.prefetcher = self._make_prefetcher()
         self.demand = self._make_demand()
-        self.variants = VariantSearch(self)
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[tuple[int, int, float]] = deque()
         self._digesting = False
@@ -166,7 +165,7 @@ class Engine:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
             nursery.start_soon(self._run_epochs)
-            nursery.start_soon(self.variants.run)
+            nursery.start_soon(self.explain.run, self)
             nursery.start_soon(self.planner.run)
             nursery.start_soon(self.write_behind.run)
             nursery.start_soon(self.staging.run_dropper)
@@ -245,8 +244,8 @@ class Engine:
         if demanded_bytes:
             position = outcome.match.position if outcome.match else max(p.frontier for p in job.matcher.ranks)
             job.count_pfs(job.epoch_of(position), demanded_bytes)
-        if outcome.restarted and self.variants.forgot_set_epoch(job):
-            job.shadow = None  # a search is under way, or about to be
+        if outcome.restarted and self.explain.explains_restart(job):
+            job.forget_restart()
         elif outcome.restarted:
             self._restart(job)
         elif outcome.over:
@@ -278,14 +277,25 @@ class Engine:
 
     # -- jobs
 
-    async def register(self, spec: JobSpec, streams: JobStreams, inferred: bool = False) -> JobRun:
-        """Start a job, in place of one of the same name. `inferred`: nobody told it, the reads did."""
+    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
+        """Start a job, in place of one of the same name."""
         job = JobRun(spec, streams, self.manifest.size)
-        job.inferred = inferred
-        # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
-        await self.runner.run("orders", job.timeline.base, spec.epochs)
-        for epoch in job.missing_epochs()[:1]:
-            job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        await self.install(job)
+        return job
+
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+        """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
+        spec = job.spec
+        if not job.matcher.epochs:
+            # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
+            await self.runner.run("orders", job.timeline.base, spec.epochs)
+            for epoch in job.missing_epochs()[:1]:
+                job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        replaced = self.jobs.get(spec.name)
+        if said and replaced is not None:
+            job.take_counts(replaced, opens, said, way_out)
+            log.warning("job %s: %s", spec.name, said)
+            log.info("job %s: the last %d opens were counted anew", spec.name, len(opens))
         self._drop(spec.name)
         self.jobs[spec.name], job.beside = job, self.jobs
         self._set_linger()
@@ -293,28 +303,20 @@ class Engine:
         if self.planner.wants(job):
             self.planner.plan(job)
         self.prefetcher.kick()
-        log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
+        if not said:
+            log.info("registered job %s: %d samples, %d epochs", spec.name, len(job.streams.sample_ids), spec.epochs)
         for told in self.on_registered:
             told(job)
-        for changed in self.jobs_changed:
-            changed()
-        return job
+        self.explain.jobs_changed()
 
-    def catch_up(self, job: JobRun, opens: Iterable[tuple[int, int, int]]) -> None:
-        """Have a job that was registered late see earlier opens: entry, process, parent."""
-        for entry, process, parent in opens:
-            if job.member[entry]:
-                self._came(job, job.observe(entry, process, parent))
-
-    def unregister(self, name: str) -> bool:
+    def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
         if not self._drop(name):
             return False
         self._set_linger()
         self.prefetcher.kick()
         log.info("unregistered job %s", name)
-        for changed in self.jobs_changed:
-            changed()
+        self.explain.jobs_changed()
         return True
 
     def _drop(self, name: str) -> bool:
@@ -334,23 +336,6 @@ class Engine:
         self.staging.linger = not predicted
         if predicted:
             self.staging.drop_lingering()
-
-    def adopt(self, job: JobRun, new: JobRun, opens: list[Open], sentence: str, way_out: str) -> None:
-        """Go on with `new` in a job's place: it explains the last `opens`, which it has matched already."""
-        new.take_counts(job, opens)
-        new.known.append(sentence)
-        new.way_out = way_out
-        self._uses_over(job.release_ahead())
-        self.jobs[job.spec.name], new.beside = new, self.jobs
-        new.cursors = [progress.frontier for progress in new.matcher.ranks]
-        self.planner.forget(job.spec.name)
-        if self.planner.wants(new):
-            self.planner.plan(new)
-        log.warning("job %s: %s", job.spec.name, sentence)
-        log.info("job %s: the last %d opens were counted anew", job.spec.name, len(opens))
-        self._set_linger()
-        self._epochs_wanted.set()
-        self.prefetcher.kick()
 
     def _restart(self, job: JobRun) -> None:
         log.info("job %s: the script was started again from its first epoch", job.spec.name)
@@ -390,7 +375,7 @@ class Engine:
             log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
         if job.missing_epochs():
             self._epochs_wanted.set()
-        self.variants.look_at(job)
+        self.explain.digested(job)
 
     async def _run_epochs(self) -> None:
         """Compute the orders of the epochs to come before they are needed."""

@@ -7,15 +7,14 @@ part of the status. Loop only, but for `load_epoch`, which is pure computing and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfs.follow.depth import DepthWatch
-from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import Given
@@ -69,11 +68,11 @@ class JobRun:
     """One job.
 
     Attributes:
+        inferred: nobody registered the job, the reads told it.
         given_up: whether following it failed: an open of its samples is nothing to it any more.
         known: what was found out while it ran, in plain words, the last one last.
         way_out: flags of `mlfs register` that say the last one from the start.
         counted_anew: opens before the last adoption that were counted anew against what was adopted.
-        searches, search_after: how often variants were tried, and after how many opens they may be again.
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
@@ -84,7 +83,7 @@ class JobRun:
     counted in the table's pending uses.
     """
 
-    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64]) -> None:
+    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False) -> None:
         self.spec = spec
         self.streams = streams
         self.timeline = Timeline(spec, streams)
@@ -93,9 +92,8 @@ class JobRun:
         self.member = bytearray(self.n_entries)
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
-        self.predicting = True
-        self.finished = False
-        self.inferred = self.given_up = False
+        self.predicting, self.finished = True, False
+        self.inferred, self.given_up = inferred, False
         self.known: list[str] = []
         self.way_out = ""
         self.pfs_bytes_by_epoch: dict[int, int] = {}
@@ -111,7 +109,6 @@ class JobRun:
         self.elsewhere: set[int] = set()
         self._near_end, self._waits_from = True, 0
         self.counted_anew = 0
-        self.searches = self.search_after = 0
         self.shadow_is_kin = self.told_begin = False
         self._begun = self._ended = spec.start_epoch
         self._last_reads: dict[int, int] = {}
@@ -234,10 +231,7 @@ class JobRun:
         if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
             return ""  # nothing else than registered, or it was under way already
         self.way_out = flags_of({"start_epoch": epoch})
-        if epoch == start + 1:
-            self.known.append(COUNTS_FROM_ONE)
-        else:
-            self.known.append(RESUMED.format(epoch=epoch, start=start))
+        self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))
         return self.known[-1]
 
     def epochs_begun(self) -> range:
@@ -306,8 +300,8 @@ class JobRun:
         for opened in opens:
             self._observe(opened.entry, opened.process, opened.parent)
 
-    def take_counts(self, other: JobRun, opens: list[Open]) -> None:
-        """Go on with the counts of a job that this one replaces, but for the opens that were counted anew."""
+    def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
+        """Go on with the counts of a job of which `said` was found out, but for the opens that were counted anew."""
         old, mine = other.matcher, self.matcher
         old.forget(opens)
         for (epoch, index), cell in old.cells.items():
@@ -315,8 +309,9 @@ class JobRun:
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             mine.count(epoch, place, cell.observed, cell.agreed)
         self.pfs_bytes_by_epoch = dict(other.pfs_bytes_by_epoch)
-        self.known = list(other.known)
-        self.searches, self.counted_anew = other.searches, len(opens)
+        self.known, self.way_out = [*other.known, *filter(None, [said])], way_out
+        self.cursors = [progress.frontier for progress in mine.ranks]
+        self.counted_anew = len(opens)
         self._ended = max(self._ended, other._ended)
         self._begun = max(self._begun, other._begun)
 
@@ -389,6 +384,10 @@ class JobRun:
             self.depth = DepthWatch(self.spec.start_epoch)
             self.depth.missed()
             self._begun = self._ended = self.spec.start_epoch
+
+    def forget_restart(self) -> None:
+        """What seemed to be a second run of the script is something else."""
+        self.shadow = None
 
     def find_elsewhere(self) -> list[int]:
         """Ranks that nobody reads here, where nobody said which do; returns entries no longer wanted for them."""
@@ -488,7 +487,7 @@ class JobRun:
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent))
                 for seen in self.matcher.history
             )
-            self.shadow.shape, self.shadow.lag = self.matcher.shape, self.matcher.lag
+            self.shadow.assume_loader_of(self.matcher)
             self.shadow.epochs = {first.epoch: first}
         self.shadow.observe(entry, process, parent)
         if self.shadow.observed < SHADOW_OPENS:
