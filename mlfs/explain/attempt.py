@@ -52,7 +52,7 @@ class Attempt:
         """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
 
         Args:
-            told, again: see `mlfs.explain.search_stages.Wanted`.
+            told, again: see `mlfs.explain.search_stages.SearchExtent`.
             enough: asked while the search goes on after an explanation: whether what it may still tell is known.
         """
         search = self._search = SeedSearch(data_sets, told, again)

@@ -18,13 +18,14 @@ from mlfs.explain.attempt import POOL, Attempt
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
-from mlfs.explain.explanations import Fields, continued, explanations, in_words
+from mlfs.explain.explanations import continued, explanations, in_words
+from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, MOST_HEADS, reads_needed
-from mlfs.explain.recipes import Recipe, kin
+from mlfs.explain.recipes import Recipe, same_first_epoch
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.job import parse_job
 
@@ -214,7 +215,7 @@ class Inference:
 
     async def _install_recipe(self, candidate: Candidate, recipe: Recipe) -> bool:
         """Use the recipe, keep those with the same first epoch for the second epoch's first reads to choose from."""
-        same_start = [recipe.fields, *(fields for fields in kin(recipe.fields) if fields != recipe.fields)]
+        same_start = [recipe.fields, *(fields for fields in same_first_epoch(recipe.fields) if fields != recipe.fields)]
         ranked = [fields for fields in (candidate.fields | fields for fields in same_start) if _is_job(fields)]
         return await self._install_first(ranked)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from mlfs.explain.evidence import JUDGED_OPENS, refuted
-from mlfs.explain.explanations import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.job import JobRun

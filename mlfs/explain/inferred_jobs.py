@@ -15,7 +15,8 @@ from mlfs.errors import JobError
 from mlfs.explain.choice import chosen
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.explanations import JOB_NAME, Fields, in_words
+from mlfs.explain.explanations import in_words
+from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs

@@ -14,17 +14,15 @@ import numpy as np
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
 from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import FEWEST_BITS, DataSet
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 
-Fields = dict[str, object]
-
 _WORLDS = (1, 2, 4, 8)
 # Python's shuffle is a loop: a second for a million samples.
 _MOST_FOR_PYTHON = 200_000
-_EPOCHS = 1000
 
 
 class Recipe(NamedTuple):
@@ -52,7 +50,7 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "ra-sampler", "world_size": world}
 
 
-def kin(fields: Fields) -> list[Fields]:
+def same_first_epoch(fields: Fields) -> list[Fields]:
     """Recipes with the same first epoch: whether the generator goes on, begins again, or shuffles what is shuffled."""
     sampler = fields["sampler"]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
@@ -78,7 +76,7 @@ def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterat
 def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
     """The fields, with batch and workers, if some process reads from the start of rank 0's first epoch."""
     try:
-        spec = parse_job({"name": "inferred", "epochs": _EPOCHS, **fields})
+        spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
         stream = build_order(spec, data_set.n).rank_stream(0, 0)
     except JobError:
         return None  # of a version of mlfs without it, or not for so many samples
@@ -89,5 +87,5 @@ def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
         pattern = pattern_of([position_of.get(value, -1) for value in head], 0, 1)
         if pattern is not None and bits_of_distinct(data_set.n, pattern.matched) >= FEWEST_BITS:
             known = {} if pattern.batch is None else {"batch_size": pattern.batch}
-            return {"epochs": _EPOCHS, "world_size": 1} | fields | known
+            return {"epochs": EPOCHS, "world_size": 1} | fields | known
     return None

@@ -78,7 +78,7 @@ class Score(NamedTuple):
 NO_SCORE = Score(0.0, 0.0, False, (), 0)
 
 
-class Candidate(NamedTuple):
+class Screened(NamedTuple):
     """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes."""
 
     score: Score
@@ -100,7 +100,7 @@ def find_correction(
     entries = np.array([seen.entry for seen in opens], dtype=np.int64)
     processes = np.array([seen.process for seen in opens], dtype=np.int64)
     own = built_in(spec.sampler)
-    best: Candidate | None = None
+    best: Screened | None = None
     tried = computed = 0
     for variant in variants(spec.model_dump(), own.fields if own else ()):
         other = _changed(spec, streams, variant.changes)
@@ -115,7 +115,7 @@ def find_correction(
             tried += 1
             score = screen(EpochIndex(epoch, 0, ids, n_entries), entries, processes)
             if score.share >= LEAST_SHARE and (best is None or score.bits > best.score.bits):
-                best = Candidate(score, variant, epoch, *other)
+                best = Screened(score, variant, epoch, *other)
         if best is not None and best.score.exact and best.score.bits > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
     if best is None or not beyond_chance(best.score.bits, tried):
@@ -185,7 +185,7 @@ def _changed(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) -> 
         return None
 
 
-def _correction(best: Candidate, registered: JobSpec, round_: int) -> Correction | None:
+def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
     score, variant, epoch, spec, streams = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.

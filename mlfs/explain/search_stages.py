@@ -1,4 +1,4 @@
-"""What the stages of the search are made of: what is wanted, what is told, and ranges of seeds tried in slices.
+"""What the stages of the search are made of: what is extent, what is told, and ranges of seeds tried in slices.
 
 In: plans and ranges of seeds. Out: those that pass, and how far it is. Used by `mlfs.explain.search` and
 `mlfs.explain.generators`.
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding
-from mlfs.explain.probes import Plan
+from mlfs.explain.probes import Trie
 from mlfs.explain.recipes import Recipe
 from mlfs.orders.mt19937 import TorchWords
 
@@ -64,10 +64,10 @@ class GeneratorsFound(NamedTuple):
 
 Event = StageProgress | SeedFound | GeneratorsFound | Recipe
 # Index and tag of each of the seeds that passes.
-Search = Callable[[Plan, Words], list[tuple[int, int]]]
+TrySeeds = Callable[[Trie, Words], list[tuple[int, int]]]
 
 
-class Wanted(NamedTuple):
+class SearchExtent(NamedTuple):
     """What to search, beside what was read.
 
     Attributes:
@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
     told: tuple[int, ...] = ()
     again: bool = False
 
-    def search(self) -> Search:
+    def search(self) -> TrySeeds:
         """What tries seeds."""
         many = sum(high - low for low, high in self.ranges) > self.common
         return (
@@ -108,24 +108,24 @@ def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
 
 
 def slices(
-    stage: str, plan: Plan, ranges: Ranges, search: Search
+    stage: str, trie: Trie, ranges: Ranges, search: TrySeeds
 ) -> Iterator[tuple[StageProgress, Words, list[tuple[int, int]]]]:
     """All seeds of the ranges, with those that pass. The first is empty: who asks may want to be prepared."""
     done, of = 0, sum(high - low for low, high in ranges)
     none = np.zeros(0, dtype=np.uint32)
-    search(plan, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
+    search(trie, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
     yield StageProgress(stage, 0, of), none, []
     size = _SLICE_NUMBA if search is search_with_numba else _SLICE_NUMPY
     for low, high in ranges:
         for start in range(low, high, size):
             seeds = np.arange(start, min(start + size, high), dtype=np.uint32)
-            hits = search(plan, seeds)
+            hits = search(trie, seeds)
             done += len(seeds)
             yield StageProgress(stage, done, of), seeds, hits
 
 
-def search_with_numba(plan: Plan, seeds: Words) -> list[tuple[int, int]]:
+def search_with_numba(trie: Trie, seeds: Words) -> list[tuple[int, int]]:
     """The quick one, imported when it is needed: numba is an extra."""
     from mlfs.explain import search_numba
 
-    return search_numba.search(plan, seeds)
+    return search_numba.search(trie, seeds)

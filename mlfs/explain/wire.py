@@ -12,21 +12,21 @@ from typing import Any
 from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SeedFound, StageProgress, Wanted
+from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExtent, SeedFound, StageProgress
 
 
-def question(data_sets: Sequence[DataSet], wanted: Wanted) -> str:
+def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
     """One line."""
-    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "wanted": wanted._asdict()})
+    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
 
 
-def parse_question(line: str) -> tuple[list[DataSet], Wanted]:
+def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
     """What `question` wrote."""
     asked: dict[str, Any] = json.loads(line)
     sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
-    wanted = asked["wanted"]
-    ranges = tuple((low, high) for low, high in wanted["ranges"])
-    return sets, Wanted(**wanted | {"ranges": ranges, "told": tuple(wanted["told"])})
+    extent = asked["extent"]
+    ranges = tuple((low, high) for low, high in extent["ranges"])
+    return sets, SearchExtent(**extent | {"ranges": ranges, "told": tuple(extent["told"])})
 
 
 def answer(event: Event) -> str:

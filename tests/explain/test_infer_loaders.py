@@ -14,7 +14,7 @@ from mlfs.explain.explanations import explanations
 from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
-from mlfs.explain.search_stages import SeedFound, Wanted
+from mlfs.explain.search_stages import SearchExtent, SeedFound
 
 N = 1500
 NO_RANGE = ((0, 0),)
@@ -85,7 +85,9 @@ def test_a_loader_is_explained_by_its_own_arguments(
     observe: Callable[[], DataSet], expected: dict[str, object]
 ) -> None:
     seen = observe()
-    found = [event for event in find([seen], Wanted(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, SeedFound)]
+    found = [
+        event for event in find([seen], SearchExtent(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, SeedFound)
+    ]
     assert len(found) == 1
     ranked = explanations(refine(found[0].finding, seen), found[0].draws)
     assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
