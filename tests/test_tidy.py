@@ -32,7 +32,7 @@ MAY_IMPORT = {
         "matplotlib",
     },
     "mlfs/tree": {"mlfs.tree", "mlfs.errors", "numpy", "xxhash"},
-    "mlfs/follow": {"mlfs.follow", "mlfs.plan", "mlfs.explain.variants", "mlfs.orders", "mlfs.job", "numpy"},
+    "mlfs/follow": {"mlfs.follow", "mlfs.plan", "mlfs.orders", "mlfs.job", "numpy"},
     "mlfs/places": {"mlfs.places", "mlfs.tree", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
 }
 FORBIDDEN = {

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
 
@@ -28,9 +28,11 @@ from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import MlfsError
+from mlfs.explain.port import Observer
 from mlfs.follow.agreement import epoch_line
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import GAVE_UP, JobRun
+from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
 from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
@@ -49,6 +51,8 @@ from mlfs.stats import Counters
 from mlfs.tree.samples import Samples
 
 log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # Opens and releases are taken in together, so late: a scheduler's pass a request would cost every reader.
 EVENTS_DELAY_S = 0.01
@@ -92,43 +96,14 @@ class Limits:
     pfs_lanes_at_first: int = 0
 
 
-class Observer(Protocol):
-    """Who is told of reads and jobs, on the loop."""
+class Listener(Protocol):
+    """Who hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
 
     def opened(self, entry: int, process: int, parent: int) -> None:
         """A file was opened; told a moment later, in order."""
 
-    def digested(self, job: JobRun) -> None:
-        """Reads were taken in, and a job's prediction judged."""
-
-    def jobs_changed(self) -> None:
-        """A job came, went, or goes on in another way."""
-
     def installed(self, job: JobRun) -> None:
         """A job was installed."""
-
-    def explains_restart(self, job: JobRun) -> bool:
-        """A job's first epoch is read again: whether that is to be explained otherwise than by a new run."""
-
-
-class Unobserved:
-    """An observer whom nothing interests: for others to build on."""
-
-    def opened(self, entry: int, process: int, parent: int) -> None:
-        """See Observer."""
-
-    def digested(self, job: JobRun) -> None:
-        """See Observer."""
-
-    def jobs_changed(self) -> None:
-        """See Observer."""
-
-    def installed(self, job: JobRun) -> None:
-        """See Observer."""
-
-    def explains_restart(self, job: JobRun) -> bool:
-        """See Observer."""
-        return False
 
 
 class Engine:
@@ -148,7 +123,8 @@ class Engine:
         runner: Runner,
         limits: Limits,
         clock: Callable[[], float],
-        observers: Sequence[Observer] = (),
+        explainer: Observer,
+        listeners: Sequence[Listener] = (),
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
     ) -> None:
         self.samples = samples
@@ -160,7 +136,8 @@ class Engine:
         self.runner = runner
         self.counters = Counters()
         self.rates = Rates()
-        self._observers = list(observers)
+        self._explainer = explainer
+        self._listeners = tuple(listeners)
         self._kin_of = kin_of
         infos = tuple(_place_infos(places, limits))
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
@@ -183,6 +160,7 @@ class Engine:
             samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
         )
         self.opens = Opens(samples, self.scheduler, self._driver, self.ranges, self.counters, clock)
+        self._broken: list[object] = []  # what observers failed in
         self._changed_files = 0
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[tuple[int, int, float, int]] = deque()
@@ -206,6 +184,7 @@ class Engine:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
             nursery.start_soon(self._driver.run)
+            nursery.start_soon(self._explainer.run, self)
             nursery.start_soon(self.planner.run)
             nursery.start_soon(self._write_behind.run)
             if any(place.used_bytes for place in self.places.storing):
@@ -249,8 +228,9 @@ class Engine:
         if pid < 0:
             return e.Released(entry)
         process, parent = self._kin(pid)
-        for observer in self._observers:
-            self._tell(observer, lambda one: one.opened(entry, process, parent))
+        self._shield(self._explainer.opened, entry, process, parent)
+        for listener in self._listeners:
+            self._shield(listener.opened, entry, process, parent)
         return e.ReadSeen(entry, process, parent, at_s, source_bytes)
 
     def _kin(self, pid: int) -> tuple[int, int]:
@@ -262,39 +242,47 @@ class Engine:
                 self._known_kin.popitem(last=False)
         return kin
 
-    def _tell(self, observer: Observer, tell: Callable[[Observer], Any]) -> Any:
-        """Tell an observer; a bug there costs what it observes for, never the mount."""
+    def _shield(self, tell: Callable[[Unpack[Ts]], T], *args: *Ts) -> T | None:
+        """Tell somebody who observes; a bug there costs what it observes for, never the mount."""
+        if tell in self._broken:
+            return None
         try:
-            return tell(observer)
+            return tell(*args)
         except Exception:
-            log.exception("reads are not observed any more by %r", observer)
-            self._observers = [other for other in self._observers if other is not observer]
+            log.exception("%r is not told any more", tell)
+            self._broken.append(tell)
             return None
 
     # -- jobs
 
-    async def prepare(self, spec: JobSpec, streams: JobStreams, inferred: bool = False) -> JobRun:
-        """A job that can be installed: its first epoch's order is there. `inferred`: nobody told it, the reads did."""
-        job = JobRun(spec, streams, self.manifest.size, inferred)
-        # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
-        await self.runner.run("orders", job.timeline.base, spec.epochs)
-        for epoch in job.wanted_epochs()[:1]:
-            job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
-        return job
-
-    async def register(self, spec: JobSpec, streams: JobStreams, inferred: bool = False) -> JobRun:
+    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        job = await self.prepare(spec, streams, inferred)
-        self.install(job)
-        log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
+        job = JobRun(spec, streams, self.manifest.size)
+        await self.install(job)
         return job
 
-    def install(self, job: JobRun) -> None:
-        """A job begins or goes on in another way, in place of one of the same name: registered, adopted, begun again."""
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+        """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
+        if not job.epochs_at_hand:
+            # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
+            await self.runner.run("orders", job.timeline.base, job.spec.epochs)
+            for epoch in job.wanted_epochs()[:1]:
+                job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        replaced = self.jobs.get(job.name)
+        if said and replaced is not None:
+            job.take_counts(replaced, opens, said, way_out)
+            log.warning("job %s: %s", job.name, said)
+            log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
+        else:
+            samples, epochs = len(job.streams.sample_ids), job.spec.epochs
+            log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)
+        self._install(job)
+
+    def _install(self, job: JobRun) -> None:
         self._driver.step(e.JobInstalled(job))
-        for observer in list(self._observers):
-            self._tell(observer, lambda one: one.installed(job))
-        self._jobs_changed()
+        for listener in self._listeners:
+            self._shield(listener.installed, job)
+        self._shield(self._explainer.jobs_changed)
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
@@ -302,12 +290,8 @@ class Engine:
             return False
         self._driver.step(e.JobEnded(name))
         log.info("unregistered job %s", name)
-        self._jobs_changed()
+        self._shield(self._explainer.jobs_changed)
         return True
-
-    def _jobs_changed(self) -> None:
-        for observer in list(self._observers):
-            self._tell(observer, lambda one: one.jobs_changed())
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
@@ -360,13 +344,13 @@ class Engine:
         job = cast(JobRun, command.job)
         if job.shadow is None:
             return  # dealt with: several reads of a batch may say it
-        if any(self._tell(observer, lambda one: one.explains_restart(job)) for observer in list(self._observers)):
-            job.forget_second_run()
+        if self._shield(self._explainer.explains_restart, job):
+            job.forget_restart()
             return
         log.info("job %s: the script was started again from its first epoch", job.name)
         job.restart()
         self.counters.begin_epoch()
-        self.install(job)
+        self._install(job)
 
     def _job_failed(self, command: c.JobFailed) -> None:
         log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)
@@ -374,8 +358,7 @@ class Engine:
     def _digested(self, _: c.Digested) -> None:
         for job in list(self.jobs.values()):
             if not job.given_up:
-                for observer in list(self._observers):
-                    self._tell(observer, partial(_digested, job))
+                self._shield(self._explainer.digested, job)
 
     # -- copies of an earlier mount
 
@@ -435,10 +418,6 @@ class Engine:
         if not self.counters.errors.get("prefetch_failed"):
             path = self.manifest.path(self.samples.file_of(sample))
             log.warning("prefetch of %r failed: %s (left to the reader; further ones are counted)", path, error)
-
-
-def _digested(job: JobRun, observer: Observer) -> None:
-    observer.digested(job)
 
 
 def _place_infos(places: Places, limits: Limits) -> Iterable[config.PlaceInfo]:

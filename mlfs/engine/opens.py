@@ -1,7 +1,7 @@
 """Opens of one mount: whether the bytes are in place, and readers who wait until they are.
 
-In: opens from the request handlers, on the loop. Out: permission to go on, a handle for a large file, or an OSError when
-the source failed twice. The path of every staged open is `hit`: a look into the samples' table and a counter.
+In: opens from the request handlers, on the loop. Out: permission to go on, a handle for a large file, or an OSError
+when the source failed twice. The path of every staged open is `hit`: a look into the samples' table and a counter.
 """
 
 from __future__ import annotations

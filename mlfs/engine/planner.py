@@ -130,7 +130,7 @@ class Planner:
         """Plan for the jobs that are counted now."""
         self._plan_again = False
         counted = list(self._counted.values())
-        reads = np.sum(counted, axis=0, dtype=np.uint32)
+        reads: npt.NDArray[np.uint32] = np.sum(np.stack(counted), axis=0, dtype=np.uint32)
         sizes, capacities = np.asarray(self._sizes), self._capacities()
         plan = await self._runner.run("plan", plan_alone, sizes, reads, capacities)
         if counted and len(counted) == len(self._counted) and not self._plan_again:

@@ -104,7 +104,7 @@ class Ranges:
         """Bytes through a large file's handle."""
         handle = self._large[number]
         self._check_generation(handle.entry, handle.generation)
-        result = await self._twice("read", self._or_error, handle.opened.read, offset, size)
+        result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
         if isinstance(result, OSError):
             raise result
         return result
@@ -144,7 +144,7 @@ class Ranges:
             raise opened
         try:
             self._check_generation(entry, generation)
-            result = await self._twice("read", self._or_error, opened.read, offset, size)
+            result: Buffer | OSError = await self._twice("read", self._or_error, opened.read, offset, size)
         finally:
             opened.close()
         if isinstance(result, OSError):

@@ -15,7 +15,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
-from mlfs.explain.explanations import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order

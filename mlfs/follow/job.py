@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
-from mlfs.explain.variants import COUNTS_FROM_ONE, RESUMED
 from mlfs.follow.depth import DepthWatch
-from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import RankProgress
+from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -54,20 +53,18 @@ class JobRun:
     """One job.
 
     Attributes:
+        inferred: nobody registered the job, the reads told it.
         given_up: whether following it failed: an open of its samples is nothing to it any more.
         known: what was found out while it ran, in plain words, the last one last.
         way_out: flags of `mlfs register` that say the last one from the start.
         counted_anew: opens before the last adoption that were counted anew against what was adopted.
-        searches, search_after: how often variants were tried, and after how many opens they may be again.
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
         depth: how many batches the loader's workers are handed ahead.
     """
 
-    def __init__(
-        self, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64], inferred: bool = False
-    ) -> None:
+    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False) -> None:
         self.spec = spec
         self.streams = streams
         self.timeline = Timeline(spec, streams)
@@ -76,10 +73,8 @@ class JobRun:
         self.member = bytearray(self.n_entries)
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
-        self.predicting = True
-        self.finished = False
-        self.inferred = inferred
-        self.given_up = False
+        self.predicting, self.finished = True, False
+        self.inferred, self.given_up = inferred, False
         self.known: list[str] = []
         self.way_out = ""
         self.pfs_bytes_by_epoch: dict[int, int] = {}
@@ -93,7 +88,6 @@ class JobRun:
         self.elsewhere: set[int] = set()
         self._near_end, self._waits_from = True, 0
         self.counted_anew = 0
-        self.searches = self.search_after = 0
         self.shadow_is_kin = self.told_begin = False
         self._begun = self._ended = spec.start_epoch
         self._last_reads: dict[int, int] = {}
@@ -243,11 +237,8 @@ class JobRun:
         begin = range(self.base(epoch), self.base(epoch) + max(FEWEST_FIRST, self.matcher.shape.batch))
         if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
             return ""  # nothing else than registered, or it was under way already
-        self.way_out = f"--start-epoch {epoch}"
-        if epoch == start + 1:
-            self.known.append(COUNTS_FROM_ONE)
-        else:
-            self.known.append(RESUMED.format(epoch=epoch, start=start))
+        self.way_out = flags_of({"start_epoch": epoch})
+        self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))
         return self.known[-1]
 
     def epochs_begun(self) -> range:
@@ -316,12 +307,8 @@ class JobRun:
         for opened in opens:
             self._observe(opened.entry, opened.process, opened.parent)
 
-    def replaces(self, other: JobRun, opens: list[Open], sentence: str, way_out: str) -> None:
-        """Go on in another job's place, with its counts but for the opens that were counted anew.
-
-        Args:
-            sentence: what was found out. way_out: flags of `mlfs register` that say it from the start.
-        """
+    def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
+        """Go on with the counts of a job of which `said` was found out, but for the opens that were counted anew."""
         old, mine = other.matcher, self.matcher
         old.forget(opens)
         for (epoch, index), cell in old.cells.items():
@@ -329,8 +316,8 @@ class JobRun:
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             mine.count(epoch, place, cell.observed, cell.agreed)
         self.pfs_bytes_by_epoch = dict(other.pfs_bytes_by_epoch)
-        self.known, self.way_out = [*other.known, sentence], way_out
-        self.searches, self.counted_anew = other.searches, len(opens)
+        self.known, self.way_out = [*other.known, *filter(None, [said])], way_out
+        self.counted_anew = len(opens)
         self._ended = max(self._ended, other._ended)
         self._begun = max(self._begun, other._begun)
 
@@ -424,8 +411,8 @@ class JobRun:
         elsewhere = self.began_elsewhere()
         return [*said, elsewhere] if elsewhere else said
 
-    def forget_second_run(self) -> None:
-        """Reads that seemed to be a second run of the script are something else."""
+    def forget_restart(self) -> None:
+        """What seemed to be a second run of the script is something else."""
         self.shadow = None
 
     def give_up(self) -> None:
@@ -489,7 +476,7 @@ class JobRun:
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent))
                 for seen in self.matcher.history
             )
-            self.shadow.shape, self.shadow.lag = self.matcher.shape, self.matcher.lag
+            self.shadow.assume_loader_of(self.matcher)
             self.shadow.epochs = {first.epoch: first}
         self.shadow.observe(entry, process, parent)
         if self.shadow.observed < SHADOW_OPENS:
