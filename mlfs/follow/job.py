@@ -199,8 +199,8 @@ class JobRun:
         return EpochIndex(epoch, self.base(epoch), streams, self.n_entries, self.timeline.begin(epoch))
 
     def wanted_epochs(self) -> list[int]:
-        """See FollowedJob."""
-        return self.missing_epochs()
+        """See FollowedJob: one after the other, for reads that come early wait for the next one."""
+        return [] if self.loading else self.missing_epochs()[:1]
 
     def epoch_asked(self, epoch: int) -> None:
         """See FollowedJob."""
