@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+from mountd import door
 
 if TYPE_CHECKING:
     from mlfs.measure.calibration import Calibration
@@ -74,10 +75,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
-    from mountd import mounts
 
     _check(args)
-    path = Path(args.output) if args.output else calibration.default_path(mounts.resolve(args.source))
+    path = Path(args.output) if args.output else calibration.default_path(door.resolve(args.source))
     for place in (path, Path(args.plot)) if args.plot else (path,):
         _check_writable(place)
     with _interruptible(Meter(time.monotonic)) as meter:
@@ -118,14 +118,13 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_places(args: argparse.Namespace) -> None:
-    from mountd import mounts
 
     for directory in args.ssd:
         if not os.path.isdir(directory):
             raise CacheError(f"--ssd {directory}: not a directory", "give a directory that you can write")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise CacheError(f"--ssd {directory}: not yours to write", "give a directory that you can write")
-    for entry in mounts.enclosing_mlfs(args.source):
+    for entry in door.enclosing_mlfs(args.source):
         hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
         raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
 

@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from mlfs.errors import ExitCode, JobError, MlfsError
-from mountd import mounts
+from mountd import door
 
 ANSWER_TIMEOUT_S = 10.0
 # Registering computes and checks the order of a whole job: seconds for a data set of millions of files.
@@ -25,8 +25,8 @@ _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 def require_mount(path: str) -> str:
     """The resolved mount point of the mlfs mount at `path`; NOT_MOUNTED with a hint when there is none."""
-    resolved = mounts.resolve(path)
-    entry = mounts.mount_at(resolved)
+    resolved = door.resolve(path)
+    entry = door.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
         return resolved
     raise not_mounted(resolved)
@@ -34,13 +34,13 @@ def require_mount(path: str) -> str:
 
 def not_mounted(path: str) -> MlfsError:
     """The error for a resolved path that is no mlfs mount, with the most likely reason as the hint."""
-    entry, above = mounts.mount_at(path), mounts.enclosing_mlfs(path)
+    entry, above = door.mount_at(path), door.enclosing_mlfs(path)
     if above:
         hint = f"it lies inside the mount {above[0].mountpoint}: give that path"
     elif entry is not None:
         hint = f"a file system of type {entry.fstype} is mounted there"
     else:
-        others = sorted({e.mountpoint for e in mounts.mount_table() if e.is_mlfs})
+        others = sorted({e.mountpoint for e in door.mount_table() if e.is_mlfs})
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         hint = f"mlfs mounts here: {', '.join(others[:_NAMED])}{more}"
         hint = hint if others else f"mount it first: mlfs mount {path}"
@@ -55,7 +55,7 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
             return file.readall()
 
     try:
-        return mounts.call_with_timeout(read, timeout_s)
+        return door.call_with_timeout(read, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
 
@@ -91,7 +91,7 @@ def send(
             os.close(fd)
 
     try:
-        accepted, text = mounts.call_with_timeout(write, timeout_s)
+        accepted, text = door.call_with_timeout(write, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
     try:

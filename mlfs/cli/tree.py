@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlfs.cli.progress import Progress
 from mlfs.errors import SourceError
+from mountd import door
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -38,18 +40,16 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
     Args:
         fd: of `opened`. stop: asked now and then; ScanStopped when it says True.
     """
-    from mlfs.cli.mount import Progress
     from mlfs.tree.index import default_index_path, manifest_for
     from mlfs.tree.scan import scan
-    from mountd import mounts
 
-    path = mounts.resolve(source)
+    path = door.resolve(source)
     with Progress() as progress:
 
         def report(directories: int, files: int) -> None:
             progress.update({"phase": "scan", "dirs": directories, "files": files})
 
-        if mounts.enclosing_mlfs(path):
+        if door.enclosing_mlfs(path):
             return scan(fd, progress=report, stop=stop)
         return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop)[0]
 
