@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mountd import runtime
-from mountd.launch import Progress, Serving, serve_here, start_daemon
+from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
     Health,
     MountEntry,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Health",
     "MountEntry",
-    "Progress",
+    "ProgressDisplay",
     "Record",
     "Serving",
     "User",

@@ -41,7 +41,7 @@ Serving = dict[str, Any]
 Note = Callable[[str], None]
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Shows how far the start is."""
 
     def update(self, progress: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ class Progress(Protocol):
         """Time has passed, and there was no report."""
 
 
-def serve_here(config: MountConfig, progress: Progress, serving: Callable[[Serving], None]) -> int:
+def serve_here(config: MountConfig, progress: ProgressDisplay, serving: Callable[[Serving], None]) -> int:
     """Serve in this process until the mount ends. Returns the exit code. Raises the MlfsError that the daemon reports.
 
     Args:
@@ -74,7 +74,7 @@ def serve_here(config: MountConfig, progress: Progress, serving: Callable[[Servi
     return code
 
 
-def start_daemon(config: MountConfig, progress: Progress, note: Note) -> Serving:
+def start_daemon(config: MountConfig, progress: ProgressDisplay, note: Note) -> Serving:
     """Start a daemon and return what it reported once the mount answers. Raises the MlfsError of what went wrong.
 
     Args:
@@ -195,7 +195,7 @@ class _DiedSilentlyError(Exception):
     """The status pipe ended without `serving` or `error`."""
 
 
-def _wait_until_serving(daemon: subprocess.Popen[bytes], status_fd: int, progress: Progress) -> Serving:
+def _wait_until_serving(daemon: subprocess.Popen[bytes], status_fd: int, progress: ProgressDisplay) -> Serving:
     for message in _messages(daemon, status_fd, progress):
         if "serving" in message:
             return dict(message["serving"])
@@ -206,7 +206,7 @@ def _wait_until_serving(daemon: subprocess.Popen[bytes], status_fd: int, progres
     raise _DiedSilentlyError
 
 
-def _messages(daemon: subprocess.Popen[bytes], status_fd: int, progress: Progress) -> Iterator[dict[str, Any]]:
+def _messages(daemon: subprocess.Popen[bytes], status_fd: int, progress: ProgressDisplay) -> Iterator[dict[str, Any]]:
     pending, ended = b"", False
     while True:
         if select.select([status_fd], [], [], 0 if ended else _POLL_S)[0]:

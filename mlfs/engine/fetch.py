@@ -22,7 +22,8 @@ from mlfs.engine.placing import Placing
 from mlfs.engine.routes import Routes
 from mlfs.engine.table import SampleTable
 from mlfs.places.source import OpenFile, Source
-from mlfs.places.tier import Sample, Tier, Version
+from mlfs.places.tier import KeyedCopy as Sample
+from mlfs.places.tier import Tier, Version
 from mlfs.plan.placement import NOWHERE, ClassRoom
 from mlfs.tree.manifest import Manifest
 

@@ -103,10 +103,10 @@ def read_entries(fd: int, *, overflow_heads: bool = False) -> list[tuple[bytes, 
     With `overflow_heads` the head of every value outside the tree is read too (one read a sample).
     Raises BadEnvironment when LMDB must not open the file, OSError when it cannot be read.
     """
-    return _Walk(fd, overflow_heads).run()
+    return _StructureCheck(fd, overflow_heads).run()
 
 
-class _Walk:
+class _StructureCheck:
     """One pass over all pages that the last commit can reach."""
 
     def __init__(self, fd: int, overflow_heads: bool) -> None:

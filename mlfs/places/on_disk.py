@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mlfs.places import cache_directory
 from mlfs.places.faults import Faults
 from mlfs.places.ledger import Ledger
-from mlfs.places.tier import Sample, Version
+from mlfs.places.tier import KeyedCopy, Version
 
 
 class OnDisk:
@@ -72,7 +72,7 @@ class OnDisk:
         """See Tier."""
         raise NotImplementedError
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
         """One by one: files are single anyway, and LMDB's writer commits many at once in any case."""
         return [self.put(*sample) for sample in samples]
 

@@ -16,8 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places.source import Source
-from mlfs.places.tier import Sample as KeyedCopy
-from mlfs.places.tier import Tier
+from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.tree.samples import Samples, Version
 
 SOURCE: Final = 0  # the number of the source among a mount's places

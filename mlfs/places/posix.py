@@ -19,11 +19,11 @@ import threading
 from collections import deque
 from typing import Final, NoReturn
 
-from mlfs.places.source import Fetched, Version
-from mlfs.tree.content import Content, content_now
+from mlfs.places.source import FileVersion, WholeFile
+from mlfs.tree.attributes import FileAttributes, attributes_now
 from mlfs.tree.manifest import Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
-from mlfs.tree.stable_stat import is_settled, settled_content
+from mlfs.tree.stable_stat import is_settled, settled_attributes
 
 _RETRIES: Final = 3
 # O_NONBLOCK so that a FIFO that has taken a file's place cannot hang the open; it is taken away again before the read.
@@ -68,10 +68,10 @@ class PosixFile:
 
     __slots__ = ("_source", "changed", "ctime_ns", "fd", "version")
 
-    def __init__(self, source: PosixSource, fd: int, content: Content, changed: bool) -> None:
+    def __init__(self, source: PosixSource, fd: int, content: FileAttributes, changed: bool) -> None:
         self._source = source
         self.fd = fd
-        self.version = Version(content.size, content.mtime_ns, content.ino)
+        self.version = FileVersion(content.size, content.mtime_ns, content.ino)
         self.ctime_ns = content.ctime_ns
         self.changed = changed
 
@@ -82,7 +82,7 @@ class PosixFile:
         wanted = max(0, min(size, self.version.size - offset))
         data = _pread_all(self.fd, offset, wanted)
         self._source.count(0, len(data))
-        if content_now(self.fd)[:2] != self.version[:2]:
+        if attributes_now(self.fd)[:2] != self.version[:2]:
             _raise(errno.ESTALE, "the source file was changed while it was open")
         if len(data) != wanted:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
@@ -126,16 +126,16 @@ class PosixSource:
             # Somebody holds a write lease on it: wait until it is given back, as any reader does.
             return open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
 
-    def _checked(self, fd: int) -> Content:
+    def _checked(self, fd: int) -> FileAttributes:
         """What a descriptor has that was just opened, ready to be read."""
-        content = settled_content(fd)
+        content = settled_attributes(fd)
         if not stat.S_ISREG(content.mode):
             _raise(errno.ESTALE, "no longer a regular file in the source")
         # File systems that keep files on tape answer EAGAIN to a read that may not block.
         fcntl.fcntl(fd, fcntl.F_SETFL, 0)
         return content
 
-    def _read_as_known(self, entry: int, fd: int) -> Fetched | int:
+    def _read_as_known(self, entry: int, fd: int) -> WholeFile | int:
         """The whole content if it is the manifest's, which one look after the read tells; else the bytes read so far.
 
         What the manifest says is noted before the read: it may change meanwhile.
@@ -147,7 +147,7 @@ class PosixSource:
             return 0
         try:
             data = _pread_all(fd, 0, size)
-            now = content_now(fd)
+            now = attributes_now(fd)
         except OSError as error:
             if error.errno in _NO_FILE:
                 return 0
@@ -156,18 +156,18 @@ class PosixSource:
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
         if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
             self.count(1, size)
-            return Fetched(data, size, now.mtime_ns, now.ctime_ns, False)
+            return WholeFile(data, size, now.mtime_ns, now.ctime_ns, False)
         return len(data)
 
-    def _changed(self, entry: int, content: Content) -> bool:
+    def _changed(self, entry: int, content: FileAttributes) -> bool:
         manifest = self._manifest
         return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
 
-    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         fd = self._open(entry)
         try:
             known = self._read_as_known(entry, fd)
-            return known if isinstance(known, Fetched) else self._read_anew(entry, fd, known)
+            return known if isinstance(known, WholeFile) else self._read_anew(entry, fd, known)
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
         finally:
@@ -181,7 +181,7 @@ class PosixSource:
             with contextlib.suppress(IndexError):  # another thread was first
                 os.close(self._read.popleft())
 
-    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> Fetched:
+    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> WholeFile:
         """The whole content as it is now, whatever the manifest says. `bytes_read` by an attempt before."""
         before = self._checked(fd)
         try:
@@ -189,11 +189,11 @@ class PosixSource:
                 size = before.size
                 data = _pread_all(fd, 0, size)
                 bytes_read += len(data)
-                if before == content_now(fd):
+                if before == attributes_now(fd):
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    return Fetched(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
-                before = settled_content(fd)
+                    return WholeFile(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
+                before = settled_attributes(fd)
         finally:
             self.count(1, bytes_read)
         _raise(errno.ESTALE, "the source file kept changing while it was read")

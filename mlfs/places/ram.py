@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mlfs.places.tier import Sample, Version
+from mlfs.places.tier import KeyedCopy, Version
 
 log = logging.getLogger("mlfs.places")
 
@@ -93,9 +93,9 @@ class RamTier:
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """See Tier."""
-        return self.put_all([Sample(key, version, data)])[0]
+        return self.put_all([KeyedCopy(key, version, data)])[0]
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
         """See Tier. They lie side by side, so one write takes all of them."""
         if len({sample.key for sample in samples}) < len(samples):
             return [self.put(*sample) for sample in samples]
@@ -121,7 +121,7 @@ class RamTier:
             with self._lock:
                 arena.writers -= 1
 
-    def _reserve_all(self, arena: _Arena, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
+    def _reserve_all(self, arena: _Arena, samples: Sequence[KeyedCopy]) -> dict[int, tuple[KeyedCopy, int]]:
         """Room for those that fit, each behind the one before: what was given, by number."""
         places = {}
         with self._lock:
@@ -132,7 +132,7 @@ class RamTier:
                     places[number] = (sample, offset)
         return places
 
-    def _write_side_by_side(self, arena: _Arena, places: list[tuple[Sample, int]]) -> bool:
+    def _write_side_by_side(self, arena: _Arena, places: list[tuple[KeyedCopy, int]]) -> bool:
         parts: list[memoryview] = []
         for sample, _ in places:
             parts.append(sample.data)
@@ -142,7 +142,7 @@ class RamTier:
         except OSError:
             return False  # which one it is shows when they are written one by one
 
-    def _write(self, extent: _Extent, sample: Sample) -> bool:
+    def _write(self, extent: _Extent, sample: KeyedCopy) -> bool:
         try:
             _write_all(extent.arena.fd, sample.data, extent.offset)
         except OSError as error:
@@ -152,7 +152,7 @@ class RamTier:
             return False
         return True
 
-    def _publish(self, extent: _Extent, sample: Sample) -> bool:
+    def _publish(self, extent: _Extent, sample: KeyedCopy) -> bool:
         with self._lock:
             self._forget(sample.key)  # somebody else may have put it meanwhile
             if self._closed:

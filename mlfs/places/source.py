@@ -13,7 +13,7 @@ import os
 from typing import NamedTuple, Protocol
 
 
-class Fetched(NamedTuple):
+class WholeFile(NamedTuple):
     """A whole file, and the attributes of exactly this content."""
 
     data: bytes | bytearray  # len(data) == size
@@ -23,7 +23,7 @@ class Fetched(NamedTuple):
     changed: bool  # size or mtime_ns differ from the manifest's at the time of the call
 
 
-class Version(NamedTuple):
+class FileVersion(NamedTuple):
     """Which content an open file has."""
 
     size: int  # bytes
@@ -39,7 +39,7 @@ class OpenFile(Protocol):
         """The descriptor, for as long as it is open."""
 
     @property
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         """The content that was there at open: all that `read` ever answers from."""
 
     @property
@@ -71,7 +71,7 @@ class Source(Protocol):
     def bytes_read(self) -> int:
         """Bytes of file contents read so far, those of reads that were then repeated included; only grows."""
 
-    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         """The whole content of a regular file. `close_later`: it stays open until `close_read`, which has to follow.
 
         Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps

@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlfs.tree.samples import Version
 
-__all__ = ["Sample", "Tier", "Version"]
+__all__ = ["KeyedCopy", "Tier", "Version"]
 
 
-class Sample(NamedTuple):
-    """A sample to keep: the arguments of `Tier.put`."""
+class KeyedCopy(NamedTuple):
+    """A sample's content to keep, under its key: the arguments of `Tier.put`."""
 
     key: bytes
     version: Version
@@ -53,7 +53,7 @@ class Tier(Protocol):
         the tier logs the first such failure and counts all of them in `errors`. Never raises for the medium.
         """
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
         """`put` for each in turn, in as few writes as the medium allows; what `put` returns for each."""
 
     def get(self, key: bytes, version: Version) -> bytes | memoryview | None:

@@ -23,7 +23,7 @@ NEVER = -1
 _FEW = 64
 
 
-class Streams(Protocol):
+class EpochStreams(Protocol):
     """What is needed of a job: `mlfs.orders.streams.JobStreams` is one."""
 
     @property
@@ -98,7 +98,7 @@ class Readers:
 
 
 def read_epochs(
-    streams: Streams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
+    streams: EpochStreams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
 ) -> Iterator[Readers]:
     """The readers of a job, given out again after each epoch: the first epoch's are there at once.
 

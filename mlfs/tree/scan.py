@@ -158,7 +158,7 @@ def _row(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-class Walker:
+class DirectoryLister:
     """What the threads of one scan share: the root, the counts for the progress display, the stop flag."""
 
     def __init__(self, root_fd: int) -> None:
@@ -373,27 +373,27 @@ def scan(
     Returns: the manifest. Sub-directories that cannot be read, or vanish meanwhile, stand in it without children.
     Raises: SourceError when the root itself cannot be read; ScanStopped; KeyboardInterrupt.
     """
-    walker = Walker(root_fd)
+    lister = DirectoryLister(root_fd)
     builder = _Builder(os.fstat(root_fd))
-    pool = Pool(workers, poller(lambda: (walker.directories, walker.files), progress, stop))
+    pool = Pool(workers, poller(lambda: (lister.directories, lister.files), progress, stop))
     try:
         level = [0]
         while level:
-            level = _scan_level(level, builder, walker, pool)
+            level = _scan_level(level, builder, lister, pool)
     finally:
-        walker.stopped = True
+        lister.stopped = True
         pool.close()
     if progress is not None:
-        progress(walker.directories, walker.files)
+        progress(lister.directories, lister.files)
     return builder.manifest()
 
 
-def _scan_level(level: list[int], builder: _Builder, walker: Walker, pool: Pool) -> list[int]:
+def _scan_level(level: list[int], builder: _Builder, lister: DirectoryLister, pool: Pool) -> list[int]:
     """List the directories of one depth; returns those of the next."""
     below: list[int] = []
 
     def work(chunk: tuple[list[int], list[bytes]]) -> tuple[list[int], list[Listing]]:
-        return chunk[0], walker.list_all(chunk[1])
+        return chunk[0], lister.list_all(chunk[1])
 
     for ids, listings in pool.map(work, _chunks(level, pool.workers, builder.path)):
         for directory, listing in zip(ids, listings, strict=True):
