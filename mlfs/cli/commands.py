@@ -88,7 +88,7 @@ def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
+        # `mlfs status | head`: the reader has what it wanted.
         _drop_output()
         return ExitCode.OK
     except KeyboardInterrupt:
@@ -102,14 +102,14 @@ def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: an import that is interrupted may make another exception of that."""
+    """Whether Ctrl-C is the cause. An import that is interrupted may raise another exception because of it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _drop_output() -> None:
-    """Send what is still in the buffer of standard output nowhere: the interpreter would fail again at its end."""
+    """Discard what is in the buffer of standard output, or the interpreter would fail to write it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
 """The directory with the training files, for commands that look at it without a mount.
 
-In: the path a user typed. Out: its tree, from the saved index if no directory has changed since, and a job's streams
-over it. Called by `mlfs.cli.order`, `plan` and `calibrate`.
+In: the path that a user typed. Out: its manifest, from the saved index if no directory has changed since, and a job's
+streams over it. Called by `mlfs.cli.order`, `plan` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(source: str) -> Iterator[int]:
-    """A descriptor of the directory; SourceError when it cannot be opened."""
+    """A descriptor of the directory. Raises SourceError when it cannot be opened."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -35,10 +35,12 @@ def opened(source: str) -> Iterator[int]:
 
 
 def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Manifest:
-    """The tree, with progress on stderr. A mount is scanned: its source's index is not this one.
+    """The manifest, with progress on stderr. A mount is always scanned, as the saved index is that of its source.
 
     Args:
-        fd: of `opened`. stop: asked now and then; ScanStopped when it says True.
+        fd: a descriptor of the directory.
+        source: its path.
+        stop: asked now and then; ScanStopped is raised when it says True.
     """
     from mlfs.tree.index import default_index_path, manifest_for
     from mlfs.tree.scan import scan
@@ -56,7 +58,7 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
 
 @contextmanager
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
-    """A job's streams over the directory, and its tree. Inside, orders may still look behind links that leave it."""
+    """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
     from mlfs.orders.layouts.outside import files_behind
     from mlfs.orders.streams import build_streams
 

@@ -1,8 +1,8 @@
-"""The contract of a tier: a bounded place on this node that keeps copies of samples.
+"""The contract of a tier: a bounded store on this node that keeps copies of samples under keys.
 
 In: sample bytes with their version, from the engine's worker threads. Out: the same bytes, or None. A tier may lose
-anything at any time and must never answer with other bytes than were put under that key and version: it costs time,
-never a wrong read. All methods are blocking, thread-safe, and called from worker threads only (never from the loop).
+anything at any time, which costs time. It must never answer with other bytes than were put under that key and version.
+All methods block, are thread-safe, and are called from worker threads only, never from the loop.
 Every implementation passes tests/places/tiers/contract.py.
 """
 
