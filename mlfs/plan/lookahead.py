@@ -1,10 +1,10 @@
-"""All reads to come: who reads which sample in which epoch, when next, and how far apart.
+"""All reads to come: who reads which sample in which epoch, when it is read next, and how far apart the reads are.
 
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: arrays by sample: readers
-by epoch, frequencies, first use, next uses, reuse distances. Called by whoever plans (mlfs.plan.owners takes the
-readers) and by the benchmark.
+by epoch, frequencies, first use, next uses, reuse distances. `mlfs.plan.owners` places by the readers;
+scripts/bench_plan.py measures both.
 
-Sizes: `Readers` holds one or two bytes a read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
+`Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.
 """
 
@@ -20,18 +20,20 @@ Ids = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.unsignedinteger[Any]]
 
 NEVER = -1
+# Reads of samples that were read before in the epoch, as padding at its end makes them. Up to so many are noted one by
+# one, which is quicker than the pass over the whole epoch that finds any number of them.
 _FEW = 64
 
 
-class Streams(Protocol):
-    """What is needed of a job: `mlfs.orders.streams.JobStreams` is one."""
+class EpochStreams(Protocol):
+    """What is needed of a job. `mlfs.orders.streams.JobStreams` has it."""
 
     @property
     def epochs(self) -> int:
         """How many epochs the job has."""
 
     def epoch_ids(self, epoch: int, rank: int) -> Ids:
-        """The samples that a rank reads in an epoch, in read order; negative: none of ours."""
+        """The samples that a rank reads in an epoch, in read order; a negative id is no sample of this data set."""
 
 
 class Readers:
@@ -39,9 +41,9 @@ class Readers:
 
     Attributes:
         by_epoch: shape (epochs, samples): the node that reads the sample in that epoch, `nobody` for none. Of several
-            reads in one epoch (padding, repeated augmentation) one stands here, the others in `more`.
+            reads in one epoch (padding, repeated augmentation) one is here and the others are in `more`.
         more: further reads, shape (k, 3): epoch, sample, node.
-        filled: epochs that are there, a prefix; the rest of `by_epoch` means nothing yet.
+        filled: how many epochs were added so far; rows of `by_epoch` from there on mean nothing yet.
     """
 
     def __init__(self, n_samples: int, n_nodes: int, epochs: int) -> None:
@@ -60,7 +62,7 @@ class Readers:
         return int(self.by_epoch.shape[1])
 
     def add(self, streams: Sequence[tuple[int, Ids]]) -> None:
-        """Take the next epoch: (node, ids) for each rank, ids negative for what is not ours."""
+        """Add the next epoch: (node, ids) for each rank. Negative ids are skipped."""
         epoch, row = self.filled, self.by_epoch[self.filled]
         row.fill(self.nobody)
         parts, again, read = [], [], 0
@@ -79,7 +81,7 @@ class Readers:
         self.filled += 1
 
     def _repeated(self, epoch: int, parts: list[tuple[int, Ids]]) -> npt.NDArray[np.int64]:
-        """Every read of the epoch but the one of each sample that stands in `by_epoch`."""
+        """All reads of the epoch, without the one of each sample that is in `by_epoch`."""
         ids = np.concatenate([part for _, part in parts])
         nodes = np.concatenate([np.full(len(part), node, dtype=np.int64) for node, part in parts])
         kept = np.flatnonzero(self.by_epoch[epoch, ids] == nodes)
@@ -89,7 +91,7 @@ class Readers:
         return np.stack([np.full(np.count_nonzero(rest), epoch), ids[rest], nodes[rest]], axis=1).astype(np.int64)
 
     def frequency_at(self, node: int) -> npt.NDArray[np.uint16]:
-        """How often a node reads each sample in the epochs that are there, shape (n_samples,)."""
+        """How often a node reads each sample in the epochs that were added, shape (n_samples,)."""
         counts = np.zeros(self.n_samples, dtype=np.uint16)
         for row in self.by_epoch[: self.filled]:
             counts += row == node
@@ -98,13 +100,15 @@ class Readers:
 
 
 def read_epochs(
-    streams: Streams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
+    streams: EpochStreams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
 ) -> Iterator[Readers]:
-    """The readers of a job, given out again after each epoch: the first epoch's are there at once.
+    """The readers of a job. They are yielded after each epoch, so that a plan can begin with the first one.
 
     Args:
-        streams: the job. node_of_rank: by rank, 0 .. n_nodes-1. n_samples: above every id.
-        epochs: which ones (default: all), in that order.
+        streams: the job.
+        node_of_rank: the node of each rank, 0 .. n_nodes-1.
+        n_samples: more than every id.
+        epochs: which ones are wanted, in that order (default: all).
     """
     wanted = list(range(streams.epochs) if epochs is None else epochs)
     readers = Readers(n_samples, max(node_of_rank) + 1, len(wanted))
@@ -114,7 +118,7 @@ def read_epochs(
 
 
 def first_uses(epochs: Iterable[Ids], n_samples: int) -> Ids:
-    """Linear position of each sample's first read in a stream given epoch by epoch, `NEVER` for none."""
+    """The linear position of each sample's first read in a stream, `NEVER` for a sample that is not read."""
     first = np.full(n_samples, NEVER, dtype=np.int64)
     base = 0
     for ids in epochs:
@@ -127,11 +131,12 @@ def first_uses(epochs: Iterable[Ids], n_samples: int) -> Ids:
 
 
 class EpochUses(NamedTuple):
-    """One epoch of a stream, looked at from behind.
+    """The next uses of one epoch of a stream.
 
     Attributes:
-        epoch: which one. base: linear position of its first read.
-        next_use: linear position of the same sample's next read, `NEVER` for none; shape of the epoch's ids.
+        epoch: which one it is.
+        base: the linear position of its first read.
+        next_use: for each read, the linear position of the same sample's next read, `NEVER` for none.
     """
 
     epoch: int
@@ -146,12 +151,13 @@ class EpochUses(NamedTuple):
 
 
 def next_uses(epoch_ids: Callable[[int], Ids], lengths: Sequence[int], n_samples: int) -> Iterator[EpochUses]:
-    """The backward pass: from the last epoch to the first, when each read's sample is read next.
+    """When each read's sample is read next, in a pass from the last epoch back to the first.
 
-    Holds one number a sample, whatever the number of epochs.
+    The pass holds one number for each sample, whatever the number of epochs.
 
     Args:
-        epoch_ids: the stream of an epoch, negative ids for what is not ours. lengths: its length, by epoch.
+        epoch_ids: gives the stream of an epoch; negative ids are no samples of this data set.
+        lengths: the length of the stream in each epoch.
     """
     upcoming = np.full(n_samples, NEVER, dtype=np.int64)
     base = sum(lengths)
@@ -162,7 +168,7 @@ def next_uses(epoch_ids: Callable[[int], Ids], lengths: Sequence[int], n_samples
 
 
 def _step_back(ids: Ids, base: int, upcoming: Ids) -> Ids:
-    """Next use of every read of an epoch; leaves each sample's first read of it in `upcoming`."""
+    """The next use of every read of an epoch. Afterwards `upcoming` has each sample's first read in this epoch."""
     result = np.full(len(ids), NEVER, dtype=np.int64)
     inside = np.flatnonzero(ids >= 0)
     order = inside[np.argsort(ids[inside], kind="stable")]

@@ -1,6 +1,6 @@
-"""Randomisation level: how random an order is that is shuffled in rounds within memory (DeepIO 2018, III-C, eq. 1-5).
+"""The randomisation level of an order that is shuffled in rounds within memory (DeepIO 2018, III-C, equations 1 to 5).
 
-Pure. In: the data set and the memory. Out: a share of 1. Called by `mlfs plan` and by whoever compares orders.
+Pure. In: the sizes of the data set and of the memory. Out: a share of what a full shuffle has. No command shows it yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def randomization_level(elements: int, memory_ratio: float, files: int | None = 
         files: N_f, files that the elements come in; each element its own file if not given.
 
     Returns:
-        RL, 1.0 for a full shuffle.
+        RL; 1.0 for a full shuffle.
 
     Eq. 4: with r = i div N_mem the round of element i, P(i) = N_c / (N_f - N_c r) / (N_mem - i mod N_mem) and
     Q(i) = 1 / (N_images - i). The published levels come out with H = -sum Q log2 P and H_fully = -sum Q log2 Q; eq.
