@@ -17,9 +17,9 @@ import numpy.typing as npt
 from mlfs.explain.variants import COUNTS_FROM_ONE, RESUMED
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import EpochIndex, Match
-from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import Given
+from mlfs.follow.shape import Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams

@@ -14,8 +14,8 @@ import trio.testing
 from fakes import Mount, running, simulate
 
 from mlfs.explain.variant_search import disagreeing, find
-from mlfs.follow.lanes import Cell
 from mlfs.follow.matching import Open
+from mlfs.follow.score import Cell
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
 
