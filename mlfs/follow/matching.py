@@ -47,6 +47,7 @@ class StreamMatcher:
 
     Attributes:
         score: how many opens were predicted.
+        ranks: how far each rank is.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class StreamMatcher:
         self._epochs: dict[int, EpochIndex] = {}
         lag = lag_of(shape or Shape(), batch_size, stream_length)
         self._tracker = self._tracker_for(shape or Shape(), lag, self.starts, self.score, shape is not None)
+        self.ranks: list[RankProgress] = self._tracker.ranks
         self._patience = LEAST_UNFIT
         self._learn_at = LEAST_UNFIT  # the tracker's `unfit` opens at which another shape is looked for
 
@@ -126,7 +128,7 @@ class StreamMatcher:
         if score.agreed <= sum(seen.agrees for seen in history):
             return []
         score.go_on_from(self.score)
-        self.score, self._tracker = score, tracker
+        self.score, self._tracker, self.ranks = score, tracker, tracker.ranks
         self._patience = LEAST_UNFIT
         self._learn_at = tracker.unfit + self._patience
         return over
@@ -167,13 +169,9 @@ class StreamMatcher:
 
     def _begin_with(self, shape: Shape, lag: int) -> None:
         self._tracker = self._tracker_for(shape, lag, self.starts, self.score, self._tracker.trusts_shape)
+        self.ranks = self._tracker.ranks
 
-    # -- what the tracker knows of ranks and processes
-
-    @property
-    def ranks(self) -> list[RankProgress]:
-        """How far each rank is."""
-        return self._tracker.ranks
+    # -- what the tracker knows of processes
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether the open would be predicted by what is loaded; nothing is recorded."""
