@@ -65,6 +65,7 @@ class RankProgress:
             self.done.remove(floor)
             floor += 1
         self.floor = floor
+        self.frontier = max(self.frontier, floor)  # positions beyond it may have been read without moving it
         return given
 
     def is_done(self, position: int) -> bool:

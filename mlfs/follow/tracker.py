@@ -184,12 +184,14 @@ class Tracker:
             return self._count(now, stream.cell, False)
         reader.put_first(stream)
         reader.drop_unlikely()
+        given: list[tuple[int, Given]] = []
         if stream.entered_at >= 0 and not self._has_rivals(stream, fits):
-            self.ranks[stream.rank_index].take(stream.confirm(), self.lag)
+            given = self._take_beginning(stream.rank_index, stream.confirm())
             self._families.add(now.parent, stream.rank_index)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
                 self._score.count_late(now.process, stream.streak, stream.cell)
-        return self._count(now, stream.cell, True, at)
+        match, given_now = self._count(now, stream.cell, True, at)
+        return match, [*given, *given_now]
 
     def _has_rivals(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
         """Whether the open is the next one of another rank's stream too. That goes along until one is proved wrong."""
@@ -246,5 +248,19 @@ class Tracker:
         self._score.count(Open(now.entry, now.process, now.parent, cell, agrees, *(match or (-1, -1)), again))
         if match is None:
             return None, []
-        given = self.ranks[match.rank_index].take(match.position, self.lag, moves_frontier)
-        return match, [(match.rank_index, given)] if given else []
+        return match, self._take(*match, moves_frontier)
+
+    def _take_beginning(self, rank_index: int, position: int) -> list[tuple[int, Given]]:
+        """Mark the position as read at which a process began a stream, now that this is known.
+
+        The open of it may have been matched to another position, or to none. Then this one's use is over without any
+        match: it is given up.
+        """
+        matched = self.ranks[rank_index].is_done(position)
+        given = self._take(rank_index, position)
+        return given if matched else [(rank_index, (position, position + 1)), *given]
+
+    def _take(self, rank_index: int, position: int, moves_frontier: bool = True) -> list[tuple[int, Given]]:
+        """Mark a position as read. Returns what is given up by it."""
+        given = self.ranks[rank_index].take(position, self.lag, moves_frontier)
+        return [(rank_index, given)] if given else []
