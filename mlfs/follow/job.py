@@ -14,10 +14,10 @@ import numpy as np
 
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import RankProgress
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
+from mlfs.follow.shape import Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams

@@ -15,8 +15,8 @@ from fakes import Mount, running, simulate
 
 from mlfs.explain.misfit import disagreeing
 from mlfs.explain.screen import find_correction
-from mlfs.follow.lanes import Cell
 from mlfs.follow.matching import Open
+from mlfs.follow.score import Cell
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
 
