@@ -33,6 +33,17 @@ MAY_IMPORT = {
     },
     "mlfs/tree": {"mlfs.tree", "mlfs.errors", "numpy", "xxhash"},
     "mlfs/follow": {"mlfs.follow", "mlfs.plan", "mlfs.orders", "mlfs.job", "numpy"},
+    "mlfs/explain": {
+        "mlfs.explain",
+        "mlfs.follow",
+        "mlfs.orders",
+        "mlfs.job",
+        "mlfs.tree.manifest",
+        "mlfs.errors",
+        "numpy",
+        "numba",
+        "trio",
+    },
     "mlfs/places": {"mlfs.places", "mlfs.tree", "mlfs.errors", "mlfs.units", "numpy", "xxhash", "lmdb"},
 }
 FORBIDDEN = {
