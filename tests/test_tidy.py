@@ -17,6 +17,7 @@ MOST_LINES_OF_A_FILE = 500
 
 # Part of the tree -> what it may import of ours and of others, besides the standard library.
 MAY_IMPORT = {
+    "mlfs/job": {"mlfs.job", "mlfs.errors", "pydantic"},
     "mlfs/orders": {"mlfs.orders", "mlfs.job", "mlfs.errors", "numpy", "numba"},
     "mlfs/plan": {"mlfs.plan", "numpy"},
     "mlfs/sim": {
