@@ -1,8 +1,8 @@
 """Talking to a running mount: is it one of ours, its status, its control file.
 
 In: the path a user typed, objects to send. Out: the mount point, the status as a dict, answers; `MlfsError` in plain
-words for everything that can be in the way. Called by `mlfs.cli.register`, `status`, `unmount` and `mount`.
-Whatever touches the mount does so with a timeout: a mount whose daemon hangs must not hang the command.
+words for everything that can be in the way. Called by `mlfs.cli.register`, `status`, `unmount`, `record`, `replay` and
+`advise`. Whatever touches the mount does so with a timeout: a mount whose daemon hangs must not hang the command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
 
-In: argv. Out: an exit code (docs/exit-codes.md). Called by `mlfs.cli.commands`.
+In: argv. Out: an exit code (docs/exit-codes.md). Called by `mlfs.cli.main`.
 A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. These modules
 import whatever is heavy inside of `run`, so that `mlfs --help` and shell completion are quick.
 """

@@ -1,7 +1,7 @@
 """Refines bandwidths: the points that were calibrated (or told by an earlier mount) with those measured while running.
 
 Pure. In: points of a curve (lanes, bytes a second of all lanes together), what was measured of the same, with weights.
-Out: the curve that plans are made with. Called by the daemon (mlfs.measure.speeds).
+Out: the curve that plans are made with. Called by mlfs.measure.speeds.
 
 A calibration knows the curve's shape, a mount knows the level of today at the few numbers of lanes that it uses. So
 what is measured moves the whole curve: its ratio to the calibrated curve, weighted, is interpolated over the lanes.

@@ -1,7 +1,7 @@
 """How a store on disk bears failures of its medium: count all, log the first of each kind, rest after a full disk.
 
 In: failures as the tiers meet them. Out: the `errors` counter of the contract, log lines, whether to try writing now.
-Called by `ssd` and `lmdb_store` from any thread.
+Called by `on_disk`, `ssd` and `lmdb_writer` from any thread.
 """
 
 from __future__ import annotations

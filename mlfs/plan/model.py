@@ -1,7 +1,7 @@
 """The performance model: what a cluster can do, as one frozen record, and how long fetching and writing a sample takes.
 
 Pure: numpy in, numpy out. In: measured points of bandwidths (`Curve`), storage classes, the job's shape. Out: seconds.
-Called by the policies, the simulator, `mlfs plan` and the daemon's planner. Source: NoPFS (Dryden et al., SC'21),
+Called by the policies, the simulator, `mlfs plan` and `mlfs.measure.speeds`. Source: NoPFS (Dryden et al., SC'21),
 Table 2 and Section 4; docs/model.md derives each formula. Bytes and seconds everywhere; a bandwidth's name ends in
 `_bytes_per_s`.
 """

@@ -1,7 +1,7 @@
 """Which node owns each sample, in which class, and what else a node copies: the placement of policy `mlfs`.
 
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of a node's classes. Out: a
-`Placement`, the same on every node. Called by the policy `mlfs` and by the daemon's planner.
+`Placement`, the same on every node. Called by `mlfs.plan.policies.clairvoyant`, the policy `mlfs`.
 
 Why so: within an epoch no sample is read twice, so whatever the policy, hits of an epoch are at most N * D bytes
 (docs/model.md, "The bound"), and any N * D bytes that stay kept reach it. What is left to choose is who keeps what.
