@@ -1,7 +1,7 @@
-"""What was measured of a source, cache directories and memory: bandwidths by number of readers, as a TOML file.
+"""The calibration of a source: bandwidths by number of readers, as `mlfs calibrate` measured them, in a TOML file.
 
-In: points from `mlfs calibrate`, or such a file. Out: curves for the performance model (mlfs.plan.model). Written by
-mlfs.cli.calibrate; read by the daemon and `mlfs plan`.
+In: points from `mlfs calibrate`, or such a file. Out: the file, or curves for the performance model (mlfs.plan.model).
+Written by mlfs.cli.calibrate; read by `mlfs mount` and `mlfs plan`.
 """
 
 from __future__ import annotations

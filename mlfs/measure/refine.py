@@ -1,10 +1,11 @@
-"""Refines bandwidths: the points that were calibrated (or told by an earlier mount) with those measured while running.
+"""Merges two measurements of a place's bandwidth: the curve from before the mount, and what the mount measures.
 
-Pure. In: points of a curve (lanes, bytes a second of all lanes together), what was measured of the same, with weights.
-Out: the curve that plans are made with. Called by mlfs.measure.speeds.
+Pure. In: points of the earlier curve, and the mount's points with their weights. Out: the refined curve, with which
+plans are made. Called by mlfs.measure.speeds.
 
-A calibration knows the curve's shape, a mount knows the level of today at the few numbers of lanes that it uses. So
-what is measured moves the whole curve: its ratio to the calibrated curve, weighted, is interpolated over the lanes.
+The earlier curve tells the shape: how bandwidth grows with lanes. A mount measures today's level, but only at the few
+numbers of lanes that it uses. So what it measures moves the whole curve: the ratio of measured to earlier bandwidth,
+weighted by how much was measured, is interpolated over the lanes (docs/model.md has the formula).
 """
 
 from __future__ import annotations
