@@ -157,7 +157,7 @@ def _interruptible(meter: Meter) -> Iterator[Meter]:
 
 def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
     from mlfs.cli.tree import opened
-    from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+    from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
     from mlfs.measure.trials import directory_points, doubling, memory_points, source_points
 
     with opened(args.source) as source_fd:
@@ -174,14 +174,16 @@ def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
                 points = _directory(directory, partial(
                     directory_points, meter, directory, int(mean_bytes), args.threads, limited, report
                 ))  # fmt: skip
-                ssd.append(Speeds(path=os.path.abspath(directory), read=tuple(points[0]), write=tuple(points[1])))
+                ssd.append(
+                    StorageSpeeds(path=os.path.abspath(directory), read=tuple(points[0]), write=tuple(points[1]))
+                )
             copies = memory_points(meter, int(mean_bytes), args.threads, _budget(args, places, 2 * threads), report)
     if not read:
         raise SourceError(f"no file of {args.source} could be read", "are they all empty, or not yours to read?")
     source = SourceSpeeds(path=os.path.abspath(args.source), read=tuple(read), mean_sample_bytes=mean_bytes)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return Calibration(
-        made=made, source=source, memory=Speeds(read=tuple(copies[0]), write=tuple(copies[1])), ssd=tuple(ssd)
+        made=made, source=source, memory=StorageSpeeds(read=tuple(copies[0]), write=tuple(copies[1])), ssd=tuple(ssd)
     )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mlfs.job import JobSpec
+    from mlfs.measure.earlier import EarlierSpeeds
     from mlfs.measure.refine import Points
-    from mlfs.measure.refined import Known
     from mlfs.orders.streams import JobStreams
     from mlfs.plan.epochs import Workload
     from mlfs.plan.model import PerformanceModel, StorageClass
@@ -92,31 +92,33 @@ def run(args: argparse.Namespace) -> int:
     spec = parse_job(fields)
     if spec.world_size < args.nodes:
         raise ConfigError(f"--nodes {args.nodes}: the job has {spec.world_size} ranks", "give a larger --world-size")
-    known = _known(args)
+    earlier = _earlier(args)
     began = time.perf_counter()
     with job_streams(args.source, spec) as (streams, manifest):
-        found = _foretell(args, spec, streams, manifest.size, known, time.perf_counter() - began)
+        found = _foretell(args, spec, streams, manifest.size, earlier, time.perf_counter() - began)
     print(json.dumps(found, indent=2) if args.json else "\n".join(plan_text.lines(found)))
     return ExitCode.OK
 
 
-def _known(args: argparse.Namespace) -> Known:
-    from mlfs.measure import calibration, refined
+def _earlier(args: argparse.Namespace) -> EarlierSpeeds:
+    """What was measured of the source; of a mount's path, what was measured of the mount's source."""
+    from mlfs.measure import calibration
+    from mlfs.measure.earlier import earlier_speeds
     from mountd import mounts
 
     if args.calibration is not None:
-        return refined.known(args.source, calibration.load(args.calibration), True)
+        return earlier_speeds(args.source, calibration.load(args.calibration), named=True)
     source = mounts.resolve(args.source)
-    for entry in mounts.enclosing_mlfs(args.source)[:1]:  # a mount elsewhere: what is known is known of its source
+    for entry in mounts.enclosing_mlfs(args.source)[:1]:
         if entry.mountpoint == source:
             source = os.fsdecode(unquote_to_bytes(entry.source.removeprefix("mlfs:")))
     path = calibration.default_path(source)
-    return refined.known(source, calibration.load(path) if path.exists() else None, False)
+    return earlier_speeds(source, calibration.load(path) if path.exists() else None, named=False)
 
 
 def _foretell(
     args: argparse.Namespace, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64],
-    known: Known, planned_s: float,
+    earlier: EarlierSpeeds, planned_s: float,
 ) -> dict[str, Any]:  # fmt: skip
     from mlfs.plan.epochs import Workload, held_bytes, run_cost
     from mlfs.plan.scale_out import ScaleOut
@@ -127,7 +129,7 @@ def _foretell(
     if not data_bytes:
         raise SourceError(f"{args.source}: the job's samples hold no bytes", "nothing is to be planned")
     rounded = int((-(-sizes[ids] // _PAGE_BYTES) * _PAGE_BYTES).sum())
-    model = _model(args, spec, known, data_bytes / max(data_bytes, rounded))
+    model = _model(args, spec, earlier, data_bytes / max(data_bytes, rounded))
     read, first_batch_s = _first_epoch(args.nodes, spec, streams, sizes, model)
     steps = -(-streams.length(spec.start_epoch) // spec.batch_size)
     compute_s = steps * parse_duration(args.step_time, what="--step-time")
@@ -142,8 +144,8 @@ def _foretell(
         "source": args.source, "samples": len(ids), "data_bytes": data_bytes, "nodes": args.nodes,
         "world_size": spec.world_size, "epochs": work.epochs, "steps": steps, "batch_size": spec.batch_size,
         "peers": args.peers,
-        "calibrated": known.calibrated.made if known.calibrated else None, "pfs_bytes_per_s": pfs,
-        "refined": known.refined.made if known.refined else None,
+        "calibrated": earlier.calibrated.made if earlier.calibrated else None, "pfs_bytes_per_s": pfs,
+        "refined": earlier.refined.made if earlier.refined else None,
         "fits": sum(held.values()) >= data_bytes, "held_bytes": held | {"pfs": data_bytes - sum(held.values())},
         "first_batch_s": first_batch_s, "planning_s": planned_s,
         "first_epoch": _epoch(cost.first), "later_epochs": _epoch(cost.later),
@@ -187,19 +189,19 @@ def _bytes(text: str | None) -> float | None:
     return value
 
 
-def _model(args: argparse.Namespace, spec: JobSpec, known: Known, filling: float) -> PerformanceModel:
+def _model(args: argparse.Namespace, spec: JobSpec, earlier: EarlierSpeeds, filling: float) -> PerformanceModel:
     """The cluster. `filling`: content bytes in a byte of cache, as samples take whole pages."""
     from mlfs.measure.refine import MEMORY_BYTES_PER_S
     from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 
     pfs = _bytes(args.pfs_bandwidth)
-    if pfs is None and known.source is None:
+    if pfs is None and earlier.source is None:
         hint = f"measure it: mlfs calibrate {args.source}; or give --pfs-bandwidth"
         raise ConfigError("the bandwidth of the source is not known", hint)
-    one_node = known.source.best_bytes_per_s if known.source else float("inf")
+    one_node = earlier.source.best_bytes_per_s if earlier.source else float("inf")
     staging = Curve.flat(MEMORY_BYTES_PER_S)
-    disk = known.disk(known.disks[0]) if known.disks else ()
-    ram = _class("ram", args.ram, args.ram_bandwidth, known.memory, filling)
+    disk = earlier.disk(earlier.disks[0]) if earlier.disks else ()
+    ram = _class("ram", args.ram, args.ram_bandwidth, earlier.memory, filling)
     ssd = _class("ssd", args.ssd, args.ssd_bandwidth, disk, filling)
     return PerformanceModel(
         nodes=args.nodes, epochs=spec.epochs, global_batch=spec.batch_size * spec.world_size,

@@ -1,8 +1,10 @@
-"""Several explanations fit what was read: which of them gives the reads that come now?
+"""Chooses from several explanations of the epochs before the one that gives the reads of this epoch.
 
 In: explanations, the first reads of an epoch by process, as dataset indices. Out: the explanation and the epoch. Called
-by `mlfs.explain.inference` in a worker thread, at an epoch's start: so only the heads of orders are made, and all
-processes count together. With ten reads in all there is an answer, if they are of few processes; else with a few more.
+by `mlfs.explain.inferred_jobs` in a worker thread.
+
+It is called at an epoch's start, when every read counts: so the reads of all processes are evidence together, and only
+the head of an order is made where that is possible. Ten reads in all are enough if few processes made them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
-from mlfs.explain.explanations import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order

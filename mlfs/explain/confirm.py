@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, bits, step
+from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
 from mlfs.orders.mt19937 import TorchWords
 
 _FURTHEST = 1 << 16
@@ -60,13 +61,13 @@ def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | N
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
-    shape = shape_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if shape is None or (told := bits(n, shape.matched)) < FEWEST_BITS:
+    pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
+    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < FEWEST_BITS:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
-        h.data_set, n, seed, h.words_before, h.world, ranks, shape.batch or batch, shape.workers or workers, told
+        h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, told
     )
 
 
@@ -80,11 +81,11 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
         n, heads = data_sets[index]
         for values in heads:
             world = values[1] - values[0] if len(values) > 1 else 0
-            shape = shape_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
-            if shape is not None and shape.matched >= FEWEST_READS - 1:
+            pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
+            if pattern is not None and pattern.matched >= FEWEST_READS - 1:
                 batch, workers, ranks = learn(heads, range(n), world)
-                told = bits(n, shape.matched)
-                return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, told)
+                told = bits_of_distinct(n, pattern.matched)
+                return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
     return None
 
 
@@ -99,7 +100,7 @@ def refine(finding: Finding, data_set: DataSet) -> Finding:
     return finding._replace(batch=finding.batch or batch, workers=finding.workers or workers, ranks=ranks)
 
 
-class Shape(NamedTuple):
+class Pattern(NamedTuple):
     """How a process reads its rank's stream: batch and workers where a gap tells them, and how many reads fit."""
 
     batch: int | None
@@ -107,8 +108,8 @@ class Shape(NamedTuple):
     matched: int
 
 
-def shape_of(places: list[int], rank: int, world: int) -> Shape | None:
-    """The shape of a process that starts at its rank's start, by the places of its reads; None when it is not that.
+def pattern_of(places: list[int], rank: int, world: int) -> Pattern | None:
+    """The pattern of a process that starts at its rank's start, by the places of its reads; None when it is not that.
 
     All reads must fit but the last one, which may be of a process that was about to do something else.
     """
@@ -119,12 +120,12 @@ def shape_of(places: list[int], rank: int, world: int) -> Shape | None:
     if not steps or steps[0] != 0:
         return None
     if run == len(steps):
-        return Shape(None, None, run)
+        return Pattern(None, None, run)
     if steps[run] % run or steps[run] <= run:
         return None
     workers = steps[run] // run
     fits = all(at == step(i, run, workers) for i, at in enumerate(steps))
-    return Shape(run, workers, len(steps)) if fits else None
+    return Pattern(run, workers, len(steps)) if fits else None
 
 
 def learn(

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfs.explain.confirm import Finding
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
-
-JOB_NAME = "inferred"
-# Nobody told how many epochs there will be: more than anybody waits for.
-EPOCHS = 1000
 
 # What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed: nothing; a
 # validation loader's base_seed, or that and its sampler's seed; less, for workers that stay have one base_seed for all.
@@ -25,8 +22,6 @@ BETWEEN: tuple[dict[str, object], ...] = (
 )
 MOST_DRAWS = 16
 BASE_SEED_WORDS = SEED_WORDS = 2
-
-Fields = dict[str, object]
 
 
 def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:

@@ -12,18 +12,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlfs.explain.probes import Condition, Probe, compile_plan
+from mlfs.explain.popular import LOOKED_THROUGH, POPULAR_SEEDS
+from mlfs.explain.probes import Condition, Probe, compile_trie
 from mlfs.explain.search_stages import (
     ALL_SEEDS,
     SAMPLER_SEED_WORD,
-    WELL_KNOWN,
     Draw,
     Event,
-    Found,
-    Generators,
-    Progress,
-    Search,
-    Wanted,
+    GeneratorsFound,
+    SearchExtent,
+    SeedFound,
+    StageProgress,
+    TrySeeds,
     slices,
     words_of,
 )
@@ -36,36 +36,36 @@ _MOST = 16
 _WELL_KNOWN_STAGE, _ALL_STAGE = "well-known generators", "all generators"
 
 
-def generators(found: Found, wanted: Wanted, search: Search) -> Iterator[Event]:
+def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iterator[Event]:
     """Nothing if the generator is known beyond doubt; else all that fit, told anew with each that is found."""
     drawn, draws = found.finding.seed, list(found.draws)
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
         return
     if not draws:
-        for draw in _well_known(drawn, wanted):
+        for draw in _well_known(drawn, extent):
             if isinstance(draw, Draw):
                 draws.append(draw)
             else:
                 yield draw
         if draws:
-            yield Generators(tuple(draws))
+            yield GeneratorsFound(tuple(draws))
     known = {draw.seed for draw in draws}
     probes = [Probe(words, (Condition(SAMPLER_SEED_WORD + words, ALL_SEEDS, drawn),)) for words in WORDS_BEFORE]
     draws.sort(key=lambda draw: draw.words_before)
     others: list[Draw] = []
-    for progress, seeds, hits in slices(_ALL_STAGE, compile_plan(probes), wanted.ranges, search):
+    for progress, seeds, hits in slices(_ALL_STAGE, compile_trie(probes), extent.ranges, search):
         new = [Draw(int(seeds[at]), words) for at, words in hits if int(seeds[at]) not in known]
         yield progress
         if new and len(others) < _MOST:
             others = sorted([*others, *new], key=lambda draw: (draw.words_before, draw.seed))
-            yield Generators((*draws, *others))
+            yield GeneratorsFound((*draws, *others))
 
 
-def _well_known(drawn: int, wanted: Wanted) -> Iterator[Draw | Progress]:
+def _well_known(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]:
     """Seeds that people choose, a model made first."""
-    seeds = [seed for seed in WELL_KNOWN if seed not in wanted.told]
-    yield Progress(_WELL_KNOWN_STAGE, 0, len(seeds))
+    seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in extent.told]
+    yield StageProgress(_WELL_KNOWN_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
-        for start, words in words_of(seed, wanted.latest):
+        for start, words in words_of(seed, extent.latest):
             yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
-        yield Progress(_WELL_KNOWN_STAGE, index + 1, len(seeds))
+        yield StageProgress(_WELL_KNOWN_STAGE, index + 1, len(seeds))

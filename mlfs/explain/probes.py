@@ -1,6 +1,6 @@
 """What a seed must give to be the right one: conditions on the first words of its generator, as a trie.
 
-In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Plan`, flat arrays that the searches walk. Called by
+In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Trie`, flat arrays that the searches walk. Called by
 `mlfs.explain.question` (makes probes) and the searches.
 
 Why conditions on words are exact. torch's randperm takes j_i = i + word_i % (n - i) and swaps positions i and j_i. A
@@ -37,7 +37,7 @@ class Probe(NamedTuple):
     tests: tuple[Condition, ...]
 
 
-class Plan(NamedTuple):
+class Trie(NamedTuple):
     """A trie of tests, breadth first: node x holds a test, and is followed by nodes first[x] .. first[x + 1] - 1.
 
     Attributes:
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     roots: int
 
 
-def compile_plan(probes: Iterable[Probe]) -> Plan:
+def compile_trie(probes: Iterable[Probe]) -> Trie:
     """The trie of the probes: tests that several begin with are made once.
 
     Raises:
@@ -105,10 +105,10 @@ def _checked(test: Condition) -> Condition:
     return test
 
 
-def _arrays(nodes: Sequence[Condition], first: Sequence[int], tags: Sequence[int], roots: int) -> Plan:
+def _arrays(nodes: Sequence[Condition], first: Sequence[int], tags: Sequence[int], roots: int) -> Trie:
     shifts = [(test.modulus & -test.modulus).bit_length() - 1 for test in nodes]
     inverses = [pow(test.modulus >> s, -1, WORD_VALUES) for test, s in zip(nodes, shifts, strict=True)]
-    return Plan(
+    return Trie(
         np.array([test.word for test in nodes], dtype=np.int64),
         np.array(inverses, dtype=np.uint32),
         np.array(shifts, dtype=np.uint32),

@@ -11,14 +11,16 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import lgamma, log, log2
+from math import log2
 from typing import NamedTuple
 
+from mlfs.explain.evidence import LEAST_BITS, bits_of_distinct
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe
 
 FEWEST_READS = 10
-# 32 for the seed, 17 for the hypotheses, 10 for batch and workers; 2^-21 remains for a chance finding.
-FEWEST_BITS = 80
+# The choice that there is: 2^32 seeds of a permutation and as many of generators, nearly 2^16 hypotheses, 2^10 batches
+# and numbers of workers.
+FEWEST_BITS = 33 + 17 + 10 + LEAST_BITS
 FEWEST_SAMPLES = 40
 NEVER = 1 << 62
 MOST_TESTS = 8
@@ -72,18 +74,12 @@ class Hypothesis(NamedTuple):
     workers: int
 
 
-def bits(n: int, reads: int) -> float:
-    """What that many reads of different samples out of n tell: log2 of n (n - 1) ... (n - reads + 1)."""
-    reads = min(n, reads)
-    return (lgamma(n + 1) - lgamma(n - reads + 1)) / log(2)
-
-
 def reads_needed(n: int) -> int:
     """Reads of one process that tell one of 2^32 seeds from chance; the last is not counted: see `confirm`."""
     if n < FEWEST_SAMPLES:
         return NEVER
     reads = FEWEST_READS
-    while bits(n, reads - 1) < FEWEST_BITS:
+    while bits_of_distinct(n, reads - 1) < FEWEST_BITS:
         reads += 1
     return reads
 

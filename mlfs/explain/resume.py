@@ -1,7 +1,7 @@
-"""Where in a known order the readers are.
+"""Finds where in a known order the readers are.
 
-In: a job's streams, reads. Out: an epoch and a step. Called by `mlfs.explain.inference` in a worker thread.
-Streams are anything with `epoch_ids(epoch, rank)`, `ranks`, `length(epoch)` and `batch_size`.
+In: a job's streams, the last reads. Out: an epoch and a step. Called by `mlfs.explain.inferred_jobs` in a worker
+thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the stages of the search are made of: what is wanted, what is told, and ranges of seeds tried in slices.
+"""What the stages of the search are made of: what is extent, what is told, and ranges of seeds tried in slices.
 
 In: plans and ranges of seeds. Out: those that pass, and how far it is. Used by `mlfs.explain.search` and
 `mlfs.explain.generators`.
@@ -16,15 +16,13 @@ import numpy.typing as npt
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding
-from mlfs.explain.probes import Plan
+from mlfs.explain.probes import Trie
 from mlfs.explain.recipes import Recipe
 from mlfs.orders.mt19937 import TorchWords
 
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
 SAMPLER_SEED_WORD = 3
-# What people pass to manual_seed, the most usual first.
-WELL_KNOWN = (42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 100, 1000, 2023, 2024, 2025, 2026, 2022, 2021, 2020)
 LATEST_WORD = 1 << 27  # 128 million parameters, each drawn once
 _WORDS_AT_ONCE = 1 << 22
 _SLICE_NUMBA = 1 << 21
@@ -35,7 +33,7 @@ Ranges = tuple[tuple[int, int], ...]
 WHOLE: Ranges = ((0, ALL_SEEDS),)
 
 
-class Progress(NamedTuple):
+class StageProgress(NamedTuple):
     """Where the search is: seeds tried of all, in a stage."""
 
     stage: str
@@ -51,25 +49,25 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SeedFound:
     """An explanation, and where its seed may have been drawn; empty while not known."""
 
     finding: Finding
     draws: tuple[Draw, ...] = ()
 
 
-class Generators(NamedTuple):
+class GeneratorsFound(NamedTuple):
     """Where the seed may have been drawn, the likeliest first. One of them or none is right: see `generators`."""
 
     draws: tuple[Draw, ...]
 
 
-Event = Progress | Found | Generators | Recipe
+Event = StageProgress | SeedFound | GeneratorsFound | Recipe
 # Index and tag of each of the seeds that passes.
-Search = Callable[[Plan, Words], list[tuple[int, int]]]
+TrySeeds = Callable[[Trie, Words], list[tuple[int, int]]]
 
 
-class Wanted(NamedTuple):
+class SearchExtent(NamedTuple):
     """What to search, beside what was read.
 
     Attributes:
@@ -88,7 +86,7 @@ class Wanted(NamedTuple):
     told: tuple[int, ...] = ()
     again: bool = False
 
-    def search(self) -> Search:
+    def search(self) -> TrySeeds:
         """What tries seeds."""
         many = sum(high - low for low, high in self.ranges) > self.common
         return (
@@ -110,24 +108,24 @@ def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
 
 
 def slices(
-    stage: str, plan: Plan, ranges: Ranges, search: Search
-) -> Iterator[tuple[Progress, Words, list[tuple[int, int]]]]:
+    stage: str, trie: Trie, ranges: Ranges, search: TrySeeds
+) -> Iterator[tuple[StageProgress, Words, list[tuple[int, int]]]]:
     """All seeds of the ranges, with those that pass. The first is empty: who asks may want to be prepared."""
     done, of = 0, sum(high - low for low, high in ranges)
     none = np.zeros(0, dtype=np.uint32)
-    search(plan, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
-    yield Progress(stage, 0, of), none, []
+    search(trie, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
+    yield StageProgress(stage, 0, of), none, []
     size = _SLICE_NUMBA if search is search_with_numba else _SLICE_NUMPY
     for low, high in ranges:
         for start in range(low, high, size):
             seeds = np.arange(start, min(start + size, high), dtype=np.uint32)
-            hits = search(plan, seeds)
+            hits = search(trie, seeds)
             done += len(seeds)
-            yield Progress(stage, done, of), seeds, hits
+            yield StageProgress(stage, done, of), seeds, hits
 
 
-def search_with_numba(plan: Plan, seeds: Words) -> list[tuple[int, int]]:
+def search_with_numba(trie: Trie, seeds: Words) -> list[tuple[int, int]]:
     """The quick one, imported when it is needed: numba is an extra."""
     from mlfs.explain import search_numba
 
-    return search_numba.search(plan, seeds)
+    return search_numba.search(trie, seeds)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import COMMON_STAGE, find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Progress, Ranges, Wanted
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10
@@ -42,8 +42,8 @@ class SeedSearch:
     def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
         latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
-        wanted = Wanted(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
-        self._question = question(data_sets, wanted)
+        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._killed = False
@@ -78,14 +78,14 @@ class SeedSearch:
 
 def main() -> int:
     """The process."""
-    data_sets, wanted = parse_question(sys.stdin.readline())
+    data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     told = 0.0
-    for event in find(data_sets, wanted):
-        if isinstance(event, Progress) and (event.stage != COMMON_STAGE or event.done):
+    for event in find(data_sets, extent):
+        if isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
-        if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+        if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue
         told = now
         print(answer(event), flush=True)

@@ -6,19 +6,14 @@ worker thread's work), read by `mlfs.follow.matching`, the prefetcher and the se
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.scheduler.followed import Match
+
+__all__ = ["EpochIndex", "Ids", "Match"]
+
 Ids = npt.NDArray[np.int64]
-
-
-class Match(NamedTuple):
-    """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""
-
-    rank_index: int
-    position: int
 
 
 class EpochIndex:

@@ -408,6 +408,10 @@ class StreamMatcher:
         known = BATCHES_OF_LAG * self.shape.workers * self.shape.batch + self.shape.slack
         return max(1, min(max(LEAST_LAG, guessed, known), self.stream_length))
 
+    def assume_loader_of(self, other: StreamMatcher) -> None:
+        """Take over what another matcher knows of the loader, without taking it for sure."""
+        self.shape, self.lag = other.shape, other.lag
+
     def relearn(self) -> list[tuple[int, Given]]:
         """Learn the loader's shape from the last opens, and count them anew. Returns positions that are over by that.
 

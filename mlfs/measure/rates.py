@@ -1,29 +1,41 @@
-"""What the mount measures of itself while it runs: bandwidth by route and number of lanes, and how long jobs have read.
+"""What a mount measures while it runs: bandwidths by route and number of lanes, and how long jobs have been reading.
 
-In: finished batches of the prefetch lanes, on the loop. Out: smoothed rates, for `status`, to refine a calibration
-(mlfs.measure.speeds) and to choose routes (mlfs.engine.routes). Sizes and times only.
+In: batches that prefetch lanes have finished, as sizes and times. Out: smoothed rates. `status` shows them,
+mlfs.measure.speeds refines the calibration with them, and the choice between a slow tier and the source rests on them.
+Called on the loop only.
+
+A route is a place that samples are fetched from; whoever counts chooses the key that stands for it. A lane is one of
+the threads that fetch by it, a batch is what a lane fetches in one go.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlfs.measure.refine import Measured
-from mlfs.plan.circuit_breaker import Pace
+from mlfs.plan.circuit_breaker import Pace, size_class
 
+Route = Hashable
+
+# The weight of a new batch in the moving means. More follows a file system that becomes slow sooner, and follows the
+# noise of single batches as well.
 SMOOTHING = 0.1
+# A rate is told from so many batches on. The first batches of a mount meet cold caches and few lanes.
 FEWEST_BATCHES = 8
-# A batch counts as if it had taken at most so many times longer, or shorter, than was to be expected.
+# A batch counts as if it had taken at most so many times longer, or shorter, than was to be expected: one that hung for
+# a minute says little about the next one.
 MOST_TIMES = 8.0
 
 
 @dataclass(slots=True)
 class LaneRate:
-    """Bytes a second, smoothed: the mean bytes of a batch over its mean seconds; from how many batches.
+    """The bandwidth of one lane: the mean bytes of a batch over its mean seconds, both smoothed.
 
     Attributes:
-        total_bytes: of all batches.
+        batches: how many were counted.
+        total_bytes: of all of them.
     """
 
     mean_bytes: float = 0.0
@@ -33,11 +45,11 @@ class LaneRate:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of one lane."""
+        """The smoothed bandwidth; 0 before anything was counted."""
         return self.mean_bytes / self.mean_s if self.mean_s > 0 else 0.0
 
     def add(self, size_bytes: float, wall_s: float) -> None:
-        """Take one batch in: the mean of the first ones, then a moving one. One that hung does not upset it."""
+        """Count a batch. The first ten are averaged, later ones enter a moving mean; outliers are cut."""
         if self.batches >= FEWEST_BATCHES:
             expected_s = size_bytes / self.bytes_per_s
             wall_s = min(max(wall_s, expected_s / MOST_TIMES), expected_s * MOST_TIMES)
@@ -48,13 +60,12 @@ class LaneRate:
         self.mean_s += weight * (wall_s - self.mean_s)
 
 
-def size_class(size_bytes: float) -> int:
-    """Samples of one class are within four times of each other: what is compared shall be of a size."""
-    return int(size_bytes).bit_length() // 2
-
-
 class Reading(NamedTuple):
-    """A job's first and last read, and the stalls counted by then."""
+    """A job's first and last read, and how long readers had waited by then.
+
+    Attributes:
+        observed: how many samples the job has read.
+    """
 
     observed: int
     first_s: float
@@ -67,19 +78,21 @@ class Rates:
     """See the module."""
 
     def __init__(self) -> None:
-        self._routes: dict[str, dict[int, LaneRate]] = {}
-        self._paces: dict[str, dict[int, LaneRate]] = {}
-        self._samples: dict[str, LaneRate] = {}
+        self._routes: dict[Route, dict[int, LaneRate]] = {}  # by number of lanes
+        self._paces: dict[Route, dict[int, LaneRate]] = {}  # of all lanes together, by class of sizes
+        self._samples: dict[Route, LaneRate] = {}  # of single samples
         self._reading: dict[str, Reading] = {}
 
     def batch(
-        self, route: str, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
+        self, route: Route, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
     ) -> None:
-        """A batch of one of `lanes` working lanes is done. Calls that took no time are not counted.
+        """Count a batch that one lane of the route has finished. A batch that took no time is not counted.
 
         Args:
-            pace_lanes: how many lanes give the like together, 0 unless the route has more to do: only then it tells
-                how much it can give.
+            lanes: how many lanes of the route worked at that time.
+            size_bytes, wall_s, samples: how much the batch was, how long it took, how many samples were in it.
+            pace_lanes: how many lanes work like this one, all together being what the route can give at most; 0 when
+                the route had nothing else to do, for then this batch does not tell how much it could have given.
         """
         if not (size_bytes > 0 and wall_s > 0 and lanes > 0):
             return
@@ -89,36 +102,39 @@ class Rates:
             self._paces.setdefault(route, {}).setdefault(kind, LaneRate()).add(size_bytes * pace_lanes, wall_s)
             self._samples.setdefault(route, LaneRate()).add(size_bytes / max(1, samples), wall_s / max(1, samples))
 
-    def measured(self, route: str) -> list[Measured]:
-        """What the route gives by lanes, ascending; only from enough batches."""
+    def measured(self, route: Route) -> list[Measured]:
+        """The route's bandwidth by number of lanes, ascending, where enough batches were counted."""
         lanes = sorted(self._routes.get(route, {}).items())
         return [Measured(n, n * rate.bytes_per_s, rate.batches) for n, rate in lanes if rate.batches >= FEWEST_BATCHES]
 
-    def paces(self, route: str) -> dict[int, Pace]:
-        """What all lanes of the route gave together, lately and while more waited, by classes of sizes."""
+    def paces(self, route: Route) -> dict[int, Pace]:
+        """What all lanes of the route gave together while more work waited for them, by classes of sizes."""
         return {
             kind: Pace(rate.bytes_per_s, rate.total_bytes, rate.batches)
             for kind, rate in self._paces.get(route, {}).items()
         }
 
-    def sample(self, route: str) -> tuple[float, float] | None:
-        """Mean bytes of a sample of the route, and the seconds it takes a lane lately; None before any was measured."""
+    def sample(self, route: Route) -> tuple[float, float] | None:
+        """The mean bytes of the route's samples and the seconds that one takes a lane; None before any was counted."""
         seen = self._samples.get(route)
         return None if seen is None else (seen.mean_bytes, seen.mean_s)
 
-    def forget_pace(self, route: str) -> None:
-        """Measure the route's pace anew."""
+    def forget_pace(self, route: Route) -> None:
+        """Begin anew with `paces` and `sample` of the route: what it gave before says nothing about it now."""
         self._paces.pop(route, None)
         self._samples.pop(route, None)
 
-    def routes(self) -> list[str]:
-        """Every route that something was fetched by."""
-        return sorted(self._routes)
+    def routes(self) -> list[Route]:
+        """The routes that something was fetched by, in the order in which each was used first."""
+        return list(self._routes)
 
     def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """A job has read `observed` samples by now, and readers have waited `stall_s` in all since the mount.
+        """Note how far a job is: the time between its first and its last read, and the waiting in it, are counted.
 
-        Both are counted from the job's first read to its last.
+        Args:
+            observed: how many samples it has read.
+            now_s: the time now.
+            stall_s: how long all readers have waited since the mount.
         """
         before = self._reading.get(name)
         if before is None or observed < before.observed:  # registered, or registered again
@@ -130,11 +146,11 @@ class Rates:
         self._reading[name] = before
 
     def reading_s(self, name: str) -> float:
-        """How long a job has been reading."""
+        """The time from the job's first read to its last one."""
         reading = self._reading.get(name)
         return 0.0 if reading is None else reading.last_s - reading.first_s
 
     def stalled_s(self, name: str) -> float:
-        """How long the mount's readers have waited in that time, all together."""
+        """How long the mount's readers, all together, have waited in that time."""
         reading = self._reading.get(name)
         return 0.0 if reading is None else reading.last_stall_s - reading.first_stall_s

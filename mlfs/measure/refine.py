@@ -19,45 +19,50 @@ import numpy as np
 
 from mlfs.plan.model import Curve, Floats
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[float, float]]  # lanes, bytes a second of all of them together
 
-# What was calibrated weighs as much as so many batches, what was measured at most as much as these.
+# The earlier curve weighs as much as so many batches. With fewer, one odd batch would move plans; with more, a file
+# system that has become slower since the calibration would be planned with as it was for long.
 PRIOR_BATCHES = 16.0
+# What was measured weighs at most as much as so many batches, so that the weights of two numbers of lanes stay
+# comparable in a mount that lasts for weeks.
 MOST_BATCHES = 1024.0
-# What is planned with while nothing is known.
+# What is assumed of a place that was never measured: the order of magnitude of a copy in memory, and of a SATA SSD.
 MEMORY_BYTES_PER_S = 10e9
 DISK_BYTES_PER_S = 500e6
-# No point lies further from the median of all than this.
+# A ratio counts as if it were at most so many times above or below the median of all: the place does not change by more
+# from one number of lanes to another, so what lies farther off is a measurement that went wrong.
 FARTHEST = 4.0
 
 
 class Measured(NamedTuple):
-    """All lanes of a route together, while `lanes` of them worked; from how many batches."""
+    """What a place gave to `lanes` lanes, all of them together, and how many batches tell it."""
 
     lanes: int
     bytes_per_s: float
     batches: int = 1
 
 
-def refine(known: Points, measured: Sequence[Measured]) -> tuple[tuple[float, float], ...]:
+def refine(earlier: Points, measured: Sequence[Measured]) -> tuple[tuple[float, float], ...]:
     """The points of the refined curve.
 
     Args:
-        known: calibrated points, ascending lanes; may be empty. measured: any order; one a number of lanes.
+        earlier: points of the earlier curve, lanes ascending; may be empty.
+        measured: what the mount measured, in any order, each number of lanes at most once.
 
     Returns:
-        Ascending lanes, bandwidths above 0; `known` as it is where nothing was measured. More lanes never give less
-        than fewer, unless the calibrated curve falls: then its shape is kept.
+        Points with ascending lanes and bandwidths above 0; `earlier` itself when nothing usable was measured. More
+        lanes never give less than fewer, unless the earlier curve falls: then its shape is kept.
     """
     seen = sorted(m for m in measured if m.lanes > 0 and m.batches > 0 and _usable(m.bytes_per_s))
     if not seen:
-        return tuple((float(count), float(rate)) for count, rate in known)
+        return tuple((float(count), float(rate)) for count, rate in earlier)
     lanes = np.array([m.lanes for m in seen], dtype=np.float64)
     rates = np.array([m.bytes_per_s for m in seen])
     batches = np.minimum([m.batches for m in seen], MOST_BATCHES)
-    if not known:
+    if not earlier:
         return _points(lanes, _never_falling(np.log(rates), batches))
-    curve = Curve(tuple((float(count), float(rate)) for count, rate in known))
+    curve = Curve(tuple((float(count), float(rate)) for count, rate in earlier))
     ratios = _without_outliers(np.log(rates / curve.at(lanes)), batches) * (batches / (batches + PRIOR_BATCHES))
     counts = np.union1d([count for count, _ in curve.points], lanes)
     moved = np.log(curve.at(counts)) + np.interp(np.log(counts), np.log(lanes), ratios)
@@ -68,7 +73,7 @@ def refine(known: Points, measured: Sequence[Measured]) -> tuple[tuple[float, fl
 
 
 def best(points: Points) -> float:
-    """The most that a place gives, 0 when nothing is known of it."""
+    """The bandwidth of the best point; 0 without points."""
     return max((rate for _, rate in points), default=0.0)
 
 
@@ -81,7 +86,7 @@ def _points(counts: Floats, logs: Floats) -> tuple[tuple[float, float], ...]:
 
 
 def _without_outliers(logs: Floats, weights: Floats) -> Floats:
-    """No value further than FARTHEST from the weighted median."""
+    """The values, each moved to within FARTHEST of their weighted median."""
     order = np.argsort(logs, kind="stable")
     middle = int(np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2))
     median = logs[order][min(middle, len(logs) - 1)]
@@ -89,8 +94,8 @@ def _without_outliers(logs: Floats, weights: Floats) -> Floats:
 
 
 def _never_falling(values: Floats, weights: Floats) -> Floats:
-    """The nearest sequence that does not fall (pool adjacent violators: those that do get their weighted mean)."""
-    blocks: list[tuple[float, float, int]] = []  # value, weight, how many
+    """The nearest sequence that does not fall: neighbours that do get their weighted mean (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # mean value, weight, how many values
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         mean, total, count = value, weight, 1
         while blocks and blocks[-1][0] > mean:

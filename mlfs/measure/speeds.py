@@ -1,18 +1,20 @@
-"""What each place gives: calibrated or told by an earlier mount, and refined by what is measured while this one runs.
+"""What each place gives now: what was measured earlier, moved to what this mount measures while it runs.
 
-In: the calibration, the rates that lanes measure. Out: points and a `PerformanceModel`, with which classes are ordered
-and loading is foretold; `status` shows them, the next mount and `mlfs plan` get them (mlfs.measure.refined). Loop only.
+In: points of each place from before the mount (mlfs.measure.earlier), the rates of the prefetch lanes. Out: a curve a
+place, and a `PerformanceModel` of this node. The engine asks it which disk to fill first, `status` shows it, and at the
+end of the mount it is saved. Called on the loop only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mlfs.engine.fetch import ClassTier
-from mlfs.engine.prefetch import PFS_QUEUE
+from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Points, best, refine
+from mlfs.places.place import PlaceKind
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 
@@ -21,36 +23,46 @@ class Speeds:
     """See the module.
 
     Args:
-        known: points by place (`pfs` or a tier's name) from before this mount. rates: as measured.
+        earlier: points from before this mount, by the place's name; places that were never measured are missing.
+        rates: what this mount measures.
+        places: the source and the tiers in the order of their numbers, by the key under which `rates` has them.
+
+    Attributes:
+        places: the key under which `rates` has a place, by the place's name.
     """
 
-    def __init__(self, known: Mapping[str, Points], rates: Rates, tiers: Sequence[ClassTier]) -> None:
-        self._known = known
+    def __init__(self, earlier: Mapping[str, Points], rates: Rates, places: Mapping[Any, MeasuredPlace]) -> None:
+        self._earlier = earlier
         self._rates = rates
-        self._tiers = tiers
-        self.places = {PFS_QUEUE: PFS_QUEUE} | {tier.name: f"tier{index}" for index, (_, tier, _) in enumerate(tiers)}
+        self._source = next(place for place in places.values() if place.kind is PlaceKind.SOURCE)
+        self._storing = [place for place in places.values() if place.kind is not PlaceKind.SOURCE]
+        self.places = {place.name: key for key, place in places.items()}
 
     def points(self, place: str) -> tuple[tuple[float, float], ...]:
-        """The refined curve of a place: lanes, bytes a second of all together. Empty when nothing is known."""
-        return refine(self._known.get(place, ()), self._rates.measured(self.places[place]))
+        """The curve of a place as it is now. Empty when it was never measured."""
+        return refine(self._earlier.get(place, ()), self._rates.measured(self.places[place]))
 
     def gives(self, place: str) -> float:
-        """The most that a place is known to give, bytes a second; 0 for not known."""
+        """The most that a place is known to give, in bytes a second; 0 when it was never measured."""
         return best(self.points(place))
 
     def measured(self) -> dict[str, tuple[tuple[float, float], ...]]:
-        """The refined curves of those places of which something was measured in this mount."""
-        return {place: self.points(place) for place, pool in self.places.items() if self._rates.measured(pool)}
+        """The curves of those places that this mount has measured, by name."""
+        return {place: self.points(place) for place, key in self.places.items() if self._rates.measured(key)}
 
     def model(self, left: Sequence[int]) -> PerformanceModel | None:
-        """This node, without the tiers that are `left`; None while nothing is known of the source."""
-        source = self.gives(PFS_QUEUE)
+        """This node as the performance model has it; None while the source was never measured.
+
+        Args:
+            left: a flag for each tier, set for one that is not used at present.
+        """
+        source = self.gives(self._source.name)
         if not source:
             return None
         classes = [
-            StorageClass(tier.name, tier.capacity_bytes, curve, curve, 1)
-            for (kind, tier, _), is_left in zip(self._tiers, left, strict=True)
-            if not is_left and (curve := Curve.flat(self.gives(tier.name) or _default(kind)))
+            StorageClass(place.name, place.capacity_bytes, curve, curve, 1)
+            for place, is_left in zip(self._storing, left, strict=True)
+            if not is_left and (curve := Curve.flat(self.gives(place.name) or _assumed(place.kind)))
         ]
         nothing = Curve.flat(MEMORY_BYTES_PER_S)
         return PerformanceModel(
@@ -60,12 +72,17 @@ class Speeds:
         )  # fmt: skip
 
     def loading(self, stream_bytes: int, left: Sequence[int]) -> EpochCost | None:
-        """How long an epoch after the first takes to load at least; None when that cannot be told."""
+        """How long it takes at least to load an epoch after the first; None when that cannot be told.
+
+        Args:
+            stream_bytes: what the node's ranks read in an epoch.
+            left: as for `model`.
+        """
         model = self.model(left)
         if model is None or stream_bytes <= 0:
             return None
         return run_cost(model, Workload(stream_bytes, stream_bytes, 0.0, 2, shared=False)).later
 
 
-def _default(kind: str) -> float:
-    return MEMORY_BYTES_PER_S if kind == "ram" else DISK_BYTES_PER_S
+def _assumed(kind: PlaceKind) -> float:
+    return MEMORY_BYTES_PER_S if kind is PlaceKind.RAM else DISK_BYTES_PER_S

@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from mlfs.tree.samples import Version
 
-class Version(NamedTuple):
-    """Which content of a sample: size and modification time of the source file it was read from."""
-
-    size_bytes: int
-    mtime_ns: int
+__all__ = ["Sample", "Tier", "Version"]
 
 
 class Sample(NamedTuple):

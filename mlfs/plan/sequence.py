@@ -1,8 +1,8 @@
 """In which order the local ranks' streams are fetched: step by step across ranks, the nearest need first.
 
 Pure. In: how far each rank has read and how far its stream has been looked at. Out: whose next batch to look at.
-Called by the engine's dispatcher for each batch. A rank that stands still does not hold the others: what counts is the
-distance to its own reader.
+Called by `mlfs.plan.scheduler.look_ahead` for each batch. A rank that stands still does not hold the others: what
+counts is the distance to its own reader.
 """
 
 from __future__ import annotations

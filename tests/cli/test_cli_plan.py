@@ -12,7 +12,7 @@ import pytest
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
 from mlfs.measure import calibration
-from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
 from mountd import mounts
 
 FILES, SIZE = 40, 10_000
@@ -58,7 +58,7 @@ def test_a_mount_elsewhere_has_the_figures_of_its_source(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = SourceSpeeds(path="/data/a b%", read=((1, 5e6),))
-    made = Calibration(made="then", source=far, memory=Speeds(read=((1, 1e9),), write=((1, 1e9),)))
+    made = Calibration(made="then", source=far, memory=StorageSpeeds(read=((1, 1e9),), write=((1, 1e9),)))
     calibration.save(made, calibration.default_path(far.path))
     entry = mounts.MountEntry(1, 1, "0:1", str(source), mounts.FSTYPE, "mlfs:/data/a%20b%25")
     monkeypatch.setattr(mounts, "enclosing_mlfs", lambda _path: [entry])
@@ -76,8 +76,8 @@ def test_the_calibration_of_the_source_is_found(source: Path, capsys: pytest.Cap
     measured = Calibration(
         made="then",
         source=SourceSpeeds(path=str(source), read=((1, 10_000.0), (2, 20_000.0))),
-        memory=Speeds(read=((1, 1e9),), write=((1, 1e9),)),
-        ssd=(Speeds(path="/s", read=((1, 5e3), (4, 1e4)), write=((1, 1e3),)),),
+        memory=StorageSpeeds(read=((1, 1e9),), write=((1, 1e9),)),
+        ssd=(StorageSpeeds(path="/s", read=((1, 5e3), (4, 1e4)), write=((1, 1e3),)),),
     )
     calibration.save(measured, calibration.default_path(str(source)))
     found = plan(source, "--epochs 2 --step-time 0 --ssd 1G", capsys)

@@ -19,6 +19,7 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.fetch import ClassTier
+from mlfs.explain.explainer import Explainer
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.tree.scan import scan
@@ -225,7 +226,7 @@ async def running(
         pages, runner = FakePages(), InlineRunner(seconds)
         limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
         tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
-        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, kin)
+        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, Explainer(None), kin)
         mount = Mount(engine, pages, source, runner)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:

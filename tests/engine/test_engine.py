@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 from fakes import Mount, given_job, running, shuffled, simulate
-
 from mlfs.engine.table import State, footprint_bytes
+
 from mlfs.plan.placement import pfs_bound_bytes
 
 
@@ -282,8 +282,8 @@ def test_registering_again_resumes_and_unregistering_leaves_nothing(tmp_path: Pa
             await train(mount, [[epochs[2][0][30:]], epochs[3]])
             await trio.sleep(1)
             assert job.finished
-            assert mount.engine.unregister("train")
-            assert not mount.engine.unregister("train")
+            assert mount.engine.end("train")
+            assert not mount.engine.end("train")
             await trio.sleep(1)
             table = mount.engine.table
             assert sum(table.pending) == 0

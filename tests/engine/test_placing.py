@@ -14,11 +14,11 @@ import trio.testing
 from fakes import GivenStreams, InlineRunner, given_job, running, shuffled, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlfs.engine.placing import Counting, Placing
+from mlfs.engine.table import footprint_bytes
 
 from mlfs.engine.fetch import ClassTier
-from mlfs.engine.placing import Counting, Placing
 from mlfs.engine.planner import MOST_EPOCHS
-from mlfs.engine.table import footprint_bytes
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
 from mlfs.measure.refine import Measured
 from mlfs.plan.lane_governor import LaneGovernor
@@ -56,7 +56,7 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
             assert first_come < hits(stream, held) <= best
             assert hits(stream, held) >= best - 2 * 3
             assert placing.reserved_bytes == [0, 0] or len(held - set(np.flatnonzero(placing.classes >= 0))) > 0
-            assert m.engine.unregister("train")
+            assert m.engine.end("train")
             assert placing.classes is None
 
     simulate(body)
@@ -142,7 +142,7 @@ def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
             await trio.sleep(1)
             placing = mount.engine.fetcher.placing
             assert placing.planned["reads"] == 48
-            mount.engine.unregister("first")
+            mount.engine.end("first")
             await trio.sleep(1)
             assert placing.planned["reads"] == 24
             assert placing.classes is not None

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 from fakes import Mount, running, simulate
 
-from mlfs.explain.variant_search import disagreeing, find
+from mlfs.explain.misfit import disagreeing
+from mlfs.explain.screen import find_correction
 from mlfs.follow.lanes import Cell
 from mlfs.follow.matching import Open
 from mlfs.job import parse_job
@@ -162,7 +163,7 @@ def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None
                 await read_all(mount, opens)
             assert mount.engine.jobs["train"] is job
             assert not job.known
-            assert job.searches > 0
+            assert mount.engine.explain.searches("train") > 0
             assert not job.predicting
 
     simulate(body)
@@ -179,7 +180,7 @@ def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> N
             await trio.sleep(1)
             assert job.matcher.agreed == job.matcher.observed == 5 * 2 * 4 * BATCH
             assert mount.engine.jobs["train"] is job
-            assert job.searches == 0
+            assert mount.engine.explain.searches("train") == 0
 
     simulate(body)
 
@@ -209,7 +210,7 @@ def test_random_opens_are_never_explained(tmp_path: Path) -> None:
                 cell = Cell(0, -1)
                 entries = np.concatenate([rng.permutation(mount.files) for _ in range(2)]).tolist()
                 opens = [Open(entry, 100 + i % 3, 1, cell, False, -1, -1) for i, entry in enumerate(entries)]
-                assert find(spec, streams, opens, [0, 1], len(mount.engine.manifest)) is None
+                assert find_correction(spec, streams, opens, [0, 1], len(mount.engine.manifest)) is None
 
     simulate(body)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
 from mlfs.measure import calibration
-from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
 from mlfs.measure.meter import Budget, Meter, Rate
 from mlfs.measure.trials import directory_points, doubling, memory_points, source_points
 
@@ -22,7 +22,7 @@ points = st.lists(
     st.tuples(st.integers(1, 4096), st.floats(1e-3, 1e13)), min_size=1, max_size=5, unique_by=lambda p: p[0]
 ).map(lambda found: tuple(sorted(found)))
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
-speeds = st.builds(Speeds, path=texts, read=points, write=points)
+speeds = st.builds(StorageSpeeds, path=texts, read=points, write=points)
 
 
 def ticking() -> Callable[[], float]:
@@ -117,10 +117,12 @@ def test_memory_is_measured_both_ways() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.builds(SourceSpeeds, path=texts, read=points, mean_sample_bytes=st.floats(0, 1e12)), st.lists(speeds), texts)
-def test_the_file_says_what_was_measured(source: SourceSpeeds, ssd: list[Speeds], made: str) -> None:
+def test_the_file_says_what_was_measured(source: SourceSpeeds, ssd: list[StorageSpeeds], made: str) -> None:
     import tomllib
 
-    whole = Calibration(made=made, source=source, memory=Speeds(read=source.read, write=source.read), ssd=tuple(ssd))
+    whole = Calibration(
+        made=made, source=source, memory=StorageSpeeds(read=source.read, write=source.read), ssd=tuple(ssd)
+    )
     assert Calibration.model_validate(tomllib.loads(whole.to_toml())) == whole
 
 
@@ -128,8 +130,8 @@ def test_a_file_is_found_where_mount_looks_for_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole = Calibration(
         source=SourceSpeeds(path="/data", read=((1, 50.0), (2, 95.0), (4, 100.0), (8, 60.0))),
-        memory=Speeds(read=((1, 9.0),), write=((1, 9.0),)),
-        ssd=(Speeds(path="/scratch", read=((1, 7.0),), write=((1, 8.0),)),),
+        memory=StorageSpeeds(read=((1, 9.0),), write=((1, 9.0),)),
+        ssd=(StorageSpeeds(path="/scratch", read=((1, 7.0),), write=((1, 8.0),)),),
     )
     path = calibration.default_path("/data")
     calibration.save(whole, path)

@@ -11,7 +11,7 @@ from mlfs.config import MountConfig, load_config
 from mlfs.engine.fetch import ClassTier
 from mlfs.errors import ConfigError
 from mlfs.measure import calibration
-from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
+from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
 from mountd.known_speeds import calibrated_limits
@@ -28,7 +28,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MountConfig:
 
 @pytest.fixture
 def measured(tmp_path: Path, config: MountConfig) -> Calibration:
-    memory, disk = Speeds(read=((1, 5.0),), write=((1, 6.0),)), Speeds(read=((1, 7.0),), write=((1, 8.0),))
+    memory, disk = (
+        StorageSpeeds(read=((1, 5.0),), write=((1, 6.0),)),
+        StorageSpeeds(read=((1, 7.0),), write=((1, 8.0),)),
+    )
     disk = disk.model_copy(update={"path": str(tmp_path / "disk")})
     return Calibration(source=SourceSpeeds(path=config.source, read=READ), memory=memory, ssd=(disk,))
 

@@ -10,14 +10,15 @@ import pytest
 from mlfs.config import load_config
 from mlfs.engine.fetch import ClassTier
 from mlfs.measure import calibration, refined
-from mlfs.measure.calibration import Calibration, SourceSpeeds, Speeds
-from mlfs.measure.refined import ReadSpeeds, Refined, known
+from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
+from mlfs.measure.earlier import earlier_speeds
+from mlfs.measure.refined import ReadSpeeds, Refined
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
 from mountd.known_speeds import calibrated_limits
 
 SOURCE = SourceSpeeds(path="/data", read=((1, 10.0), (2, 20.0)), mean_sample_bytes=100.0)
-MEMORY = Speeds(read=((1, 5.0),), write=((1, 6.0),))
+MEMORY = StorageSpeeds(read=((1, 5.0),), write=((1, 6.0),))
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +60,17 @@ def test_a_newer_or_named_calibration_wins() -> None:
     refined.save(measured(), refined.default_path("/data"))
     old = Calibration(made="2026-01-01T00:00:00+00:00", source=SOURCE, memory=MEMORY)
     new = old.model_copy(update={"made": "2026-02-02T00:00:00+00:00"})
-    found = known("/data", old, False)
+    found = earlier_speeds("/data", old, named=False)
     assert found.source is not None
     assert found.source.read == ((1, 8.0), (4, 31.0))
     assert found.memory == ((1, 5.0),)
     for calibrated, named in ((new, False), (old, True)):
-        assert known("/data", calibrated, named).source == SOURCE
-        assert known("/data", calibrated, named).refined is None
-    alone = known("/data", None, False)
+        assert earlier_speeds("/data", calibrated, named=named).source == SOURCE
+        assert earlier_speeds("/data", calibrated, named=named).refined is None
+    alone = earlier_speeds("/data", None, named=False)
     assert alone.source is not None
     assert alone.memory == ()
-    assert known("/other", None, False).source is None
+    assert earlier_speeds("/other", None, named=False).source is None
 
 
 def test_the_next_mount_begins_with_it(tmp_path: Path) -> None:

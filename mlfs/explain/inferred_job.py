@@ -1,45 +1,47 @@
 """An inferred job that is in use: do the reads still come as explained?
 
 In: opens of the job's samples, after its matcher has counted them. Out: whether the explanation has failed, and the
-reads that do not fit it: the first of an epoch in another order. Made by `mlfs.explain.inference`.
+reads that do not fit it: the first of an epoch in another order. Made by `mlfs.explain.inferred_jobs`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from mlfs.explain.explanations import Fields
-from mlfs.explain.first_reads import Reads
+from mlfs.explain.evidence import JUDGED_OPENS, refuted
+from mlfs.explain.fields import Fields
+from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.job import JobRun
 
-JUDGED_OPENS = 12
-LOST_OPENS = 10
+# An epoch counts as read in the explained order from so many opens on that came as predicted, if most of them did.
 FEWEST_OPENS = 8
+# Each generator that is tried further costs a search seconds.
 MOST_GENERATORS = 6
 
 
-class Lock:
-    """One inferred job.
+class InferredJob:
+    """One inferred job: the explanation in use, and how well it does.
 
     Attributes:
         fields: the explanation in use. alternatives: all that explain what was read first, best first.
-        unfit: the reads since the last twelve in a row that came as explained. epoch: the last one that came as
-            explained, told when it is lost. was_chosen: by the first reads of an epoch, from several.
+        unfit: the reads since the last twelve in a row that came as explained.
+        lost_after: once the reads don't come as explained any more, the last epoch that did.
+        was_chosen: whether the first reads of an epoch have chosen this explanation from several.
     """
 
-    def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields]) -> None:
+    def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields], was_chosen: bool = False) -> None:
         self.job = job
         self.fields = fields
         self.alternatives = alternatives
-        self.unfit = Reads()
-        self.epoch = 0
-        self.was_chosen = False
+        self.unfit = FirstReads()
+        self.lost_after = 0
+        self.was_chosen = was_chosen
         self._counted = job.matcher.observed
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
-        """Take note of an open; True when ten of the last twelve did not come as explained."""
+        """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
         matcher = self.job.matcher
         # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
         observed, self._counted = matcher.observed - self._counted, matcher.observed
@@ -48,10 +50,17 @@ class Lock:
         self._judged.extend(newest)
         if observed > 0 and all(self._judged):
             if self.unfit.total:
-                self.unfit = Reads()
+                self.unfit = FirstReads()
             return False
         self.unfit.add(entry, process, parent)
-        return len(self._judged) == JUDGED_OPENS and sum(self._judged) <= JUDGED_OPENS - LOST_OPENS
+        lost = refuted(len(self._judged), sum(self._judged))
+        if lost:
+            self.lost_after = self.last_epoch()
+        return lost
+
+    def learn_alternatives(self, alternatives: list[Fields]) -> None:
+        """More became known of where the seed was drawn: these explain what was read first, best first."""
+        self.alternatives = alternatives
 
     def last_epoch(self) -> int:
         """The last epoch that was read as explained, or where the reader is if there is none."""
@@ -86,7 +95,7 @@ class Lock:
 
     @property
     def drawings(self) -> list[Fields]:
-        """Explanations by the default generator; but one if further epochs have borne it out."""
-        decided = self.epoch > self.job.spec.start_epoch
+        """Explanations by the default generator: the one in use if further epochs have borne it out, else all."""
+        decided = self.lost_after > self.job.spec.start_epoch
         explanations = [self.fields] if decided else [self.fields, *self.alternatives]
         return [fields for fields in explanations if fields.get("generator") == "default"]

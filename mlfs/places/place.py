@@ -1,0 +1,271 @@
+"""The contract of a place: where the bytes of a sample can be got.
+
+In: a sample's id and the version that is wanted. Out: its content, or None. A mount has several places, known by their
+numbers (`Places`): 0 is the source, then come the tiers in the order given. The source has every sample and is the
+truth; a place that stores (`StoringPlace`) has those that it was given to keep and has not lost.
+
+All methods block, are thread-safe, and are called from worker threads only. Every kind of place passes
+tests/places/place_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
+
+from mlfs.places.source import Source
+from mlfs.places.tier import Sample as KeyedCopy
+from mlfs.places.tier import Tier
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.tree.samples import Samples, Version
+
+__all__ = [
+    "SOURCE",
+    "Bytes",
+    "Content",
+    "Copy",
+    "FileChange",
+    "Place",
+    "PlaceKind",
+    "Places",
+    "SourcePlace",
+    "StoringPlace",
+    "TierPlace",
+]
+
+Bytes = bytes | bytearray | memoryview
+
+
+class FileChange(NamedTuple):
+    """The attributes of a source file that are no longer those of the manifest."""
+
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Content(NamedTuple):
+    """A sample's bytes.
+
+    Attributes:
+        data: all of them; fewer than the sample's length only where a source file has become too short.
+        version: which content that is. `version.size_bytes` is `len(data)`.
+        changed: the source file's attributes, if they were found to differ from the manifest's.
+    """
+
+    data: Bytes
+    version: Version
+    changed: FileChange | None = None
+
+
+class Copy(NamedTuple):
+    """A sample's content for a place to keep."""
+
+    sample: int
+    version: Version
+    data: Bytes
+
+
+@runtime_checkable
+class Place(Protocol):
+    """Where bytes of samples can be got."""
+
+    @property
+    def kind(self) -> PlaceKind:
+        """What the place is made of."""
+
+    @property
+    def name(self) -> str:
+        """`pfs`, `ram`, `ssd:DIRECTORY` or `lmdb:DIRECTORY`; no two places of a mount have the same."""
+
+    def get(self, sample: int, version: Version) -> Content | None:
+        """The sample's content, or None where the place does not have this version of it.
+
+        The source answers with the version that it has now, whichever was asked for.
+
+        Raises: OSError, the source only.
+        """
+
+
+@runtime_checkable
+class StoringPlace(Place, Protocol):
+    """A place that keeps what it is given, within a budget. It may lose anything at any time.
+
+    Invariant: `used_bytes <= capacity_bytes` at every moment.
+    """
+
+    def keep(self, copies: Sequence[Copy]) -> list[bool]:
+        """Keep copies, each in place of any older version of its sample; says for each whether it is kept.
+
+        A sample that is not kept is not held in an older version either. Never raises for the medium.
+        """
+
+    def contains(self, sample: int) -> bool:
+        """Whether a copy of any version is believed to be held: a look-up in memory."""
+
+    def drop(self, sample: int) -> None:
+        """Forget the sample's copy if there is one."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The budget given by the user."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What the copies held now occupy, overheads and rounding included."""
+
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """What a sample of `size_bytes` would occupy."""
+
+    @property
+    def largest_bytes(self) -> int:
+        """The length of the largest sample that is kept here; 0 for no limit."""
+
+    @property
+    def errors(self) -> int:
+        """Failures of the medium and damaged copies since the start."""
+
+    def close(self) -> None:
+        """Release resources. A persistent place keeps its copies for the next mount."""
+
+
+class SourcePlace:
+    """The source as a place: it has every sample.
+
+    Args:
+        source: the file system behind the mount, over the samples' manifest.
+        samples: where the samples lie in its files.
+    """
+
+    kind: Final = PlaceKind.SOURCE
+    name: Final = PlaceKind.SOURCE.value
+
+    def __init__(self, source: Source, samples: Samples) -> None:
+        self._source = source
+        self._samples = samples
+
+    def get(self, sample: int, version: Version, *, close_later: bool = False) -> Content:
+        """See Place. `close_later`: the file may stay open until `close_read`, which has to follow.
+
+        Raises: OSError; FileNotFoundError when the file is gone, ESTALE when it keeps changing.
+        """
+        samples = self._samples
+        entry = samples.file_of(sample)
+        if samples.is_whole_file(sample):
+            found = self._source.read_whole(entry, close_later)
+            change = FileChange(found.size, found.mtime_ns, found.ctime_ns) if found.changed else None
+            return Content(found.data, Version(found.size, found.mtime_ns), change)
+        with closing(self._source.open(entry)) as opened:
+            data = opened.read(samples.offset_of(sample), samples.length_of(sample))
+            size_bytes, mtime_ns, _ = opened.version
+            change = FileChange(size_bytes, mtime_ns, opened.ctime_ns) if opened.changed else None
+            return Content(data, Version(len(data), mtime_ns), change)
+
+    def close_read(self) -> None:
+        """Close the files that `get` left open, those of other threads too."""
+        self._source.close_read()
+
+
+class TierPlace:
+    """A tier as a place: what it keeps under keys, this finds by samples.
+
+    Args:
+        kind: what the tier is made of.
+        tier: the store; closed with this place.
+        samples: the samples' keys.
+        largest_bytes: the length of the largest sample that is kept there; 0 for no limit.
+    """
+
+    def __init__(self, kind: PlaceKind, tier: Tier, samples: Samples, largest_bytes: int = 0) -> None:
+        self.kind: Final = kind
+        self.name: Final = tier.name
+        self.largest_bytes: Final = largest_bytes
+        self._tier = tier
+        self._samples = samples
+
+    def get(self, sample: int, version: Version) -> Content | None:
+        """See Place."""
+        data = self._tier.get(self._samples.key(sample), version)
+        return None if data is None else Content(data, version)
+
+    def keep(self, copies: Sequence[Copy]) -> list[bool]:
+        """See StoringPlace. It takes as few writes as the tier can do it in."""
+        if len({copy.sample for copy in copies}) < len(copies):  # the last copy of a sample is the one that counts
+            return [self.keep([copy])[0] for copy in copies]
+        kept = [not self.largest_bytes or len(copy.data) <= self.largest_bytes for copy in copies]
+        fitting = []
+        for copy, fits in zip(copies, kept, strict=True):
+            key = self._samples.key(copy.sample)
+            if fits:
+                fitting.append(KeyedCopy(key, copy.version, memoryview(copy.data)))
+            else:
+                self._tier.drop(key)
+        answers = iter(self._tier.put_all(fitting))
+        return [fits and next(answers) for fits in kept]
+
+    def contains(self, sample: int) -> bool:
+        """See StoringPlace."""
+        return self._tier.contains(self._samples.key(sample))
+
+    def drop(self, sample: int) -> None:
+        """See StoringPlace."""
+        self._tier.drop(self._samples.key(sample))
+
+    @property
+    def capacity_bytes(self) -> int:
+        """See StoringPlace."""
+        return self._tier.capacity_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """See StoringPlace."""
+        return self._tier.used_bytes
+
+    def footprint_bytes(self, size_bytes: int) -> int:
+        """See StoringPlace."""
+        return self._tier.footprint_bytes(size_bytes)
+
+    @property
+    def errors(self) -> int:
+        """See StoringPlace."""
+        return self._tier.errors
+
+    def close(self) -> None:
+        """See StoringPlace."""
+        self._tier.close()
+
+
+class Places(Sequence[Place]):
+    """The places of a mount by number: 0 (`SOURCE`) is the source, then the tiers in the order given.
+
+    Attributes:
+        source: place 0.
+        storing: the others: place `n` is `storing[n - 1]`.
+    """
+
+    def __init__(self, source: SourcePlace, storing: Sequence[StoringPlace] = ()) -> None:
+        self.source: Final = source
+        self.storing: Final = tuple(storing)
+        self._all: tuple[Place, ...] = (source, *self.storing)
+        if len({place.name for place in self._all}) < len(self._all):
+            raise ValueError("two places of a mount have the same name")
+
+    @overload
+    def __getitem__(self, number: int) -> Place: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[Place, ...]: ...
+    def __getitem__(self, number: int | slice) -> Place | tuple[Place, ...]:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._all)
+
+    def close(self) -> None:
+        """Close those that store; the source is closed by who made it."""
+        for place in self.storing:
+            place.close()

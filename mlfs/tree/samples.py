@@ -1,0 +1,196 @@
+"""Samples: what a training job reads, as ranges of the data set's files, each with an id of its own.
+
+In: the manifest and, for samples inside files, three columns: file, offset, length. Out: `Samples`, which answers where
+a sample lies, how long it is, which samples a file has, under which key tiers keep it, and which version of it is
+current.
+
+A sample is (file, offset, length); a file is an entry of the manifest. In most data sets each regular file is one
+sample: `Samples.whole_files`. In the others a file holds many: `Samples.of_parts`. Whoever holds a sample's id asks
+here for everything else, and never takes it for an entry of the manifest, although in the first case they are equal.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mlfs.tree.manifest import Manifest
+
+
+class Version(NamedTuple):
+    """Which content of a sample: how many bytes it has, and when the source file that it lies in was modified."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+class Samples(ABC):
+    """The samples of a data set. Ids are numbers from 0 to `len(samples) - 1`; not every one of them need be a sample.
+
+    Attributes:
+        manifest: the tree that the samples' files belong to.
+        sizes: length in bytes by id, without a call. For whole files it is the manifest's own column, so it changes
+            with the manifest when a source file does. It says nothing for an id that is no sample.
+    """
+
+    manifest: Manifest
+    sizes: memoryview
+
+    @staticmethod
+    def whole_files(manifest: Manifest) -> Samples:
+        """Every regular file is one sample. A directory's id or a link's is no sample, and its length is 0."""
+        return _WholeFiles(manifest)
+
+    @staticmethod
+    def of_parts(manifest: Manifest, files: ArrayLike, offsets: ArrayLike, lengths: ArrayLike) -> Samples:
+        """Sample `i` is `lengths[i]` bytes from `offsets[i]` of the file `files[i]`. Parts may overlap or leave gaps.
+
+        Raises ValueError when the columns differ in length, when a file is no regular file of the manifest, or when a
+        part does not lie within its file.
+        """
+        return _Parts(manifest, np.asarray(files), np.asarray(offsets), np.asarray(lengths))
+
+    @property
+    @abstractmethod
+    def ids(self) -> NDArray[np.uint32]:
+        """The ids of all samples, ascending."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How long an array has to be that has a place for every id."""
+
+    @abstractmethod
+    def file_of(self, sample: int) -> int:
+        """The file that the sample lies in, as an entry of the manifest."""
+
+    @abstractmethod
+    def offset_of(self, sample: int) -> int:
+        """Where in the file the sample begins, in bytes."""
+
+    @abstractmethod
+    def length_of(self, sample: int) -> int:
+        """How many bytes the sample has now; 0 for an id that is no sample."""
+
+    @abstractmethod
+    def of_file(self, entry: int) -> Sequence[int]:
+        """The samples that lie in a file, ascending; none for an entry that is no regular file."""
+
+    @abstractmethod
+    def is_whole_file(self, sample: int) -> bool:
+        """Whether the sample is a whole file, however long that may be."""
+
+    @abstractmethod
+    def key(self, sample: int) -> bytes:
+        """The name under which tiers keep the sample: the same in every mount of this source, and of this range only.
+
+        It is the file's path; for a part the path, a zero byte (which no path contains), and `OFFSET+LENGTH`.
+        """
+
+    @abstractmethod
+    def version_of(self, sample: int) -> Version:
+        """The version that the manifest says is current."""
+
+
+class _WholeFiles(Samples):
+    """A sample's id is its file's entry, so nothing is stored a sample."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.sizes = manifest.size_view
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        return self.manifest.files
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def file_of(self, sample: int) -> int:
+        return sample
+
+    def offset_of(self, sample: int) -> int:
+        return 0
+
+    def length_of(self, sample: int) -> int:
+        return self.sizes[sample] if self.manifest.is_file(sample) else 0
+
+    def of_file(self, entry: int) -> Sequence[int]:
+        return range(entry, entry + 1) if self.manifest.is_file(entry) else range(0)
+
+    def is_whole_file(self, sample: int) -> bool:
+        return True
+
+    def key(self, sample: int) -> bytes:
+        return self.manifest.path(sample)
+
+    def version_of(self, sample: int) -> Version:
+        return Version(self.sizes[sample], self.manifest.mtime_ns_view[sample])
+
+
+class _Parts(Samples):
+    """Three columns, 20 bytes a sample; and where files do not ascend, the ids sorted by file, 4 bytes more.
+
+    Where the parts lie was read from the files when they had the size that the manifest had then. A file that changes
+    later keeps its parts: those that it has become too short for are read short.
+    """
+
+    def __init__(self, manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
+        _check_parts(manifest, files, offsets, lengths)
+        self.manifest = manifest
+        self._file = files.astype(np.uint32)
+        self._offset = offsets.astype(np.int64)
+        self._length = lengths.astype(np.int64)
+        # The samples of one file stand together in `_by_file`; without it they do so by their ids.
+        self._by_file: NDArray[np.uint32] | None = None
+        self._file_ascending = self._file
+        if np.any(self._file[1:] < self._file[:-1]):
+            self._by_file = np.argsort(self._file, kind="stable").astype(np.uint32)
+            self._file_ascending = self._file[self._by_file]
+        self._file_view, self._offset_view, self.sizes = self._file.data, self._offset.data, self._length.data
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        return np.arange(len(self._file), dtype=np.uint32)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def file_of(self, sample: int) -> int:
+        return self._file_view[sample]
+
+    def offset_of(self, sample: int) -> int:
+        return self._offset_view[sample]
+
+    def length_of(self, sample: int) -> int:
+        return self.sizes[sample]
+
+    def of_file(self, entry: int) -> Sequence[int]:
+        first = int(np.searchsorted(self._file_ascending, entry, side="left"))
+        end = int(np.searchsorted(self._file_ascending, entry, side="right"))
+        return range(first, end) if self._by_file is None else self._by_file[first:end].tolist()
+
+    def is_whole_file(self, sample: int) -> bool:
+        return False
+
+    def key(self, sample: int) -> bytes:
+        path = self.manifest.path(self._file_view[sample])
+        return b"%b\0%d+%d" % (path, self._offset_view[sample], self.sizes[sample])
+
+    def version_of(self, sample: int) -> Version:
+        return Version(self.sizes[sample], self.manifest.mtime_ns_view[self._file_view[sample]])
+
+
+def _check_parts(manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
+    if not (files.ndim == 1 and files.shape == offsets.shape == lengths.shape):
+        raise ValueError("the columns of samples do not fit each other")
+    if not np.isin(files, manifest.files).all():
+        raise ValueError("a sample lies in something that is not a regular file of the manifest")
+    if len(files) and (offsets.min() < 0 or lengths.min() < 0):
+        raise ValueError("a sample's offset or length is negative")
+    # Not offset + length: their sum might not fit 64 bits.
+    if np.any(offsets > manifest.size[files.astype(np.int64)] - lengths):
+        raise ValueError("a sample reaches beyond the end of its file")

@@ -1,0 +1,140 @@
+"""Samples: whole files and parts of files, against plain lists of (file, offset, length)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tree_support import model, on_disk, trees
+
+from mlfs.tree.manifest import Manifest
+from mlfs.tree.samples import Samples, Version
+from mlfs.tree.scan import scan
+
+SIZES = (0, 1, 100, 4096, 70_000)
+
+
+def tree_of(files: dict[str, int]) -> Manifest:
+    """The manifest of a directory with files of these sizes."""
+    with tempfile.TemporaryDirectory() as root:
+        for name, size in files.items():
+            path = os.path.join(root, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.truncate(size)
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return scan(fd, workers=1)
+        finally:
+            os.close(fd)
+
+
+FILES = tree_of({f"d{number % 2}/f{number}": size for number, size in enumerate(SIZES)})
+
+
+@st.composite
+def parts(draw: Callable[..., int]) -> list[tuple[int, int, int]]:
+    """Any parts of the files of `FILES`, in any order."""
+    found = []
+    for _ in range(draw(st.integers(0, 12))):
+        entry = int(draw(st.sampled_from(FILES.files.tolist())))
+        offset = draw(st.integers(0, FILES.size_view[entry]))
+        found.append((entry, offset, draw(st.integers(0, FILES.size_view[entry] - offset))))
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(tree=trees)
+def test_whole_files_are_the_regular_files_of_the_tree(no_tick: None, tree: dict) -> None:
+    with on_disk(tree) as (root, fd):
+        manifest = scan(fd, workers=1)
+        expected = model(root)
+    samples = Samples.whole_files(manifest)
+    keys = {samples.key(sample): sample for sample in samples.ids.tolist()}
+    assert len(keys) == len(samples.ids)
+    assert set(keys) == {path for path, status in expected.items() if path in keys or _is_regular(status)}
+    for path, sample in keys.items():
+        status = expected[path]
+        assert manifest.path(samples.file_of(sample)) == path
+        assert (samples.offset_of(sample), samples.length_of(sample)) == (0, status.st_size)
+        assert samples.sizes[sample] == status.st_size
+        assert list(samples.of_file(samples.file_of(sample))) == [sample]
+        assert samples.version_of(sample) == Version(status.st_size, status.st_mtime_ns)
+        assert samples.is_whole_file(sample)
+    no_samples = set(range(len(samples))) - set(samples.ids.tolist())
+    assert all(samples.length_of(number) == 0 for number in no_samples)
+    files = set(manifest.files.tolist())
+    assert all(not samples.of_file(entry) for entry in range(len(manifest)) if entry not in files)
+
+
+def _is_regular(status: os.stat_result) -> bool:
+    return status.st_mode & 0o170000 == 0o100000
+
+
+def test_sizes_of_whole_files_follow_the_manifest() -> None:
+    manifest = tree_of({"a": 10})
+    samples = Samples.whole_files(manifest)
+    (sample,) = samples.ids.tolist()
+    sizes, key = samples.sizes, samples.key(sample)
+    manifest.update(samples.file_of(sample), 25, 7, 8)
+    assert (sizes[sample], samples.length_of(sample), samples.version_of(sample)) == (25, 25, Version(25, 7))
+    assert samples.key(sample) == key
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=parts())
+def test_parts_are_the_rows_they_were_made_of(rows: list[tuple[int, int, int]]) -> None:
+    samples = Samples.of_parts(FILES, *([row[column] for row in rows] for column in range(3)))
+    assert samples.ids.tolist() == list(range(len(rows)))
+    assert len(samples) == len(samples.sizes) == len(rows)
+    for sample, row in enumerate(rows):
+        assert (samples.file_of(sample), samples.offset_of(sample), samples.length_of(sample)) == row
+        assert samples.sizes[sample] == row[2]
+        assert samples.version_of(sample) == Version(row[2], FILES.mtime_ns_view[row[0]])
+        assert not samples.is_whole_file(sample)
+    for entry in range(len(FILES)):
+        assert list(samples.of_file(entry)) == [sample for sample, row in enumerate(rows) if row[0] == entry]
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=parts())
+def test_a_key_is_of_one_range_of_one_file(rows: list[tuple[int, int, int]]) -> None:
+    parts_of = Samples.of_parts(FILES, *([row[column] for row in rows] for column in range(3)))
+    whole = Samples.whole_files(FILES)
+    keys = {parts_of.key(sample): row for sample, row in enumerate(rows)}
+    assert len(keys) == len(set(rows))
+    assert not keys.keys() & {whole.key(sample) for sample in whole.ids.tolist()}
+    assert [keys[parts_of.key(sample)] for sample in range(len(rows))] == rows
+
+
+def test_parts_beyond_4_gib() -> None:
+    manifest = tree_of({"big": (5 << 30) + 10})
+    entry = int(manifest.files[0])
+    samples = Samples.of_parts(manifest, [entry, entry], [5 << 30, 0], [10, 5 << 30])
+    assert (samples.offset_of(0), samples.length_of(1)) == (5 << 30, 5 << 30)
+    assert samples.key(0) == b"big\0%d+10" % (5 << 30)
+
+
+@pytest.mark.parametrize(
+    ("files", "offsets", "lengths"),
+    [
+        ([FILES.find(b"d0")], [0], [0]),  # a directory
+        ([len(FILES)], [0], [0]),
+        ([-1], [0], [0]),
+        ([FILES.find(b"d0/f2")], [0], [101]),
+        ([FILES.find(b"d0/f2")], [101], [0]),
+        ([FILES.find(b"d0/f2")], [-1], [5]),
+        ([FILES.find(b"d0/f2")], [5], [-1]),
+        ([FILES.find(b"d0/f2")], [np.iinfo(np.int64).max], [np.iinfo(np.int64).max]),
+        ([FILES.find(b"d0/f2")], [0, 1], [1, 1]),
+        ([[FILES.find(b"d0/f2")]], [[0]], [[1]]),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(files: list[int], offsets: list[int], lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"sample"):
+        Samples.of_parts(FILES, files, offsets, lengths)
