@@ -69,11 +69,16 @@ def _places(found: dict[str, Any]) -> list[str]:
     parts = [
         f"{_NAMES[name]} {format_size(size)} ({100 * size / data:.0f} %)" for name, size in held.items() if size > 0
     ]
-    if found["fits"]:
-        return [f"it fits: {', '.join(parts)}; nothing comes from the source after the first epoch"]
+    said = f"it {'fits' if found['fits'] else 'does not fit'}: {', '.join(parts)}"
+    if found["epochs"] == 1:
+        return [f"{said}; there is no epoch after the first"]
     missing = found["later_epochs"]["pfs_bytes"]
-    said = f"it does not fit: {', '.join(parts)}"
-    return [said, f"  {format_size(missing)} come from the source in every epoch after the first"]
+    if not missing:
+        return [f"{said}; nothing comes from the source after the first epoch"]
+    if found["peers"] or found["nodes"] == 1:
+        return [said, f"  {format_size(missing)} come from the source in every epoch after the first"]
+    return [said, f"  {format_size(missing)} come from the source in an epoch after the first, on average: each node",
+            "  keeps what it reads most, and fetches each sample itself the first time that it reads it"]  # fmt: skip
 
 
 def _limit(found: dict[str, Any]) -> list[str]:

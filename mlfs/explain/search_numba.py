@@ -1,8 +1,9 @@
 """Tries seeds with numba: a hundred million a second and core. The same as `mlfs.explain.search_numpy`, compiled.
 
-In: a `Trie` and seeds. Out: (index, tag) of each probe that holds. Imported by `mlfs.explain.search` only when numba is
-there. Many generators are seeded side by side, which the compiler turns into vector instructions: as far as the first
-tests need; and those that pass one are gathered until there are as many again, and seeded as far as the trie goes.
+In: a `Trie` and seeds. Out: (index, tag) of each probe that holds. Imported by `mlfs.explain.search_stages` only when
+numba is there. Many generators are seeded side by side, which the compiler turns into vector instructions: as far as
+the first tests need; and those that pass one are gathered until there are as many again, and seeded as far as the trie
+goes.
 """
 
 # numba has no types that mypy knows

@@ -1,9 +1,9 @@
 """Which storage class of this node keeps a sample: RAM first, then LMDB for small samples or SSD for the rest.
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
-class, or NOWHERE. Called by the engine when a sample was fetched from the PFS, and before, to plan. What is placed
-stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read (docs/model.md:
-hits of an epoch are at most the capacity, whatever the policy).
+class, or NOWHERE. Called by `mlfs.plan.scheduler.keeping` when a sample is fetched from the PFS, and before, to plan.
+What is placed stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read
+(docs/model.md: hits of an epoch are at most the capacity, whatever the policy).
 
 A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
 (a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mlfs.orders.catalogue.sampler import Sampler, fields
+from mlfs.job.catalogue.sampler import Sampler, fields
 
 SAMPLERS: Final[tuple[Sampler, ...]] = (
     Sampler(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mlfs.orders.catalogue import readers, torch, wrappers
-from mlfs.orders.catalogue.sampler import Sampler
+from mlfs.job.catalogue import readers, torch, wrappers
+from mlfs.job.catalogue.sampler import Sampler
 
 BUILT_IN: Final[tuple[Sampler, ...]] = torch.SAMPLERS + wrappers.SAMPLERS + readers.SAMPLERS

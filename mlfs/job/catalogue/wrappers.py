@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mlfs.orders.catalogue.sampler import Sampler, fields
+from mlfs.job.catalogue.sampler import Sampler, fields
 
 _ACCELERATE: Final = fields(
     "seed data_seed shuffle drop_last use_seedable_sampler split_batches even_batches"

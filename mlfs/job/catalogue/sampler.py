@@ -1,7 +1,7 @@
-"""What the registry knows of a built-in sampler before its module is imported.
+"""What is known of a built-in sampler before its module is imported.
 
 In: nothing. Out: the record `Sampler`. Filled in by the tables beside it, one for each family of frameworks; used by
-`mlfs.orders.registry` (make the order) and `mlfs.job` (may this field be given?).
+`mlfs.job.samplers` (where is its order, may this field be given?).
 """
 
 from __future__ import annotations

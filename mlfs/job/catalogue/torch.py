@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mlfs.orders.catalogue.sampler import Sampler, fields
+from mlfs.job.catalogue.sampler import Sampler, fields
 
 _GENERATOR: Final = fields("seed generator words_before words_between")
 
