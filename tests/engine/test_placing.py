@@ -14,7 +14,6 @@ import trio.testing
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlfs.engine.table import footprint_bytes
 
 from mlfs.engine.planner import MOST_EPOCHS
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
