@@ -141,7 +141,10 @@ class Keeping:
         Args:
             left: by place, whether it is passed over.
         """
-        if self._table.held_by[sample] or not self._stores:
+        held_by = self._table.held_by[sample]
+        if held_by:  # room is there: if the copy is lost or outdated after all, another one takes its place
+            return () if left[held_by] else (held_by,)
+        if not self._stores:
             return ()
         wanted = MEMORY
         if self._plan is not None:
