@@ -1,7 +1,7 @@
 """What is mounted, which mounts are dead or hung, who uses one, and how to take one away.
 
 In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`, `User`. Called by
-`mountd.preflight`, the daemon's start and end, and `mlfs.cli`.
+`mountd.preflight`, the daemon's start and end, and through `mountd.door` by commands.
 
 A mount whose server hangs blocks whoever touches it, for ever. So nothing here touches a mount except `probe`, which
 does it in a thread that may be left behind; what is mounted and who uses it is read from /proc.

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlfs.advise.network import BITS, Layer, Network, Shape, bound_bits, shapes
+from mlfs.advise.network import BITS, Layer, LayerShape, Network, bound_bits, shapes
 
 # Numbers of a real-to-complex transform's output count twice; Mathieu et al. (2013) give the operations.
 _FFT_CONSTANT = 2.5
@@ -104,7 +104,7 @@ def best(choices: Sequence[Choice]) -> Choice:
     return max(fitting, key=lambda choice: (choice.samples_per_s, -choice.batch))
 
 
-def gemm(layer: Layer, source: Shape, result: Shape, batch: int, flops: float) -> Option:
+def gemm(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
     """Matrix multiplication: its input and output maps as memory, as Table 2 counts, 2 F F D D' B' H' operations."""
     memory = (source.numbers + result.numbers) * batch * BITS
     depth = source.depth // layer.groups
@@ -112,7 +112,7 @@ def gemm(layer: Layer, source: Shape, result: Shape, batch: int, flops: float) -
     return Option("gemm", memory, operations / flops)
 
 
-def fft(layer: Layer, source: Shape, result: Shape, batch: int, flops: float) -> Option:
+def fft(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
     """Fast Fourier transform: filters padded to the input's size, all maps and filters as complex half planes.
 
     Memory: B_i (floor(H_i / 2) + 1) * 2 * (X D_i + X D_(i+1) + D_i D_(i+1)) numbers. Over that of `gemm` this gives

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mlfs.advise.batch import MODELS, Option, modelled
-from mlfs.advise.network import Layer, Network, Shape
+from mlfs.advise.network import Layer, LayerShape, Network
 from mlfs.errors import ConfigError
 from mlfs.units import parse_size
 
@@ -30,7 +30,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_dashed)
 
 
-class Measured(_Part):
+class MeasuredRuns(_Part):
     """Times and memory of one algorithm for one layer, one entry a batch size."""
 
     time_ms: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...]
@@ -46,7 +46,7 @@ class LayerPart(_Part):
     padding: int = Field(0, ge=0)
     filters: int = Field(0, ge=0)
     groups: Positive = 1
-    measured: dict[str, Measured] = Field(default_factory=dict)
+    measured: dict[str, MeasuredRuns] = Field(default_factory=dict)
 
 
 class ModelFile(_Part):
@@ -64,7 +64,7 @@ class ModelFile(_Part):
     def network(self) -> Network:
         """The network."""
         layers = tuple(Layer(p.name, p.filter, p.stride, p.padding, p.filters, p.groups) for p in self.layer)
-        return Network(Shape(*self.input), layers, self.classifier)
+        return Network(LayerShape(*self.input), layers, self.classifier)
 
     @property
     def convolutions(self) -> list[LayerPart]:

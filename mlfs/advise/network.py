@@ -39,7 +39,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LayerShape:
     """Width B, height H, depth D."""
 
     width: int
@@ -61,12 +61,12 @@ class Network:
             what the last feature map flattens to, if that is how the user counts (as in the paper's formula).
     """
 
-    source: Shape
+    source: LayerShape
     layers: tuple[Layer, ...]
     classifier: tuple[int, ...]
 
 
-def shapes(network: Network) -> list[Shape]:
+def shapes(network: Network) -> list[LayerShape]:
     """Input and output shapes, n + 1 of them (eq. 1). Sizes are rounded down where they do not divide.
 
     Raises:
@@ -81,7 +81,7 @@ def shapes(network: Network) -> list[Shape]:
             if size < 1:
                 raise ValueError(f"layer {layer.name}: a filter of {layer.filter} does not fit an input of {edge}")
             sizes.append(size)
-        found.append(Shape(sizes[0], sizes[1], last.depth if layer.is_pooling else layer.filters))
+        found.append(LayerShape(sizes[0], sizes[1], last.depth if layer.is_pooling else layer.filters))
     return found
 
 

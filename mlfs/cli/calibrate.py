@@ -1,7 +1,7 @@
 """`mlfs calibrate SOURCE`: measure the source, cache directories and memory, for the daemon and for `mlfs plan`.
 
-In: parsed arguments from `mlfs.cli.commands`. Out: a TOML file, a table, a picture if asked for. The measuring is
-mlfs.measure. Ctrl-C and SIGTERM leave no file behind.
+In: parsed arguments from `mlfs.cli.commands`. Out: a TOML file, a table, a picture if one is asked for. mlfs.measure
+does the measuring. Ctrl-C and SIGTERM leave no file behind.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+from mountd import door
 
 if TYPE_CHECKING:
     from mlfs.measure.calibration import Calibration
@@ -39,9 +40,9 @@ Random files are read by 1, 2, 4, ... readers; in each --ssd directory files of 
 1, 2, 4, ... threads, and removed. `mlfs mount SOURCE` and `mlfs plan SOURCE` find the result by themselves. Measure
 while nothing else runs, on the node that will train, before the mount.
 """
-_MOST_FILES = 1 << 20
-_LEAST_S = 0.1
-_SIZE_SHARES = 2  # at most this share of a directory's free space is written
+_MOST_FILES = 1 << 20  # paths that are kept in memory; more than can be read in the time of a calibration
+_LEAST_S = 0.1  # below, not even one file is read by most measurements
+_SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -74,10 +75,9 @@ def run(args: argparse.Namespace) -> int:
     """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
-    from mountd import mounts
 
     _check(args)
-    path = Path(args.output) if args.output else calibration.default_path(mounts.resolve(args.source))
+    path = Path(args.output) if args.output else calibration.default_path(door.resolve(args.source))
     for place in (path, Path(args.plot)) if args.plot else (path,):
         _check_writable(place)
     with _interruptible(Meter(time.monotonic)) as meter:
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """What can be refused before anything is measured."""
+    """Raise the first reason not to begin."""
     from mlfs.units import parse_duration, parse_size
 
     for name in ("readers", "threads"):
@@ -118,20 +118,19 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_places(args: argparse.Namespace) -> None:
-    from mountd import mounts
 
     for directory in args.ssd:
         if not os.path.isdir(directory):
             raise CacheError(f"--ssd {directory}: not a directory", "give a directory that you can write")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise CacheError(f"--ssd {directory}: not yours to write", "give a directory that you can write")
-    for entry in mounts.enclosing_mlfs(args.source):
+    for entry in door.enclosing_mlfs(args.source):
         hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
         raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
 
 
 def _check_writable(path: Path) -> None:
-    """Refused now, not after a measurement of minutes."""
+    """Raise ConfigError for a file that cannot be written, now and not after minutes of measuring."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -144,7 +143,7 @@ def _check_writable(path: Path) -> None:
 
 @contextmanager
 def _interruptible(meter: Meter) -> Iterator[Meter]:
-    """Ctrl-C and SIGTERM are noted, and looked at between two pieces of work: what was written is removed."""
+    """Have Ctrl-C and SIGTERM stop the meter between two pieces of work, so that what was written is removed."""
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, lambda *_: meter.stop())
@@ -196,7 +195,7 @@ def _budget(args: argparse.Namespace, measurements: int, in_place: int) -> Budge
 
 
 def _for_directory(directory: str, budget: Budget) -> Budget:
-    """Less where the file system is nearly full."""
+    """The budget, with fewer bytes where the file system is nearly full."""
     from mlfs.config import free_bytes
     from mlfs.measure.meter import Budget
 
@@ -239,7 +238,7 @@ def _some_files(manifest: Manifest, seed: int) -> tuple[list[bytes], float]:
 
 
 class _Progress:
-    """A line a measurement on stderr, or a bar on a terminal."""
+    """Shows progress on stderr: a bar on a terminal, elsewhere a line for each measurement."""
 
     def __init__(self, measurements: int) -> None:
         self._of = measurements

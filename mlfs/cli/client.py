@@ -1,8 +1,9 @@
-"""Talking to a running mount: is it one of ours, its status, its control file.
+"""How commands talk to a running mount: whether a path is one of our mounts, what its status is, commands to it.
 
-In: the path a user typed, objects to send. Out: the mount point, the status as a dict, answers; `MlfsError` in plain
-words for everything that can be in the way. Called by `mlfs.cli.register`, `status`, `unmount`, `record`, `replay` and
-`advise`. Whatever touches the mount does so with a timeout: a mount whose daemon hangs must not hang the command.
+In: the path that a user typed, objects to send. Out: the mount point, the status as a dict, answers; a `MlfsError` in
+plain words for everything that can be in the way. Used by the commands that need a mount.
+
+Everything that touches the mount does so with a timeout, because a mount whose daemon hangs must not hang the command.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import os
 from typing import Any
 
 from mlfs.errors import ExitCode, JobError, MlfsError
-from mountd import mounts
+from mountd import door
 
+# The daemon answers from memory, so a mount that takes longer hangs.
 ANSWER_TIMEOUT_S = 10.0
-# Registering computes and checks the order of a whole job: seconds for a data set of millions of files.
+# A registration computes and checks the order of a whole job, which takes seconds for a data set of millions of files.
 COMMAND_TIMEOUT_S = 600.0
 _ANSWER_PART_BYTES = 1 << 20
 _NAMED = 3  # mounts that a refusal names
@@ -24,9 +26,9 @@ _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def require_mount(path: str) -> str:
-    """The resolved mount point of the mlfs mount at `path`; NOT_MOUNTED with a hint when there is none."""
-    resolved = mounts.resolve(path)
-    entry = mounts.mount_at(resolved)
+    """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none."""
+    resolved = door.resolve(path)
+    entry = door.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
         return resolved
     raise not_mounted(resolved)
@@ -34,13 +36,13 @@ def require_mount(path: str) -> str:
 
 def not_mounted(path: str) -> MlfsError:
     """The error for a resolved path that is no mlfs mount, with the most likely reason as the hint."""
-    entry, above = mounts.mount_at(path), mounts.enclosing_mlfs(path)
+    entry, above = door.mount_at(path), door.enclosing_mlfs(path)
     if above:
         hint = f"it lies inside the mount {above[0].mountpoint}: give that path"
     elif entry is not None:
         hint = f"a file system of type {entry.fstype} is mounted there"
     else:
-        others = sorted({e.mountpoint for e in mounts.mount_table() if e.is_mlfs})
+        others = sorted({e.mountpoint for e in door.mount_table() if e.is_mlfs})
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         hint = f"mlfs mounts here: {', '.join(others[:_NAMED])}{more}"
         hint = hint if others else f"mount it first: mlfs mount {path}"
@@ -55,13 +57,13 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
             return file.readall()
 
     try:
-        return mounts.call_with_timeout(read, timeout_s)
+        return door.call_with_timeout(read, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
 
 
 def read_status(mountpoint: str) -> dict[str, Any]:
-    """MOUNT/.mlfs/status."""
+    """What MOUNT/.mlfs/status says."""
     try:
         status = json.loads(read_file(mountpoint, "status"))
     except ValueError:
@@ -74,12 +76,12 @@ def read_status(mountpoint: str) -> dict[str, Any]:
 def send(
     mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TIMEOUT_S, name: str = "control"
 ) -> dict[str, Any]:
-    """Write one command to MOUNT/.mlfs/NAME and return the answer; JobError with the field when it is refused."""
+    """Write a command to MOUNT/.mlfs/NAME and return the answer. Raises JobError, with the field, for a refusal."""
     line = json.dumps(command).encode() + b"\n"
 
     def write() -> tuple[bool, bytes]:
-        # One write(2): the daemon takes what it gets as one line. The answer is read through the same descriptor, for
-        # it is this one's; a new descriptor would have the last answer that anybody got.
+        # It is a single write(2), as the daemon takes each write as one line. The answer is read through the same
+        # descriptor: a new one would have the last answer that anybody got.
         fd = os.open(os.path.join(mountpoint, ".mlfs", name), os.O_RDWR | os.O_CLOEXEC)
         try:
             accepted = _accepted(fd, line)
@@ -91,7 +93,7 @@ def send(
             os.close(fd)
 
     try:
-        accepted, text = mounts.call_with_timeout(write, timeout_s)
+        accepted, text = door.call_with_timeout(write, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
     try:
@@ -120,7 +122,7 @@ def _refusal(answer: dict[str, Any]) -> JobError:
 
 
 def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
-    """What it means when touching the control directory of a mount fails."""
+    """The error that tells a user what it means when the control directory of a mount cannot be used."""
     if isinstance(error, TimeoutError):
         message = f"the mount at {mountpoint} does not answer ({error})"
         return MlfsError(message, f"to get rid of it: mlfs unmount --force {mountpoint}")

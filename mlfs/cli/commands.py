@@ -1,8 +1,8 @@
 """The `mlfs` command: finds the sub-command, runs it, and turns what goes wrong into one line and an exit code.
 
 In: argv. Out: an exit code (docs/exit-codes.md). Called by `mlfs.cli.main`.
-A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. These modules
-import whatever is heavy inside of `run`, so that `mlfs --help` and shell completion are quick.
+A sub-command's module has `add_parser(subparsers)`, which leaves `run(args) -> int` in the arguments. It is imported
+only for its own command, and imports what is heavy inside of `run`, so that every help text is quick.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlfs
-from mlfs.cli import mount, register, status, unmount
 from mlfs.cli.parser import Parser
 from mlfs.errors import ExitCode, MlfsError
 
@@ -37,40 +36,35 @@ the whole way:
 mlfs COMMAND --help explains each command. Exit codes: docs/exit-codes.md.
 """
 
-# Commands whose modules are too heavy to import for a help text: (module, one line).
-_HEAVY = {
-    "register": ("mlfs.cli.register", "tell a mount the seed of a training job"),
-    "order": ("mlfs.cli.order", "print the order in which a job will read the files of a directory"),
-    "record": ("mlfs.cli.record", "keep what is opened on a mount, for mlfs replay"),
-    "replay": ("mlfs.cli.replay", "have files fetched in a recorded order"),
-    "cache": ("mlfs.cli.cache", "list, verify or clear what lies in a cache directory"),
-    "plan": ("mlfs.cli.plan", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
-    "simulate": ("mlfs.cli.simulate", "compare policies on a simulated cluster"),
-    "calibrate": ("mlfs.cli.calibrate", "measure how fast the source, disks and memory are"),
-    "advise": ("mlfs.cli.advise", "size a system: GPUs, parameter servers, mini-batch"),
+# In the order of the help: where a command's parser is added, and what it does.
+_COMMANDS = {
+    "mount": ("mlfs.cli.mount", "add_parser", "mount a data set, over its own path or elsewhere"),
+    "register": ("mlfs.cli.register", "add_parser", "tell a mount the seed of a training job"),
+    "order": ("mlfs.cli.order", "add_parser", "print the order in which a job will read the files of a directory"),
+    "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
+    "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
+    "unmount": ("mlfs.cli.unmount", "add_parser", "end a mount; says who still uses it"),
+    "record": ("mlfs.cli.record", "add_parser", "keep what is opened on a mount, for mlfs replay"),
+    "replay": ("mlfs.cli.replay", "add_parser", "have files fetched in a recorded order"),
+    "cache": ("mlfs.cli.cache", "add_parser", "list, verify or clear what lies in a cache directory"),
+    "plan": ("mlfs.cli.plan", "add_parser", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
+    "simulate": ("mlfs.cli.simulate", "add_parser", "compare policies on a simulated cluster"),
+    "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
+    "advise": ("mlfs.cli.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
 }
 
 
 def build_parser(argv: Sequence[str]) -> Parser:
-    """The parser for this command line; heavy sub-commands are filled in only when they are named in it."""
+    """The parser for this command line. A sub-command's module is imported only when its name is in it."""
     parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
     parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    light = {
-        "mount": mount.add_parser,
-        "unregister": register.add_unregister_parser,
-        "status": status.add_parser,
-        "unmount": unmount.add_parser,
-    }
-    first = ("mount", "register", "order", "unregister", "status", "unmount")
-    for name in (*first, *(name for name in _HEAVY if name not in first)):
-        if name in light:
-            light[name](commands)
-        elif name in argv:
-            importlib.import_module(_HEAVY[name][0]).add_parser(commands)
+    for name, (module, function, summary) in _COMMANDS.items():
+        if name in argv:
+            getattr(importlib.import_module(module), function)(commands)
         else:
-            commands.add_parser(name, help=_HEAVY[name][1])
+            commands.add_parser(name, help=summary)
     return parser
 
 
@@ -94,7 +88,7 @@ def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # `mlfs status | head`: the reader has what it wanted. Nothing may be left for the interpreter to flush at exit.
+        # `mlfs status | head`: the reader has what it wanted.
         _drop_output()
         return ExitCode.OK
     except KeyboardInterrupt:
@@ -108,14 +102,14 @@ def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it: an import that is interrupted may make another exception of that."""
+    """Whether Ctrl-C is the cause. An import that is interrupted may raise another exception because of it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 def _drop_output() -> None:
-    """Send what is still in the buffer of standard output nowhere: the interpreter would fail again at its end."""
+    """Discard what is in the buffer of standard output, or the interpreter would fail to write it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
-"""The way into the `mlfs` command: so light that Ctrl-C is heard before anything that takes a while is imported.
+"""The entry point of the `mlfs` command. It decides what Ctrl-C does before it imports anything that takes a while.
 
-In: the words of the shell. Out: an exit code. Called by the `mlfs` script and `python -m mlfs`. What the words
-mean is `mlfs.cli.commands`.
+In: the words of the command line. Out: an exit code. Called by the `mlfs` script and `python -m mlfs`. What the words
+mean is decided in `mlfs.cli.commands`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Bad usage leaves through SystemExit(2).
 
     Args:
-        argv: None for the words of this process; others leave its signals alone.
+        argv: the words; None for those of this process. Signals are handled only for those of this process.
     """
     if argv is not None:
         from mlfs.cli.commands import main as run
 
         return run(argv)
-    # Elsewhere Ctrl-C is ignored (`nohup mlfs ... &`), or somebody's who embeds us.
+    # Another handler means that Ctrl-C is ignored (`nohup mlfs ... &`) or belongs to a program that embeds this one.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, _leave)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(_number: int, _frame: object) -> None:
-    """Nothing has begun yet, or all is done: no KeyboardInterrupt in the middle of somebody's import."""
+    """End at once, as nothing has begun or all is done. A KeyboardInterrupt would come in the middle of an import."""
     os._exit(128 + signal.SIGINT)
 
 

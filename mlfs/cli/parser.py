@@ -1,7 +1,7 @@
-"""An argument parser whose errors are one line with the nearest right word.
+"""An argument parser whose errors are one line, with the word that was probably meant.
 
-In: argv. Out: a namespace, or one line on standard error and exit code 2. Made by `mlfs.cli.commands`; the parsers of
-its sub-commands are of the same class by themselves.
+In: argv. Out: a namespace, or one line on standard error and exit code 2. Made by `mlfs.cli.commands`; argparse makes
+the parsers of sub-commands of the same class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class _Help(argparse.HelpFormatter):
-    """Descriptions filled to the terminal's width, indented lines of them (examples) as they are; no name is cut."""
+    """Fills descriptions to the terminal's width, leaves their indented lines (examples) as they are, cuts no name."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -46,7 +46,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """No abbreviated flags: one that is added later would change what a script says."""
+    """Takes no abbreviated flags, because a flag that is added later would change what an abbreviation means."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         defaults: dict[str, Any] = {"formatter_class": _Help, "allow_abbrev": False}
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         self._leave(message, hint)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """As parse_args, but an unknown flag is named with the nearest one of its command."""
+        """As `parse_args`; the error about an unknown flag names the nearest flag of the same command."""
         parsed, unknown = self.parse_known_args(argv)
         if unknown:
             self._refuse_unknown(unknown, argv)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from mlfs.cli.job_flags import add_job_flags
+from mlfs.cli.progress import Progress
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, SourceError
+from mountd import door
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,12 +106,11 @@ def _earlier(args: argparse.Namespace) -> EarlierSpeeds:
     """What was measured of the source; of a mount's path, what was measured of the mount's source."""
     from mlfs.measure import calibration
     from mlfs.measure.earlier import earlier_speeds
-    from mountd import mounts
 
     if args.calibration is not None:
         return earlier_speeds(args.source, calibration.load(args.calibration), named=True)
-    source = mounts.resolve(args.source)
-    for entry in mounts.enclosing_mlfs(args.source)[:1]:
+    source = door.resolve(args.source)
+    for entry in door.enclosing_mlfs(args.source)[:1]:
         if entry.mountpoint == source:
             source = os.fsdecode(unquote_to_bytes(entry.source.removeprefix("mlfs:")))
     path = calibration.default_path(source)
@@ -163,8 +164,6 @@ def _first_epoch(
 ) -> tuple[float, float]:
     """Bytes that all ranks read in the first epoch, and how long the slowest node waits for its first batch."""
     import numpy as np
-
-    from mlfs.cli.mount import Progress
 
     total, firsts = 0, np.zeros(nodes)
     with Progress() as progress:

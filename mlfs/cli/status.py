@@ -1,7 +1,7 @@
 """`mlfs status MOUNT`: what a mount does, in tables or as JSON, once or again and again.
 
 In: parsed arguments, MOUNT/.mlfs/status. Out: text on stdout. Called by `mlfs.cli.commands`. Each section is made from
-the part of the JSON that is about it; what is missing is shown as `-`, so that a status of another version still reads.
+one part of the JSON. A value that is missing is shown as `-`, so that the status of another version can be read too.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _messages(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _inference(status: dict[str, Any]) -> list[RenderableType]:
-    """What inferring is at, while there is something to tell."""
+    """How far the search for an untold order is; nothing while there is no search and no result."""
     from rich.text import Text
 
     told = _part(status, "inference")
@@ -225,7 +225,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:
-    """How the rank's processes share its stream, and how that is known."""
+    """How the processes of a rank share its stream, and whether that was told or observed."""
     from rich.text import Text
 
     said = []
@@ -270,7 +270,7 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:
-    """Bandwidths, the most that was seen; nothing while nothing is known."""
+    """The best bandwidth of each place; nothing while none is known."""
     table = _table("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
     for name, rates in _part(status, "rates").items():

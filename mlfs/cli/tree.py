@@ -1,7 +1,7 @@
 """The directory with the training files, for commands that look at it without a mount.
 
-In: the path a user typed. Out: its tree, from the saved index if no directory has changed since, and a job's streams
-over it. Called by `mlfs.cli.order`, `plan` and `calibrate`.
+In: the path that a user typed. Out: its manifest, from the saved index if no directory has changed since, and a job's
+streams over it. Called by `mlfs.cli.order`, `plan` and `calibrate`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlfs.cli.progress import Progress
 from mlfs.errors import SourceError
+from mountd import door
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(source: str) -> Iterator[int]:
-    """A descriptor of the directory; SourceError when it cannot be opened."""
+    """A descriptor of the directory. Raises SourceError when it cannot be opened."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -33,30 +35,30 @@ def opened(source: str) -> Iterator[int]:
 
 
 def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Manifest:
-    """The tree, with progress on stderr. A mount is scanned: its source's index is not this one.
+    """The manifest, with progress on stderr. A mount is always scanned, as the saved index is that of its source.
 
     Args:
-        fd: of `opened`. stop: asked now and then; ScanStopped when it says True.
+        fd: a descriptor of the directory.
+        source: its path.
+        stop: asked now and then; ScanStopped is raised when it says True.
     """
-    from mlfs.cli.mount import Progress
     from mlfs.tree.index import default_index_path, manifest_for
     from mlfs.tree.scan import scan
-    from mountd import mounts
 
-    path = mounts.resolve(source)
+    path = door.resolve(source)
     with Progress() as progress:
 
         def report(directories: int, files: int) -> None:
             progress.update({"phase": "scan", "dirs": directories, "files": files})
 
-        if mounts.enclosing_mlfs(path):
+        if door.enclosing_mlfs(path):
             return scan(fd, progress=report, stop=stop)
         return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop)[0]
 
 
 @contextmanager
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
-    """A job's streams over the directory, and its tree. Inside, orders may still look behind links that leave it."""
+    """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
     from mlfs.orders.layouts.outside import files_behind
     from mlfs.orders.streams import build_streams
 

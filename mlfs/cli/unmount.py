@@ -11,13 +11,10 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from mlfs.errors import ExitCode, MlfsError
-
-if TYPE_CHECKING:
-    from mountd.mounts import MountEntry, User
-    from mountd.runtime import Record
+from mountd import door
+from mountd.door import MountEntry, Record, User
 
 _RETRY_S = 0.1
 _CONTROL_TIMEOUT_S = 5.0
@@ -57,25 +54,24 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Unmount; returns OK or raises BUSY, NOT_MOUNTED, NOT_PERMITTED."""
     from mlfs.units import parse_duration
-    from mountd import mounts
 
     timeout_s = parse_duration(args.timeout, what="--timeout")
-    mountpoint = mounts.resolve(args.mount)
+    mountpoint = door.resolve(args.mount)
     # `mlfs unmount .` would keep the mount busy itself.
     os.chdir("/")
-    entry = mounts.mount_at(mountpoint)
+    entry = door.mount_at(mountpoint)
     if entry is None or not entry.is_mlfs:
         return _end_leftover_daemon(mountpoint)
-    health = mounts.probe(mountpoint)
-    if health is mounts.Health.DEAD:
+    health = door.probe(mountpoint)
+    if health is door.Health.DEAD:
         return _clean_up_dead(mountpoint)
-    hung = health is mounts.Health.HUNG
+    hung = health is door.Health.HUNG
     daemon = _daemon(mountpoint, hung)
     if hung and not args.force:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
     drained = not hung and _control(mountpoint, "drain")
     try:
-        done = mounts.unmount(mountpoint, entry) or (not args.force and _wait_for_users(entry, timeout_s, daemon))
+        done = door.unmount(mountpoint, entry) or (not args.force and _wait_for_users(entry, timeout_s, daemon))
         if not done and not args.force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
@@ -84,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             _control(mountpoint, "resume")
         raise
     if not done:
-        mounts.detach(mountpoint, entry)
+        door.detach(mountpoint, entry)
     _see_off(mountpoint, daemon, force=args.force)
     print(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on"))
     return ExitCode.OK
@@ -97,12 +93,11 @@ def _say(text: str) -> None:
 def _end_leftover_daemon(mountpoint: str) -> int:
     """Nothing is mounted: end a daemon whose mount vanished, or say that there is nothing to unmount."""
     from mlfs.cli.client import not_mounted
-    from mountd import runtime
 
-    record = runtime.read(mountpoint)
-    if record is None or not runtime.alive(record):
+    record = door.recorded_daemon(mountpoint)
+    if record is None or not door.is_running(record):
         if record is not None:
-            runtime.remove(mountpoint, record.pid)
+            door.forget_daemon(mountpoint, record.pid)
         raise not_mounted(mountpoint)
     _see_off(mountpoint, record, force=True)
     print(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})")
@@ -110,13 +105,11 @@ def _end_leftover_daemon(mountpoint: str) -> int:
 
 
 def _clean_up_dead(mountpoint: str) -> int:
-    from mountd import mounts, preflight, runtime
-
-    record = runtime.read(mountpoint)
-    preflight.clean_dead_mounts(mountpoint, _say)
+    record = door.recorded_daemon(mountpoint)
+    door.clean_dead_mounts(mountpoint, _say)
     if record is not None:
         _see_off(mountpoint, record, force=True)
-    rest = mounts.mount_at(mountpoint)
+    rest = door.mount_at(mountpoint)
     more = "; another mlfs mount lies below it" if rest is not None and rest.is_mlfs else ""
     print(f"unmounted {mountpoint}: its daemon was gone already{more}")
     return ExitCode.OK
@@ -125,10 +118,9 @@ def _clean_up_dead(mountpoint: str) -> int:
 def _daemon(mountpoint: str, hung: bool) -> Record | None:
     """Who serves the mount: by the runtime record or, where that is lost, by its own word."""
     from mlfs.cli import client
-    from mountd import runtime
 
-    record = runtime.read(mountpoint)
-    if record is not None and runtime.alive(record):
+    record = door.recorded_daemon(mountpoint)
+    if record is not None and door.is_running(record):
         return record
     if hung:
         return None
@@ -136,11 +128,11 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
         pid = client.read_status(mountpoint).get("pid")
     except MlfsError:
         return None
-    ticks = runtime.start_ticks(pid) if isinstance(pid, int) else None
+    ticks = door.start_ticks(pid) if isinstance(pid, int) else None
     # In a container the pid may be one of another pid namespace and mean somebody else here.
     if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
         return None
-    return runtime.Record(pid, ticks, mountpoint, "", 0.0, "", None)
+    return Record(pid, ticks, mountpoint, "", 0.0, "", None)
 
 
 def _looks_like_ours(pid: int) -> bool:
@@ -169,8 +161,6 @@ def _control(mountpoint: str, op: str) -> bool:
 
 def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) -> bool:
     """Try again until the mount can go, telling who holds it whenever that changes. False: time is up."""
-    from mountd import mounts
-
     mountpoint = entry.mountpoint
     deadline, told = time.monotonic() + timeout_s, ""
     looked = 0.0
@@ -182,15 +172,13 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) 
                 _say(f"{mountpoint} is in use by {now}; waiting")
                 told = now
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
-        if mounts.unmount(mountpoint, entry):
+        if door.unmount(mountpoint, entry):
             return True
     return False
 
 
 def _users(mountpoint: str, daemon: Record | None) -> list[User]:
-    from mountd import mounts
-
-    return mounts.users_of(mountpoint, exclude={os.getpid(), *([daemon.pid] if daemon else [])})
+    return door.users_of(mountpoint, exclude={os.getpid(), *([daemon.pid] if daemon else [])})
 
 
 def _in_words(users: list[User]) -> str:
@@ -209,29 +197,25 @@ def _busy(mountpoint: str, timeout_s: float, daemon: Record | None) -> MlfsError
 
 def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
     """Wait until the daemon has ended; with force make it. Leaves no runtime record of it behind."""
-    from mountd import runtime
-
     if daemon is None:
-        runtime.stale()
+        door.forget_dead_daemons()
         return
     steps = [(None, _END_TIMEOUT_S), (signal.SIGTERM, _TERM_TIMEOUT_S)]
     if force:
         steps = [(signal.SIGTERM, _TERM_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)]
     for signal_number, timeout_s in steps:
         if signal_number is not None:
-            runtime.send_signal(daemon, signal_number)
+            door.send_signal(daemon, signal_number)
         if _gone_within(daemon, timeout_s):
-            runtime.remove(mountpoint, daemon.pid)
+            door.forget_daemon(mountpoint, daemon.pid)
             return
     message = f"{mountpoint} is unmounted, but its daemon (process {daemon.pid}) does not end"
     raise MlfsError(message, f"mlfs unmount --force {mountpoint}, or see its log {daemon.log_file or ''}".rstrip())
 
 
 def _gone_within(daemon: Record, timeout_s: float) -> bool:
-    from mountd import runtime
-
     deadline = time.monotonic() + timeout_s
-    while runtime.alive(daemon):
+    while door.is_running(daemon):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

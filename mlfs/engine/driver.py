@@ -87,7 +87,7 @@ class Driver:
     """See the module.
 
     Args:
-        clock: seconds, monotone; also called by workers.
+        clock: seconds, monotone; also called by workers. timeout_s: the patience with a second try, for the message.
         prefetch_failed: told of each prefetch that failed: (sample, error).
         others: who carries out the commands about jobs, orders and plans, by the command's class.
     """
@@ -101,6 +101,7 @@ class Driver:
         counters: Counters,
         runner: Runner,
         clock: Callable[[], float],
+        timeout_s: float,
         prefetch_failed: Callable[[int, OSError], None],
         others: Mapping[type, Callable[[Any], None]],
     ) -> None:
@@ -111,6 +112,7 @@ class Driver:
         self._counters = counters
         self._runner = runner
         self._clock = clock
+        self._timeout_s = timeout_s
         self._prefetch_failed = prefetch_failed
         self._inbox: list[e.Event] = []
         self._stepping = False
@@ -118,7 +120,7 @@ class Driver:
         self._tickets: dict[int, tuple[int, Ticket]] = {}  # by number: the sample and who waits
         self._ticket_numbers = itertools.count(1)
         self._waiting: dict[int, list[Ticket]] = {}  # by sample; workers look into it
-        self._brought: dict[int, Fetched] = {}  # what was fetched for a reader, while its end is told
+        self._brought: dict[int, Fetched] = {}  # the end of a fetch for a reader, while it is told
         self._calls: dict[int, Call] = {}  # fetches for readers
         self._batches: dict[int, _Batch] = {}
         self._alarm_s = math.inf
@@ -190,8 +192,10 @@ class Driver:
         self._take_ticket(direct.ticket).open_direct(direct.unstaged)
 
     def _refuse(self, refuse: c.Refuse) -> None:
-        text = "the source did not answer, twice" if refuse.timed_out else os.strerror(refuse.error)
-        self._take_ticket(refuse.ticket).refuse(OSError(refuse.error, text))
+        text = f"the source did not answer within {self._timeout_s:g} s, twice"
+        error = OSError(refuse.error, text if refuse.timed_out else os.strerror(refuse.error))
+        brought = self._brought.get(refuse.sample)
+        self._take_ticket(refuse.ticket).refuse(brought.error if brought and brought.error else error)
 
     # -- fetches for readers
 
@@ -235,7 +239,7 @@ class Driver:
         landed = _landed(fetch, fetched)
         if not landed.error:
             self._count_fetch(item, landed)
-            self._brought[item.sample] = fetched
+        self._brought[item.sample] = fetched
         self.step(landed)
         self._brought.pop(item.sample, None)
         if item.keep_in and not landed.error and self._comes_from_afar(landed.place):

@@ -154,7 +154,7 @@ class Engine:
         )  # fmt: skip
         self._driver = Driver(
             self.scheduler, infos, self._fetcher, self._write_behind, self.counters, runner, clock,
-            self._prefetch_failed, self._about_jobs(),
+            limits.timeout_s, self._prefetch_failed, self._about_jobs(),
         )  # fmt: skip
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
@@ -266,7 +266,7 @@ class Engine:
         if not job.epochs_at_hand:
             # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
             await self.runner.run("orders", job.timeline.base, job.spec.epochs)
-            for epoch in job.wanted_epochs()[:1]:
+            for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         replaced = self.jobs.get(job.name)
         if said and replaced is not None:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mlfs.explain.port import Workers
-from mlfs.explain.question import DataSet
+from mlfs.explain.question import MOST_HEADS, DataSet
 from mlfs.explain.search_stages import Event, StageProgress, has_numba
 from mlfs.explain.seed_search import SeedSearch
 
@@ -36,10 +36,10 @@ class Attempt:
     """
 
     def __init__(self, runner: Workers, clock: Callable[[], float], asked: set[int]) -> None:
-        self.asked = asked
         self.again = False
         self.found = False
         self.progress: StageProgress | None = None
+        self._asked = asked
         self._runner = runner
         self._clock = clock
         self._stage_began_s = 0.0
@@ -83,6 +83,15 @@ class Attempt:
             finally:
                 self.end()
                 self._search = None
+
+    def lacks(self, process: int) -> bool:
+        """Whether the process' reads are not among those that are searched with, and may be."""
+        return process not in self._asked and len(self._asked) < MOST_HEADS
+
+    def begin_again_with(self, process: int) -> None:
+        """End the search: another one that has this process' reads is to follow."""
+        self._asked.add(process)
+        self.begin_again()
 
     def begin_again(self) -> None:
         """End the search: another one with more reads is to follow."""

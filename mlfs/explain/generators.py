@@ -1,9 +1,10 @@
-"""Which of torch's default generators may have drawn the seed of a permutation: what the next epochs' seeds hang on.
+"""Finds the seeds of torch's default generator that may have drawn the seed of a permutation.
 
-In: a seed that was found. Out: events. Called by `mlfs.explain.search`.
+In: the permutation's seed, which explains an epoch. Out: events that tell the generators; the seeds of the next epochs
+follow from them. Called by `mlfs.explain.search`.
 
 The order of an epoch tells 32 bits of the generator and no more. So of all 2^32 generators one, on average, has the
-same word in the same place by chance: all that fit are told, the likeliest first; the next epoch's first reads choose.
+same word in the same place by chance. All that fit are told, the likeliest first; the next epoch's first reads choose.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ from mlfs.explain.search_stages import (
 
 # What the script may have drawn before: nothing, or another loader's base_seed, or that and its sampler's seed.
 WORDS_BEFORE = (0, 2, 4)
-# That a well-known generator has the word so early by chance: 22 * 2^16 / 2^32.
+# A word that a popular seed's generator gives so early is there by chance in one case of 3,000: 21 * 2^16 / 2^32.
 _SURELY_NOT_CHANCE = 1 << 16
+# One is expected for each of the three places; more than these are no help.
 _MOST = 16
-_WELL_KNOWN_STAGE, _ALL_STAGE = "well-known generators", "all generators"
+_POPULAR_STAGE, _ALL_STAGE = "well-known generators", "all generators"
 
 
 def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iterator[Event]:
-    """Nothing if the generator is known beyond doubt; else all that fit, told anew with each that is found."""
+    """Tell all generators that fit, anew with each that is found; nothing if the generator is known beyond doubt."""
     drawn, draws = found.finding.seed, list(found.draws)
     if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
         return
     if not draws:
-        for draw in _well_known(drawn, extent):
+        for draw in _popular(drawn, extent):
             if isinstance(draw, Draw):
                 draws.append(draw)
             else:
@@ -61,11 +63,11 @@ def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iter
             yield GeneratorsFound((*draws, *others))
 
 
-def _well_known(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]:
-    """Seeds that people choose, a model made first."""
+def _popular(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]:
+    """Look through what popular seeds' generators give, as far as one that has made a large model first."""
     seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in extent.told]
-    yield StageProgress(_WELL_KNOWN_STAGE, 0, len(seeds))
+    yield StageProgress(_POPULAR_STAGE, 0, len(seeds))
     for index, seed in enumerate(seeds):
         for start, words in words_of(seed, extent.latest):
             yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
-        yield StageProgress(_WELL_KNOWN_STAGE, index + 1, len(seeds))
+        yield StageProgress(_POPULAR_STAGE, index + 1, len(seeds))

@@ -24,7 +24,7 @@ from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
 from mlfs.explain.port import Jobs
-from mlfs.explain.question import FEWEST_SAMPLES, MOST_HEADS, reads_needed
+from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, same_first_epoch
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.job import parse_job
@@ -96,20 +96,17 @@ class Inference:
             self._wanted.set()
 
     def _search_with_more(self, process: int) -> None:
-        """Whether the search under way should begin again, as it has begun without this process' reads.
+        """The search under way has begun without this process' last reads: have it begin again where they may matter.
 
-        It should if they may be those that begin a rank's epoch, or if by now there are enough reads to choose an
-        explanation that is known.
+        They do if the process may be the one that begins a rank's epoch, or if by now there are enough reads to choose
+        an explanation that is known.
         """
         attempt = self._attempt
-        if attempt is None:
+        if attempt is None or attempt.found:
             return
-        first = [] if attempt.found else self._reads.firsts.get(process, [])
-        new = len(first) >= self._needed and process not in attempt.asked and len(attempt.asked) < MOST_HEADS
-        if new:
-            attempt.asked.add(process)
-        hope = self._hoped_for is not None and self._reads.total in TRY_AGAIN_AFTER and not attempt.found
-        if new or hope:
+        if len(self._reads.firsts.get(process, [])) >= self._needed and attempt.lacks(process):
+            attempt.begin_again_with(process)
+        elif self._hoped_for is not None and self._reads.total in TRY_AGAIN_AFTER:
             attempt.begin_again()
 
     def _lose(self, inferred: InferredJob) -> None:

@@ -1,7 +1,7 @@
-"""What a seed must give to be the right one: conditions on the first words of its generator, as a trie.
+"""Conditions on the first words of a seed's generator, by which seeds are told that cannot be right.
 
-In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Trie`, flat arrays that the searches walk. Called by
-`mlfs.explain.question` (makes probes) and the searches.
+In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Trie`, flat arrays that the searches walk. Made by
+`mlfs.explain.question`, compiled by `mlfs.explain.search` and `mlfs.explain.generators`.
 
 Why conditions on words are exact. torch's randperm takes j_i = i + word_i % (n - i) and swaps positions i and j_i. A
 value v stands at position v until the first step i with j_i = v, which puts it to position i for good if i <= v. So
@@ -31,7 +31,11 @@ class Condition(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Tests that all must hold, and what it means if they do: an index into whatever the caller keeps."""
+    """Tests that must all hold.
+
+    Attributes:
+        tag: what it means if they do: an index into whatever the caller keeps.
+    """
 
     tag: int
     tests: tuple[Condition, ...]
@@ -59,7 +63,7 @@ class Trie(NamedTuple):
 
 
 def compile_trie(probes: Iterable[Probe]) -> Trie:
-    """The trie of the probes: tests that several begin with are made once.
+    """The trie of the probes: tests that several probes begin with are made once.
 
     Raises:
         ValueError: a word out of reach, a residue outside of its modulus, or a probe without tests.
@@ -90,7 +94,7 @@ def compile_trie(probes: Iterable[Probe]) -> Trie:
 def _grouped(
     group: list[tuple[tuple[Condition, ...], int]],
 ) -> list[tuple[Condition, list[tuple[tuple[Condition, ...], int]]]]:
-    """By first test, in the order of the words; with the rest of the tests of each."""
+    """Group probes by their first test, in the order of its word; each probe is left with the rest of its tests."""
     found: dict[Condition, list[tuple[tuple[Condition, ...], int]]] = {}
     for tests, tag in group:
         if not tests:

@@ -1,7 +1,7 @@
-"""Orders that are not torch's: each sampler that mlfs knows, with the seeds that people choose.
+"""Tries the samplers that are not torch's, each with the seeds that people choose.
 
-In: what was read. Out: a `Recipe`, fields of a job, when one explains the reads. Called by `mlfs.explain.search` after
-the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
+In: what was read first, as dataset indices. Out: a `Recipe`, fields of a job, when one explains the reads. Called by
+`mlfs.explain.search` after the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ _MOST_FOR_PYTHON = 200_000
 
 
 class Recipe(NamedTuple):
-    """An explanation: which data set, and the job's fields without those of the data set."""
+    """An explanation.
+
+    Attributes:
+        data_set: its number among those that were asked about. fields: those of a job, without those of the data set.
+    """
 
     data_set: int
     fields: Fields
 
 
 def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
-    """What is tried, the likeliest first. `told`: seeds that are likelier than others."""
+    """The fields that are tried, the likeliest first. `told`: seeds that are likelier than popular ones."""
     for seed in dict.fromkeys((*told, *POPULAR_SEEDS[:WHOLE_ORDERS])):
         yield {"sampler": "hf-datasets", "seed": seed}
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
@@ -51,7 +55,10 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
 
 
 def same_first_epoch(fields: Fields) -> list[Fields]:
-    """Recipes with the same first epoch: whether the generator goes on, begins again, or shuffles what is shuffled."""
+    """The recipes that give the same first epoch as this one.
+
+    They differ in the second: the generator goes on, or begins again, or what is shuffled already is shuffled again.
+    """
     sampler = fields["sampler"]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
         return []
@@ -64,7 +71,7 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
 
 
 def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterator[Recipe | None]:
-    """One value a try: None, or the recipe that explains the reads, which is the last."""
+    """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
         for fields in recipes(data_set.n, told):
             explained = _tried(fields, data_set)
@@ -74,7 +81,7 @@ def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterat
 
 
 def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
-    """The fields, with batch and workers, if some process reads from the start of rank 0's first epoch."""
+    """The fields, with the batch size if it shows, when some process reads the first epoch of rank 0 from its start."""
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
         stream = build_order(spec, data_set.n).rank_stream(0, 0)

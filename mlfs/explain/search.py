@@ -1,13 +1,18 @@
-"""The search for a seed, stage by stage, the likely ones first. `mlfs.explain.generators` goes on from a seed.
+"""The search for the seed that explains first reads: stage by stage, the likely seeds first.
 
-In: what was read. Out: events, as they come: progress, findings. Called by `mlfs.explain.seed_search`. A generator: who
-asks for the next event has the next slice computed, and may stop at any.
+In: what was read, as dataset indices. Out: events, as they come: how far the search is, and what it finds. Called by
+`mlfs.explain.seed_search`. `find` is a Python generator: asking for the next event has the next slice of seeds tried,
+and the caller may stop at any of them.
 
-Stages. 1: seeds 0 .. 2^20 - 1, given to the permutation's generator, or to torch.manual_seed, whose fourth word seeds
-a RandomSampler (2 words are the DataLoader's base_seed). 2: samplers of others. 3: what generators with seeds that
-people choose hand out after a model was initialised from them. 4: all 2^32 seeds of a permutation, which also catches
-scripts without any seed: whatever torch drew, it is one of them; then which generators may have drawn it. 5: all seeds,
-and none of the ranks that read here is rank 0.
+1. The seeds 0 to 2^20 - 1, each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a
+   RandomSampler is seeded with the fourth word that torch's default generator gives (the DataLoader's base_seed takes
+   the two words before).
+2. Samplers that are not torch's, with the seeds that people choose.
+3. What torch's default generator gives later, where one of those seeds was set and a model initialised before the first
+   epoch.
+4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
+   `mlfs.explain.generators` then finds out which generators may have drawn it.
+5. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
 """
 
 from __future__ import annotations
@@ -42,15 +47,17 @@ from mlfs.explain.search_stages import (
 COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
-# A look at the first words of the generators above takes seconds, and spares minutes.
+# How many words of a popular seed's generator stage 3 looks at: so many that all seeds together take seconds, with
+# numba and without, as stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
 _FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
+# A seed that was told is worth more of a look; without numba this takes some two seconds for each.
 _LATEST_TOLD_SLOW = 1 << 24
 EVERYTHING = SearchExtent()
 
 
 def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
-    """All stages, up to what explains the reads. The last event is that, or a StageProgress that is done."""
+    """Search until something explains the reads. Where nothing does, the last event is a StageProgress that is done."""
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
     found = yield from _common(data_sets, (sure, rest), extent)
     if found is None and not extent.again and (yield from _recipes(data_sets, extent.told)):
@@ -72,12 +79,12 @@ def drawn_by_torch(finding: Finding) -> bool:
 
 
 def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """Those of a permutation whose seed another generator drew."""
+    """The hypotheses by which torch's default generator may have drawn the permutation's seed."""
     return [h for h in hypotheses if h.world == 1 and h.words_before == 0]
 
 
 def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
-    """Samplers of others. Returns whether one explains the reads."""
+    """Stage 2. Returns whether a sampler that is not torch's explains the reads."""
     of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
     yield StageProgress(OTHERS_STAGE, 0, of)
     for done, recipe in enumerate(explaining(data_sets, told), 1):
@@ -90,7 +97,7 @@ def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event
 def _confirmed(
     seeds: Words, hits: list[tuple[int, int]], hypotheses: list[Hypothesis], data_sets: list[DataSet]
 ) -> tuple[int, Finding] | None:
-    """The first of the hits that is none by chance: its index among the seeds, and what it explains."""
+    """The first hit that explains all first reads of its process: its index among the seeds, and what it explains."""
     for at, tag in hits:
         hypothesis = hypotheses[tag]
         finding = confirm(int(seeds[at]), hypothesis, data_sets[hypothesis.data_set])

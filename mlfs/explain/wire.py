@@ -16,12 +16,12 @@ from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExten
 
 
 def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
-    """One line."""
+    """What is asked, as one line."""
     return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
 
 
 def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
-    """What `question` wrote."""
+    """The data sets and the extent that `question` wrote down."""
     asked: dict[str, Any] = json.loads(line)
     sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
     extent = asked["extent"]
@@ -30,7 +30,7 @@ def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
 
 
 def answer(event: Event) -> str:
-    """One line."""
+    """An event, as one line."""
     if isinstance(event, StageProgress):
         return json.dumps({"progress": list(event)})
     if isinstance(event, Recipe):
@@ -41,7 +41,7 @@ def answer(event: Event) -> str:
 
 
 def parse_answer(line: str) -> Event:
-    """What `answer` wrote."""
+    """The event that `answer` wrote down."""
     said: dict[str, Any] = json.loads(line)
     if "progress" in said:
         return StageProgress(*said["progress"])

@@ -14,10 +14,10 @@ import numpy as np
 
 from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.progress import RankProgress
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
+from mlfs.follow.shape import Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -199,8 +199,8 @@ class JobRun:
         return EpochIndex(epoch, self.base(epoch), streams, self.n_entries, self.timeline.begin(epoch))
 
     def wanted_epochs(self) -> list[int]:
-        """See FollowedJob."""
-        return self.missing_epochs()
+        """See FollowedJob: one after the other, for reads that come early wait for the next one."""
+        return [] if self.loading else self.missing_epochs()[:1]
 
     def epoch_asked(self, epoch: int) -> None:
         """See FollowedJob."""

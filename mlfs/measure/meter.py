@@ -1,7 +1,7 @@
-"""Measures a rate: so many threads do the same work until the time or the bytes are used up.
+"""Measures a rate: some threads do the same work at once, until the time or the bytes of a budget are used up.
 
 In: work as a generator of byte counts, a budget. Out: bytes a second of all threads together. Called by
-mlfs.measure.trials. Bounded in time and bytes: a piece of work is at most PIECE_BYTES.
+mlfs.measure.trials. A measurement ends within one piece of work of its budget, so pieces are small.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+# The most that one piece of work moves: large enough that counting it costs nothing, small enough to stop soon.
 PIECE_BYTES = 1 << 20
+# How long a stop waits for threads whose reads hang; they are daemons and end with the process.
 _JOIN_S = 5.0
+# How often the waiting thread wakes up, for a signal is handled between two waits only.
 _WAIT_S = 0.1
 
-# Bytes done since the last time asked; ends when there is nothing more to do.
+# Given the number of a thread, yields the bytes of each piece of work when it is done. It ends when there is no more.
 Work = Callable[[int], Iterator[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one measurement may take.
-
-    Attributes:
-        seconds: of wall time. bytes: of all threads together.
-    """
+    """What one measurement may take: seconds of wall time, and bytes of all threads together."""
 
     seconds: float
     bytes: int
 
 
 class Rate(NamedTuple):
-    """What came out.
+    """The result of a measurement.
 
     Attributes:
-        bytes: done by all threads together. operations: how many pieces were counted. seconds: it took.
+        bytes: how many all threads together moved.
+        operations: in how many pieces.
+        seconds: how long that took.
     """
 
     bytes: int
@@ -44,15 +45,15 @@ class Rate(NamedTuple):
 
     @property
     def bytes_per_s(self) -> float:
-        """Of all threads together; 0 when nothing was done."""
+        """The rate of all threads together; 0 when nothing was done."""
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
 class Meter:
-    """Runs measurements one after the other; `stop` ends them from a signal handler or another thread.
+    """Runs measurements, one after the other. A signal handler or another thread ends them with `stop`.
 
     Args:
-        clock: seconds, monotone.
+        clock: seconds that only grow.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -60,7 +61,7 @@ class Meter:
         self.stopped = threading.Event()
 
     def stop(self) -> None:
-        """End what runs, and measure nothing more."""
+        """End the measurement that runs, and let no other begin."""
         self.stopped.set()
 
     def measure(self, work: Work, threads: int, budget: Budget) -> Rate:
@@ -68,7 +69,8 @@ class Meter:
 
         Raises:
             OSError: the first failure of a thread.
-            KeyboardInterrupt: told to stop. Not raised by a signal's handler: that could come anywhere.
+            KeyboardInterrupt: `stop` was called. It is raised here and not in a signal's handler, where it could come
+                in the middle of anything.
         """
         run = _Run(self, work, threads, budget)
         workers = [threading.Thread(target=run.work_as, args=(index,), daemon=True) for index in range(threads)]
@@ -76,7 +78,7 @@ class Meter:
             worker.start()
         for worker in workers:
             while worker.is_alive() and not self.stopped.is_set():
-                worker.join(_WAIT_S)  # short: a signal is handled between two waits
+                worker.join(_WAIT_S)
         if self.stopped.is_set():
             last = self.clock() + _JOIN_S  # a read that hangs does not hold up the end
             while any(worker.is_alive() for worker in workers) and self.clock() < last:
@@ -88,7 +90,7 @@ class Meter:
 
 
 class _Run:
-    """One measurement: all threads begin together and stop when the budget is used up."""
+    """One measurement. All threads begin at the same time, and stop when the budget is used up."""
 
     def __init__(self, meter: Meter, work: Work, threads: int, budget: Budget) -> None:
         self.meter = meter
@@ -104,7 +106,7 @@ class _Run:
         self.began = self.ended = self.meter.clock()
 
     def work_as(self, index: int) -> None:
-        """One thread's part."""
+        """Do the work of thread number `index`."""
         pieces = self.work(index)
         self._ready.wait()
         try:

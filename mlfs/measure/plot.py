@@ -1,6 +1,6 @@
-"""A picture of a calibration: bandwidth by number of threads, one line a place.
+"""A picture of a calibration: bandwidth by number of threads, one line for each place.
 
-In: a calibration, a path. Out: a PNG (or whatever the path's ending says). Called by mlfs.cli.calibrate.
+In: a calibration, a path. Out: a file of the kind that the path's ending says. Called by mlfs.cli.calibrate.
 """
 
 from __future__ import annotations

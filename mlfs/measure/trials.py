@@ -1,7 +1,7 @@
-"""What is measured: reads of the source, writes and reads of a cache directory, copies in memory.
+"""What `mlfs calibrate` measures: reads of the source, writes and reads of a cache directory, copies in memory.
 
 In: a list of files, a directory, a sample's size, a meter. Out: points (threads, bytes a second). Called by
-mlfs.cli.calibrate. What is written lies in one temporary directory that is gone at the end, however it comes.
+mlfs.cli.calibrate. What is written lies in one temporary directory, which is removed at the end, however that comes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 from mlfs.measure.meter import PIECE_BYTES, Budget, Meter, Rate, Work
 
 TEMPORARY_PREFIX = ".mlfs-calibrate-"
+# A file of this size keeps a disk streaming; larger ones would only use the budget up sooner.
 LARGEST_TEST_FILE_BYTES = 16 << 20
+# What a thread copies from or into: more than the caches of most processors hold.
 _MEMORY_BYTES = 32 << 20
 
 Point = tuple[int, float]
@@ -32,7 +34,7 @@ def doubling(most: int) -> list[int]:
 
 
 def read_file(path: bytes, dir_fd: int | None = None) -> Iterator[int]:
-    """Read a file from the medium, in pieces; its pages are dropped first, and again behind the reader."""
+    """Read a file from the medium, in pieces. Its pages are dropped from the page cache before that and after it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -48,11 +50,11 @@ def read_file(path: bytes, dir_fd: int | None = None) -> Iterator[int]:
 def source_points(
     meter: Meter, root_fd: int, paths: Sequence[bytes], most_readers: int, budget: Budget, report: Report
 ) -> list[Point]:
-    """The source by readers 1, 2, 4, ..., each of them one file after the other.
+    """What 1, 2, 4, ... readers get from the source, each of which reads one file after the other.
 
     Args:
-        paths: files below `root_fd` in the order to read them: at random. Used in turn by all measurements, so that
-            none finds what another has read as long as there are enough.
+        paths: files below `root_fd`, in random order. Each measurement goes on where the one before it ended, so that
+            none reads what another has read, as long as there are enough files.
     """
     endless = _around(paths)
 
@@ -61,7 +63,7 @@ def source_points(
             try:
                 yield from read_file(path, root_fd)
             except (FileNotFoundError, PermissionError):
-                yield 0  # gone, or not ours, since the scan: not what is measured here
+                yield 0  # since the scan it was removed or its rights were changed; the next file will do
 
     return [(n, rate) for n in doubling(most_readers) if (rate := _one(meter, "source", work, n, budget, report)) > 0]
 
@@ -69,7 +71,7 @@ def source_points(
 def directory_points(
     meter: Meter, directory: str, sample_bytes: int, most_threads: int, budget: Budget, report: Report
 ) -> tuple[list[Point], list[Point]]:
-    """Read and write points of a cache directory, with files of a sample's size. Leaves nothing there.
+    """Read and write points of a cache directory, with files of a sample's size. They are removed at the end.
 
     Raises:
         OSError: the directory cannot be written.
@@ -111,14 +113,14 @@ def _one(meter: Meter, name: str, work: Work, threads: int, budget: Budget, repo
 
 
 class _around:
-    """The items again and again; threads may share it."""
+    """The items in order, again and again, dealt out to all threads that take from it."""
 
     def __init__(self, items: Sequence[bytes]) -> None:
         self._items = items
         self._next = iter(range(1 << 62))
 
     def __iter__(self) -> Iterator[bytes]:
-        for index in self._next:  # taking the next of a range is one step of the interpreter
+        for index in self._next:  # taking the next one of a range is a single step of the interpreter
             yield self._items[index % len(self._items)]
 
 
@@ -128,7 +130,7 @@ def _writer(place: Path, data: bytes) -> Work:
             fd = os.open(place / f"{index}-{number}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, data)
-                os.fdatasync(fd)  # else it would be the page cache that is measured
+                os.fdatasync(fd)  # without it the page cache would be measured
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)

@@ -1,7 +1,7 @@
-"""What `mlfs cache` does to a cache directory: count, verify and remove the copies that lie there.
+"""What `mlfs cache` does to a cache directory: it counts, verifies and removes the copies that lie there.
 
-In: a `cache_directory.SourceDir`. Out: counts, verdicts per copy, removals. Only removes files that mlfs made, never
-follows a symbolic link, and changes nothing in a store that a mount has locked. Called by `mlfs.cli.cache`.
+In: a `cache_directory.SourceDir`. Out: counts, what is wrong with each copy, removals. It removes only files that mlfs
+made, never follows a symbolic link, and changes nothing in a store that a mount has locked. Called by `mlfs.cli.cache`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Store:
 
 
 def stores(source: SourceDir) -> list[Store]:
-    """The stores that a source has; nothing is locked, so numbers of a mounted one are of this moment."""
+    """The stores that a source has. Nothing is locked, so a mount may change the numbers at any time."""
     fd = source.open()
     try:
         found = [_count_ssd(source, fd), _count_lmdb(source, fd)]
@@ -136,7 +136,7 @@ def _fault_of(blob: bytes, digest: bytes, what: str) -> str | None:
 
 
 def _verify_lmdb(source: SourceDir, keep: bool) -> Iterator[str | None]:
-    """Structure first: LMDB must not see a file that could crash it. A damaged structure costs the whole store."""
+    """Check the structure before LMDB may open the file, then each copy. A damaged structure costs the whole store."""
     path = os.path.join(source.path, cache_directory.LMDB_DIR)
     dir_fd = source.open()
     try:
@@ -179,7 +179,7 @@ def clear(source: SourceDir) -> None:
         try:
             cache_directory.remove_samples(dir_fd)
             _remove_lmdb(source)
-            # The locks last: from here on a mount that starts makes a directory of its own.
+            # The locks go last: once they are gone, a mount that starts makes a directory of its own.
             for name in (
                 cache_directory.SOURCE_FILE,
                 cache_directory.SOURCE_FILE + ".t",

@@ -1,8 +1,8 @@
-"""Where copies lie below a cache directory, whose they are, and which process may write there.
+"""The layout of a cache directory: where copies lie in it, which source they belong to, which process may write.
 
-In: a cache directory and a source's identity. Out: a `Claim` (the source's directory, locked) for a tier; a list of
-`Found` for `mlfs cache`. Called by `ssd` and `lmdb_store` when a mount starts, by `cache_admin` and `mlfs.cli.cache`.
-The layout is described in docs/cache-format.md.
+In: a cache directory and a source's identity. Out: a `Claim` (the source's directory, locked) for a tier; `SourceDir`s
+for `mlfs cache`. Used by `on_disk` and `ssd` when a mount starts, by `cache_admin` and `mlfs.cli.cache`. The layout is
+described in docs/cache-format.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Kind(StrEnum):
-    """The two stores that keep copies on disk."""
+    """The two stores that keep copies on disk; the values are part of file names."""
 
     SSD = "ssd"
     LMDB = "lmdb"
@@ -134,7 +134,7 @@ def lock(source_path: str, kind: Kind) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _flock(fd, fcntl.LOCK_EX, source_path)
-            # `mlfs cache clear` may have removed the file between our open and our lock: then it locks nothing.
+            # `mlfs cache clear` may have removed the file between open and lock. Then the lock protects nothing.
             if _still_named(fd, path):
                 with suppress(OSError):  # a full disk must not keep a mount from reading what lies there
                     os.ftruncate(fd, 0)
@@ -184,7 +184,7 @@ def _still_named(fd: int, path: str) -> bool:
 
 
 def _write_source_file(path: str, source_id: bytes | str) -> None:
-    """Note whose copies these are, for `mlfs cache list`; best effort, nothing else depends on it."""
+    """Write down which source the copies belong to, for `mlfs cache list`. Nothing else depends on it."""
     # Bytes that are not UTF-8 become \udcXX escapes, which JSON carries and os.fsencode turns back.
     text = json.dumps({"format": 1, "source": os.fsdecode(source_id)}) + "\n"
     name = os.path.join(path, SOURCE_FILE)
@@ -243,7 +243,7 @@ def remove_samples(dir_fd: int) -> None:
 
 
 def _fan_dirs(dir_fd: int) -> Iterator[tuple[str, int]]:
-    """The directories 00 to ff, each with a descriptor open while it is the current one; symbolic links are passed."""
+    """The directories 00 to ff, each with a descriptor that is open for its turn. Symbolic links are left out."""
     with os.scandir(dir_fd) as entries:
         names = [e.name for e in entries if _FAN_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
     for name in sorted(names):
@@ -259,7 +259,11 @@ def _fan_dirs(dir_fd: int) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class SourceDir:
-    """A source's directory found below a cache directory, with what `source.json` says about it."""
+    """A source's directory below a cache directory.
+
+    Attributes:
+        source: the source's path as `source.json` says it; None when it says nothing that can be believed.
+    """
 
     path: str
     source: str | None

@@ -1,4 +1,4 @@
-"""How a store on disk bears failures of its medium: count all, log the first of each kind, rest after a full disk.
+"""The failures of a store on disk: all are counted, the first of a kind is logged, after a full disk writing rests.
 
 In: failures as the tiers meet them. Out: the `errors` counter of the contract, log lines, whether to try writing now.
 Called by `on_disk`, `ssd` and `lmdb_writer` from any thread.
@@ -13,10 +13,12 @@ from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
+# How long writing rests. Somebody has to free space meanwhile, which takes a person or a job minutes, and a try costs
+# one failed write.
 PAUSE_S = 30.0
-# A write that fails with one of these will fail for the next sample too: rest before trying again.
+# After a write that failed with one of these the next one will fail as well.
 _LASTING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
-# The process is short of something; the copy on disk is not to blame and stays.
+# A read that fails with one of these says that the process lacks something. The copy on disk may be right and stays.
 PROCESS_SHORTAGE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
@@ -38,7 +40,7 @@ class Faults:
 
     @property
     def paused(self) -> bool:
-        """Whether writing rests after a failure that is likely to repeat."""
+        """Whether writing rests, after a failure that is likely to repeat."""
         return self._clock() < self._paused_until_s
 
     def count(self, kind: str, detail: str) -> None:
@@ -51,7 +53,7 @@ class Faults:
         _log.warning("%s: %s: %s (further ones are counted, not logged)", self._tier_name, kind, detail)
 
     def tell(self, detail: str) -> None:
-        """Log something worth knowing that is no failure."""
+        """Log something that is worth knowing and is not counted as a failure."""
         _log.warning("%s: %s", self._tier_name, detail)
 
     def write_failed(self, error: OSError) -> None:

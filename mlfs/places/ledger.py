@@ -1,7 +1,7 @@
-"""The accounts of a store on disk: which digests it holds and how many bytes of its budget each occupies.
+"""The accounts of a store on disk: which samples it holds, by digest, and how much of its budget each one occupies.
 
-In: reservations before a write, entries after it, entries found at start. Out: room or no room, what is held. Pure
-bookkeeping with a lock; called by `ssd` and `lmdb_store` from any thread.
+In: reservations before a write, entries after it, entries that were found at start. Out: whether there is room, what is
+held. It touches no disk. Called by `ssd` and `lmdb_store` from any thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import threading
 
 
 class Ledger:
-    """Digest -> occupied bytes, within a limit.
+    """The occupied bytes of each digest, together within a limit.
 
-    A held sample costs about 170 bytes of memory (a 16-byte digest, its slot in the dict; footprints are shared).
+    A held sample costs about 170 bytes of memory: a digest of 16 bytes and its slot in the dict. Footprints are shared.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -50,18 +50,18 @@ class Ledger:
             return True
 
     def release(self, footprint_bytes: int) -> None:
-        """Give back what `reserve` took: the write failed."""
+        """Give back what `reserve` took, after a write that failed."""
         with self._lock:
             self._used_bytes -= footprint_bytes
 
     def record(self, digest: bytes, footprint_bytes: int) -> None:
-        """Enter a digest whose room is reserved; an entry that it replaces gives back its room."""
+        """Enter a digest whose room is reserved. An entry of the same digest is replaced and its room freed."""
         with self._lock:
             self._used_bytes -= self._held.get(digest, 0)
             self._held[digest] = self._interned.setdefault(footprint_bytes, footprint_bytes)
 
     def adopt(self, digest: bytes, footprint_bytes: int) -> bool:
-        """Enter a copy found at start; False when it is over the limit and has to go."""
+        """Enter a copy that was found at start; False when the limit has no room for it: it has to be removed."""
         if not self.reserve(footprint_bytes):
             return False
         self.record(digest, footprint_bytes)
@@ -77,7 +77,7 @@ class Ledger:
             return True
 
     def limit_to_used(self) -> int:
-        """Lower the limit to what is used now: the medium is full before the budget is. Returns the new limit."""
+        """Lower the limit to what is used now, as the medium is full before the budget is. Returns the new limit."""
         with self._lock:
             self._limit_bytes = self._used_bytes
             return self._limit_bytes

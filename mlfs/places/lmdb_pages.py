@@ -1,12 +1,12 @@
-"""Reads the pages of an LMDB data file with plain reads, before LMDB maps it: is it safe to use, and what does it hold?
-
-LMDB trusts its file: a truncated one ends the process with SIGBUS when a page behind the end is touched, a damaged page
-can make it read or write anywhere. So the structure (not the samples: those have checksums) is checked when a mount
-starts, with no byte going through LMDB.
+"""Checks the structure of an LMDB data file with plain reads, before LMDB maps it, and lists what it holds.
 
 In: a descriptor of `data.mdb`. Out: (key, value length) of every record, or BadEnvironment. Called by `lmdb_store` at
-start and by `cache_admin`. Knows the format of LMDB 0.9 (data version 1, 64 bits, this machine's byte order); what else
-it meets is refused, which costs the cache and nothing more.
+start and by `cache_admin`.
+
+LMDB trusts its file. A truncated one ends the process with SIGBUS when a page behind the end is touched, and a damaged
+page can make it read or write anywhere. So the structure is checked when a mount starts, without LMDB. The samples are
+not checked here, as each has a checksum. The format is that of LMDB 0.9 (data version 1, 64 bits, this machine's byte
+order). A file of any other format is refused, which costs the cache and nothing more.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def read_entries(fd: int, *, overflow_heads: bool = False) -> list[tuple[bytes, 
     With `overflow_heads` the head of every value outside the tree is read too (one read a sample).
     Raises BadEnvironment when LMDB must not open the file, OSError when it cannot be read.
     """
-    return _Walk(fd, overflow_heads).run()
+    return _StructureCheck(fd, overflow_heads).run()
 
 
-class _Walk:
+class _StructureCheck:
     """One pass over all pages that the last commit can reach."""
 
     def __init__(self, fd: int, overflow_heads: bool) -> None:
@@ -139,7 +139,7 @@ class _Walk:
         return entries
 
     def _nodes(self, tree: _Tree) -> Iterator[tuple[bytes, _Node]]:
-        """All leaf nodes of a tree in order, each with its page."""
+        """All leaf nodes of a tree in the order of their keys, each with the page that it lies in."""
         if tree.root == _NO_ROOT:
             return
         if not 1 <= tree.depth <= _MAX_DEPTH:
@@ -172,7 +172,7 @@ class _Walk:
         self._seen[number : number + count] = True
 
     def _slots(self, page: bytes) -> list[tuple[int, int, int, int, int]]:
-        """(offset, low, high, flags, key length) of each node, heads and keys inside the page."""
+        """(offset, low, high, flags, key length) of each node; all heads and keys lie within the page."""
         _, _, _, lower, upper = _PAGE_HEAD.unpack_from(page)
         count = (lower - _PAGE_HEAD.size) // 2
         slots = []

@@ -1,13 +1,13 @@
-"""The LMDB tier: small samples packed into one environment per source, found again at the next mount.
+"""The LMDB tier: small samples packed into one LMDB environment for each source, found again at the next mount.
 
 In: samples from the engine's worker threads. Out: the same bytes, verified, or None. Values have the layout of
-`record`; one thread (`lmdb_writer`) commits what puts leave to it. Made by the engine when a mount starts, after the
-daemon has forked (a fork would lose that thread, and LMDB forbids it); obeys `contract.Tier`.
+`record`. One thread (`lmdb_writer`) commits what puts leave to it. Made by the daemon when a mount starts, in the
+process that serves: a fork would lose that thread, and LMDB forbids it. Keeps the contract of `mlfs.places.tier.Tier`.
 
-Every commit is synced (sync=True): LMDB writes pages and waits for them before it writes the meta page that points to
-them, so a crash of the process or the machine at any moment leaves the state of a commit. metasync=False saves the
-second wait: after a crash of the machine the last commit may be missing, which costs a cache nothing. The syncs happen
-off the path of puts, and one of them covers many puts.
+Every commit is synced (sync=True). LMDB writes pages and waits for them before it writes the meta page that points to
+them, so a crash of the process or the machine at any moment leaves the state of some commit. metasync=False saves the
+second wait. After a crash of the machine the last commit may then be missing, which costs a cache nothing. No put waits
+for a sync, and one sync covers many puts.
 """
 
 from __future__ import annotations
@@ -29,23 +29,27 @@ from mlfs.places.on_disk import OnDisk
 from mlfs.places.tier import Version
 
 _T = TypeVar("_T")
-_HEAD_FLOOR_BYTES = 128  # keys of up to 72 bytes do not change what a sample occupies
+# Where the data starts at least, so that keys of up to 72 bytes do not change what a sample occupies. It is less than
+# on the SSD, as samples here are small and share pages.
+_HEAD_FLOOR_BYTES = 128
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # LMDB's pages are the system's
 _PAGE_HEAD_BYTES = 16
 _NODE_BYTES = 8 + lmdb_pages.KEY_BYTES + 2  # a node's head, its key, its slot in the page's table
-_MAX_READERS = 512
-_MIN_CAPACITY_BYTES = 1 << 20
+_MAX_READERS = 512  # threads that read at once, 64 bytes of the lock file each; one more goes to the source
+_MIN_CAPACITY_BYTES = 1 << 20  # below, what commits need of the file leaves next to nothing for samples
+# A commit holds about this much. Fewer and larger commits sync less often; what waits for one is kept in memory.
 _BATCH_BYTES = 8 << 20
 
 
 class LmdbTier(OnDisk):
     """Copies of one source's small samples in an LMDB environment.
 
-    `used_bytes` is what they need in pages, with room for pages that are filled in part.
+    `used_bytes` is what they need in pages, with room for pages that are filled in part. Other arguments and errors are
+    those of `OnDisk`.
 
     Args:
-        capacity_bytes: at least 1 MiB; the data file never grows beyond it. The other arguments and errors: `OnDisk`.
-        max_sample_bytes: larger samples are refused; they are better off in files.
+        capacity_bytes: at least 1 MiB; the data file never grows beyond it.
+        max_sample_bytes: larger samples are refused, for a file of its own serves a large sample better.
     """
 
     kind = cache_directory.Kind.LMDB
@@ -66,9 +70,9 @@ class LmdbTier(OnDisk):
         # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.
         lock_file_bytes = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
         self._map_bytes = (capacity_bytes - lock_file_bytes) // _PAGE_BYTES * _PAGE_BYTES
-        # Every commit writes new pages before it frees old ones: that room is kept out of the budget for samples.
+        # Every commit writes new pages before it frees old ones. The room for that is no part of the samples' budget.
         slack_bytes = self._map_bytes // 16 + 32 * _PAGE_BYTES
-        # Guards ledger entries and what waits for the writer, so that they change together.
+        # Guards the ledger's entries and what waits for the writer, so that they change together.
         self._changed = threading.Condition()
         self._ledger = Ledger(self._map_bytes - slack_bytes)
         self._readers = 0
@@ -87,7 +91,7 @@ class LmdbTier(OnDisk):
     # ---- start
 
     def _open(self) -> lmdb.Environment | None:
-        """Check what an earlier mount left, clear it if LMDB must not see it, and open the environment."""
+        """Check what an earlier mount left, remove it if it is not safe to be opened, and open the environment."""
         self._surplus: list[bytes] = []
         self._read_only = self._claim.read_only
         if not self._read_only:
@@ -139,7 +143,7 @@ class LmdbTier(OnDisk):
                 os.unlink(os.path.join(self._path, name))
 
     def _drop_surplus(self) -> None:
-        """Remove what is over a budget that has become smaller since the last mount."""
+        """Remove what does not fit any more, because the budget has become smaller since the last mount."""
         with self._changed:
             for digest in self._surplus:
                 self._writer.delete(digest)
@@ -153,7 +157,7 @@ class LmdbTier(OnDisk):
         return self._read_only
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """Pages for header, key and data; exact for keys of up to 72 bytes, longer ones may take more."""
+        """See Tier. Pages for head, key and data; a key of more than 72 bytes may take more."""
         return _footprint_bytes(_HEAD_FLOOR_BYTES + size_bytes)
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
@@ -188,19 +192,19 @@ class LmdbTier(OnDisk):
         return data.nbytes <= self._max_sample_bytes and len(key) <= record.MAX_KEY_BYTES
 
     def get(self, key: bytes, version: Version) -> memoryview | None:
-        """Return the data of exactly this version, or None; the bytes are the caller's own."""
+        """See Tier. The bytes are copied out of LMDB, so they are the caller's own."""
         digest = cache_directory.key_digest(key)
         if digest not in self._ledger:
             return None
         return self._checked(digest, lambda blob: record.data_of(blob, key, version))
 
     def drop(self, key: bytes) -> None:
-        """Forget the copy of `key`; its pages are free for others after the next commits."""
+        """See Tier. The copy's pages are free for others after the next commits."""
         with self._changed:
             self._remove(cache_directory.key_digest(key))
 
     def keys(self) -> list[bytes]:
-        """The keys held now. Reads every value: to ask for known keys use `contains`."""
+        """See Tier. It reads every value: whoever asks for known keys uses `contains`."""
         heads = (self._checked(digest, record.read_head) for digest in self._ledger.digests())
         return [head.key for head in heads if head is not None]
 
@@ -216,7 +220,7 @@ class LmdbTier(OnDisk):
             self._closed = True
         self._writer.stop()
         with self._changed:
-            # LMDB unmaps the file under a reader's feet.
+            # LMDB unmaps the file even while a thread reads from it.
             self._changed.wait_for(lambda: self._readers == 0)
             self._ledger.clear()
             if self._env is not None:
@@ -227,13 +231,13 @@ class LmdbTier(OnDisk):
     # ---- reading
 
     def _checked(self, digest: bytes, check: Callable[[bytes], _T]) -> _T | None:
-        """Read a value and check it; what does not pass is removed, damage is counted."""
+        """Read a value and check it. One that does not pass is removed; one that is damaged is counted as well."""
         try:
             with suppress(record.DamagedCopy, record.OtherCopy):
                 blob = self._read(digest)
                 if blob is not None:
                     return check(blob)
-            # Once more with writers kept out: what the first look met may have been replaced meanwhile.
+            # Once more with writers kept out, as the first look may have met a value that was just being replaced.
             with self._changed:
                 return self._second_look(digest, check)
         except lmdb.ReadersFullError as error:
@@ -286,7 +290,7 @@ class LmdbTier(OnDisk):
             self._writer.delete(digest)
 
     def _give_up(self, error: lmdb.Error) -> None:
-        """LMDB says that the environment is broken: hold nothing from now on; the next mount checks and clears it."""
+        """Hold nothing from now on, as LMDB says that the environment is broken. The next mount checks it."""
         self._faults.count("LMDB failed", f"{error}; not used until the next mount")
         with self._changed:
             self._read_only = True
@@ -294,10 +298,10 @@ class LmdbTier(OnDisk):
 
 
 def _footprint_bytes(value_bytes: int) -> int:
-    """What a value occupies.
+    """The bytes of the data file that a value occupies.
 
-    Large values take whole pages of their own and a node in a leaf. Small ones share leaves; keys come in the order of
-    their hash, so leaves are about 69 % full, and a leaf that would hold k of them counts as one and a half for k.
+    A large value takes whole pages of its own and a node in a leaf. Small ones share leaves. Keys come in the order of
+    their hash, so leaves are about 69 % full: k values that would fill one leaf count as one and a half.
     """
     if _NODE_BYTES - 2 + value_bytes > (_PAGE_BYTES - _PAGE_HEAD_BYTES) // 2 - 2:
         pages = -(-(_PAGE_HEAD_BYTES + value_bytes) // _PAGE_BYTES)

@@ -1,7 +1,7 @@
-"""The one thread that writes to an LMDB environment: it commits in groups what puts and drops leave to it.
+"""The one thread that writes to an LMDB environment: it commits what puts and drops leave to it, in groups.
 
-In: values to store and digests to delete, from `lmdb_store` under its condition. Out: commits. Until its commit is done
-a value can be read here. Failures are counted, and the samples concerned forgotten: nothing is raised into a mount.
+In: values to store and digests to delete, from `lmdb_store` under its condition. Out: commits. A value can be read here
+until it is committed. A failure is counted, and the samples concerned are forgotten; nothing is raised.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import lmdb
 from mlfs.places.faults import Faults
 from mlfs.places.ledger import Ledger
 
-_LINGER_S = 0.02  # a group gathers this long: at most so many syncs a second, however slowly puts come
-_MAX_BATCH_ITEMS = 4096  # bounds the pages that one transaction touches: LMDB allows 131,071
+# A group gathers this long, which bounds the syncs to fifty a second, however slowly puts come.
+_LINGER_S = 0.02
+_MAX_BATCH_ITEMS = 4096  # bounds the pages that one transaction touches; LMDB allows 131,071
 _Batch = list[tuple[bytes, bytes | None]]
 
 
@@ -42,8 +43,8 @@ class Writer:
         self._faults = faults
         self._changed = changed
         self._batch_bytes = batch_bytes
-        # What is not committed yet: digest -> value, or None for a deletion. An entry leaves only when the very object
-        # has been committed, so a reader that finds nothing here finds the value in the environment.
+        # What is not committed yet, by digest: a value, or None for a deletion. An entry is taken out only when this
+        # very object has been committed, so a reader that finds nothing here finds the value in the environment.
         self._waiting: dict[bytes, bytes | None] = {}
         self._waiting_bytes = 0
         self._urgent = 0
@@ -69,7 +70,7 @@ class Writer:
     def _replace(self, digest: bytes, blob: bytes | None) -> None:
         self._waiting_bytes += len(blob or b"") - len(self._waiting.pop(digest, None) or b"")
         self._waiting[digest] = blob
-        if len(self._waiting) == 1 or self._is_due():  # else the writer need not wake up: it is gathering
+        if len(self._waiting) == 1 or self._is_due():  # otherwise the writer is gathering, and is not to be woken
             self._changed.notify_all()
 
     def wait_for_room(self) -> bool:
@@ -119,7 +120,7 @@ class Writer:
         return batch
 
     def _done(self, batch: _Batch, failed: set[bytes]) -> None:
-        """Take committed entries out; those that failed are forgotten unless they were replaced meanwhile."""
+        """Take out what was committed. What failed is forgotten, unless it has been replaced meanwhile."""
         full = False
         for digest, blob in batch:
             if digest not in self._waiting or self._waiting[digest] is not blob:
@@ -147,9 +148,9 @@ class Writer:
             return {digest for digest, _ in batch}
 
     def _write_singly(self, batch: _Batch) -> set[bytes]:
-        """The map is full: deletions first, since they make room, then one value at a time, as many as fit.
+        """Commit one item at a time, as the map is full: deletions first, since they make room, then values that fit.
 
-        Pages that a commit frees can be used by the second commit after it, so a few of the values find room.
+        Pages that a commit frees can be used by the second commit after it, so some of the values find room.
         """
         failed: set[bytes] = set()
         for item in sorted(batch, key=lambda entry: entry[1] is not None):
@@ -174,12 +175,12 @@ class Writer:
                     transaction.put(digest, blob)
 
     def _as_os_error(self, error: lmdb.Error) -> OSError:
-        """LMDB reports the system's error by its text; give it its number back, as far as it matters here."""
+        """The system's error behind one of LMDB, which has only its text; only numbers that matter here are found."""
         assert self._env is not None
         for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EACCES):
             if os.strerror(code) in str(error):
                 return OSError(code, str(error))
-        # A write that ends short, which is how a disk becomes full, is an I/O error to LMDB.
+        # A disk that becomes full ends a write short, which LMDB reports as an I/O error.
         disk = os.statvfs(self._env.path())
         full = disk.f_bavail * disk.f_frsize < self._batch_bytes
         return OSError(errno.ENOSPC if full else errno.EIO, str(error))

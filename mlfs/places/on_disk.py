@@ -1,7 +1,7 @@
 """What the two stores on disk have in common: their directory, their budget, their failures.
 
-In: where copies may lie, and whose. Out: the parts of `contract.Tier` that are the same for both. Base of
-`ssd.SsdTier` and `lmdb_store.LmdbTier`.
+In: a cache directory, and the source whose copies may lie there. Out: the parts of `mlfs.places.tier.Tier` that are the
+same for both. It is the base of `ssd.SsdTier` and `lmdb_store.LmdbTier`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mlfs.places import cache_directory
 from mlfs.places.faults import Faults
 from mlfs.places.ledger import Ledger
-from mlfs.places.tier import Sample, Version
+from mlfs.places.tier import KeyedCopy, Version
 
 
 class OnDisk:
@@ -72,8 +72,8 @@ class OnDisk:
         """See Tier."""
         raise NotImplementedError
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
-        """One by one: files are single anyway, and LMDB's writer commits many at once in any case."""
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
+        """See Tier. One by one, for each sample is a file of its own, and LMDB's writer collects puts by itself."""
         return [self.put(*sample) for sample in samples]
 
     def contains(self, key: bytes) -> bool:

@@ -15,8 +15,7 @@ from contextlib import closing
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places.source import Source
-from mlfs.places.tier import Sample as KeyedCopy
-from mlfs.places.tier import Tier
+from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.tree.samples import Samples, Version

@@ -3,9 +3,9 @@
 In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
 Out: what `mlfs.places.source` promises. Made by the daemon at start, called from the engine's worker threads.
 
-That a content is whole is known from statx before and after the read: size, mtime and ctime must be the same, and not
-so fresh that a second change could hide behind them (`mlfs.tree.stable_stat`). Where they still are the manifest's, the
-scan's look was the one before.
+The bytes of a read are of one content if the attributes (size, mtime, ctime) were the same before and after it, and if
+they are old enough that no second change can hide behind them (`mlfs.tree.stable_stat`). Where the attributes after the
+read are those of the manifest, the scan was the look before it, and no other one is needed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ import threading
 from collections import deque
 from typing import Final, NoReturn
 
-from mlfs.places.source import Fetched, Version
-from mlfs.tree.content import Content, content_now
+from mlfs.places.source import FileVersion, WholeFile
+from mlfs.tree.attributes import FileAttributes, attributes_now
 from mlfs.tree.manifest import Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
-from mlfs.tree.stable_stat import is_settled, settled_content
+from mlfs.tree.stable_stat import is_settled, settled_attributes
 
+# How often a file is read again that changed meanwhile. A file that is written all the time would be read for ever.
 _RETRIES: Final = 3
-# O_NONBLOCK so that a FIFO that has taken a file's place cannot hang the open; it is taken away again before the read.
+# O_NONBLOCK, so that a FIFO that has taken a file's place cannot hang the open. It is cleared again before the read.
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-# What a read gives that is not of a file, or not of one that can be read without waiting.
+# What a read fails with on something that is no file, or on a file that cannot be read without waiting.
 _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
-# One read(2) gives at most this much, and one allocation up to here is left to the kernel to fill in one go.
+# One read(2) gives at most 2 GiB less a page. Up to half of that a file is read by one call into one allocation.
 _ONE_READ_BYTES: Final = 1 << 30
 
 
@@ -39,7 +40,7 @@ def _raise(number: int, why: str) -> NoReturn:
 
 
 def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
-    """`size` bytes from `offset`, or what there is of them."""
+    """`size` bytes from `offset`, fewer only where the file ends."""
     if size == 0:
         return b""  # an offset far beyond the end is no error
     if size <= _ONE_READ_BYTES:
@@ -68,21 +69,21 @@ class PosixFile:
 
     __slots__ = ("_source", "changed", "ctime_ns", "fd", "version")
 
-    def __init__(self, source: PosixSource, fd: int, content: Content, changed: bool) -> None:
+    def __init__(self, source: PosixSource, fd: int, content: FileAttributes, changed: bool) -> None:
         self._source = source
         self.fd = fd
-        self.version = Version(content.size, content.mtime_ns, content.ino)
+        self.version = FileVersion(content.size, content.mtime_ns, content.ino)
         self.ctime_ns = content.ctime_ns
         self.changed = changed
 
     def read(self, offset: int, size: int) -> bytes:
-        """See the contract. ctime is not compared: it moves when the name is replaced, and the content stays."""
+        """See the contract. ctime is not compared, as it also changes when another file takes the name."""
         if self.fd < 0:
             _raise(errno.EBADF, "the source file is closed")
         wanted = max(0, min(size, self.version.size - offset))
         data = _pread_all(self.fd, offset, wanted)
         self._source.count(0, len(data))
-        if content_now(self.fd)[:2] != self.version[:2]:
+        if attributes_now(self.fd)[:2] != self.version[:2]:
             _raise(errno.ESTALE, "the source file was changed while it was open")
         if len(data) != wanted:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
@@ -93,7 +94,7 @@ class PosixFile:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # whoever asked may have given up before the source answered
+    __del__ = close  # the reader may have given up before the source answered, so that nobody got this object
 
 
 class PosixSource:
@@ -123,22 +124,22 @@ class PosixSource:
         try:
             return open_beneath(self._root_fd, path, _READ)
         except BlockingIOError:
-            # Somebody holds a write lease on it: wait until it is given back, as any reader does.
+            # Another process holds a write lease on the file. Wait until it gives it back, as any reader does.
             return open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
 
-    def _checked(self, fd: int) -> Content:
-        """What a descriptor has that was just opened, ready to be read."""
-        content = settled_content(fd)
+    def _checked(self, fd: int) -> FileAttributes:
+        """The attributes of a descriptor that was just opened, which is then ready to be read."""
+        content = settled_attributes(fd)
         if not stat.S_ISREG(content.mode):
             _raise(errno.ESTALE, "no longer a regular file in the source")
         # File systems that keep files on tape answer EAGAIN to a read that may not block.
         fcntl.fcntl(fd, fcntl.F_SETFL, 0)
         return content
 
-    def _read_as_known(self, entry: int, fd: int) -> Fetched | int:
-        """The whole content if it is the manifest's, which one look after the read tells; else the bytes read so far.
+    def _read_as_known(self, entry: int, fd: int) -> WholeFile | int:
+        """The whole file if it is as the manifest says, which one look after the read tells; else how much was read.
 
-        What the manifest says is noted before the read: it may change meanwhile.
+        What the manifest says is taken before the read, as it may change meanwhile.
         """
         manifest = self._manifest
         size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
@@ -147,7 +148,7 @@ class PosixSource:
             return 0
         try:
             data = _pread_all(fd, 0, size)
-            now = content_now(fd)
+            now = attributes_now(fd)
         except OSError as error:
             if error.errno in _NO_FILE:
                 return 0
@@ -156,18 +157,18 @@ class PosixSource:
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
         if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
             self.count(1, size)
-            return Fetched(data, size, now.mtime_ns, now.ctime_ns, False)
+            return WholeFile(data, size, now.mtime_ns, now.ctime_ns, False)
         return len(data)
 
-    def _changed(self, entry: int, content: Content) -> bool:
+    def _changed(self, entry: int, content: FileAttributes) -> bool:
         manifest = self._manifest
         return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
 
-    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         fd = self._open(entry)
         try:
             known = self._read_as_known(entry, fd)
-            return known if isinstance(known, Fetched) else self._read_anew(entry, fd, known)
+            return known if isinstance(known, WholeFile) else self._read_anew(entry, fd, known)
         except MemoryError:
             _raise(errno.ENOMEM, "the source file is too big to be read at once")
         finally:
@@ -178,22 +179,22 @@ class PosixSource:
 
     def close_read(self) -> None:
         while self._read:
-            with contextlib.suppress(IndexError):  # another thread was first
+            with contextlib.suppress(IndexError):  # another thread took the last one
                 os.close(self._read.popleft())
 
-    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> Fetched:
-        """The whole content as it is now, whatever the manifest says. `bytes_read` by an attempt before."""
+    def _read_anew(self, entry: int, fd: int, bytes_read: int) -> WholeFile:
+        """The whole file as it is now, whatever the manifest says. `bytes_read`: how much an earlier attempt read."""
         before = self._checked(fd)
         try:
             for _ in range(_RETRIES + (not bytes_read)):
                 size = before.size
                 data = _pread_all(fd, 0, size)
                 bytes_read += len(data)
-                if before == content_now(fd):
+                if before == attributes_now(fd):
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    return Fetched(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
-                before = settled_content(fd)
+                    return WholeFile(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
+                before = settled_attributes(fd)
         finally:
             self.count(1, bytes_read)
         _raise(errno.ESTALE, "the source file kept changing while it was read")

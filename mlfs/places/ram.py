@@ -1,12 +1,12 @@
-"""The RAM tier: arenas in memfds, bounded and exactly accounted.
+"""The RAM tier: copies of samples in anonymous files (memfds) in memory, bounded and exactly accounted.
 
-In: sample bytes from the engine's worker threads. Out: the same bytes. Implements mlfs.places.tier.Tier.
+In: sample bytes from the engine's worker threads. Out: the same bytes. Keeps the contract of mlfs.places.tier.Tier.
 
-Samples lie in whole pages, one after the other; the offset only ever grows and what is dropped is punched out of the
-file, so there is no fragmentation to manage: the address space is 2^63 bytes, the memory is what lies between the
-holes. Several arenas, because the kernel lets only one thread write to a file at a time. A memfd because a sibling
-process can be handed it, and a server that takes over can keep it. Why not the page cache of the mount:
-docs/decisions/ram-class.md.
+Samples lie in whole pages, one behind the other. The offset of the next one only grows, and what is dropped is punched
+out of the file as a hole. So there is no fragmentation to manage: a file's offsets reach to 2^63, and only what lies
+between the holes takes memory. There are several files (arenas), because the kernel lets only one thread write to a
+file at a time. They are memfds, because another process can be handed one, for instance a server that takes over.
+docs/decisions/ram-class.md says why samples are not simply left in the mount's page cache.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mlfs.places.tier import Sample, Version
+from mlfs.places.tier import KeyedCopy, Version
 
 log = logging.getLogger("mlfs.places")
 
 PAGE_BYTES = 4096
-ARENAS = 4
-_AT_ONCE = 256  # a write takes at most 1,024 parts, and each sample has two
+ARENAS = 4  # as many threads can write at once; a tier has four prefetch lanes by default
+_AT_ONCE = 256  # samples in one write, which takes at most 1,024 parts: each sample has two
 _PADDING = memoryview(bytes(PAGE_BYTES))
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -34,7 +34,7 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class _Arena:
-    """A memfd (-1 when it is closed), where its free end is, and how many threads write to it."""
+    """A memfd (-1 when it is closed), the offset behind its last sample, and how many threads write to it."""
 
     __slots__ = ("end", "fd", "writers")
 
@@ -44,6 +44,8 @@ class _Arena:
 
 
 class _Extent(NamedTuple):
+    """Where a copy lies, and of which version it is."""
+
     arena: _Arena
     offset: int
     version: Version
@@ -88,15 +90,15 @@ class RamTier:
         return self._errors
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """Whole pages, at least one: an empty sample costs its place in the index."""
+        """See Tier. Whole pages, and at least one, as even an empty sample takes a place in the index."""
         return max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """See Tier."""
-        return self.put_all([Sample(key, version, data)])[0]
+        return self.put_all([KeyedCopy(key, version, data)])[0]
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
-        """See Tier. They lie side by side, so one write takes all of them."""
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
+        """See Tier. The copies lie side by side, so one write takes all of them."""
         if len({sample.key for sample in samples}) < len(samples):
             return [self.put(*sample) for sample in samples]
         kept = [False] * len(samples)
@@ -111,7 +113,7 @@ class RamTier:
 
     @contextmanager
     def _writing(self) -> Iterator[_Arena]:
-        """The arena to which fewest others write."""
+        """An arena to write to: the one to which the fewest threads write."""
         with self._lock:
             arena = min(self._arenas, key=lambda arena: arena.writers)
             arena.writers += 1
@@ -121,8 +123,8 @@ class RamTier:
             with self._lock:
                 arena.writers -= 1
 
-    def _reserve_all(self, arena: _Arena, samples: Sequence[Sample]) -> dict[int, tuple[Sample, int]]:
-        """Room for those that fit, each behind the one before: what was given, by number."""
+    def _reserve_all(self, arena: _Arena, samples: Sequence[KeyedCopy]) -> dict[int, tuple[KeyedCopy, int]]:
+        """Reserve room for the samples that fit, one behind the other. Returns sample and offset by number."""
         places = {}
         with self._lock:
             for number, sample in enumerate(samples):
@@ -132,7 +134,7 @@ class RamTier:
                     places[number] = (sample, offset)
         return places
 
-    def _write_side_by_side(self, arena: _Arena, places: list[tuple[Sample, int]]) -> bool:
+    def _write_side_by_side(self, arena: _Arena, places: list[tuple[KeyedCopy, int]]) -> bool:
         parts: list[memoryview] = []
         for sample, _ in places:
             parts.append(sample.data)
@@ -140,9 +142,9 @@ class RamTier:
         try:
             return os.pwritev(arena.fd, parts, places[0][1]) == sum(map(len, parts))
         except OSError:
-            return False  # which one it is shows when they are written one by one
+            return False  # the caller writes one by one then, and so finds out which of them fails
 
-    def _write(self, extent: _Extent, sample: Sample) -> bool:
+    def _write(self, extent: _Extent, sample: KeyedCopy) -> bool:
         try:
             _write_all(extent.arena.fd, sample.data, extent.offset)
         except OSError as error:
@@ -152,9 +154,9 @@ class RamTier:
             return False
         return True
 
-    def _publish(self, extent: _Extent, sample: Sample) -> bool:
+    def _publish(self, extent: _Extent, sample: KeyedCopy) -> bool:
         with self._lock:
-            self._forget(sample.key)  # somebody else may have put it meanwhile
+            self._forget(sample.key)  # another thread may have put it meanwhile
             if self._closed:
                 return False
             self._index[sample.key] = extent
@@ -173,7 +175,7 @@ class RamTier:
         except OSError as error:
             self._failed(error)
             return None
-        # Dropped while it was read: what was read may be the hole.
+        # If the copy was dropped while it was read, the bytes may be those of the hole.
         return data if self._index.get(key) is extent else None
 
     def contains(self, key: bytes) -> bool:
@@ -191,7 +193,7 @@ class RamTier:
             return list(self._index)
 
     def close(self) -> None:
-        """Give the memory back; the tier is empty and full from then on. May be called twice."""
+        """Give the memory back. From then on the tier holds and takes nothing. It may be called twice."""
         with self._lock:
             self._index.clear()
             self._used_bytes = 0
@@ -202,7 +204,7 @@ class RamTier:
                     os.close(fd)
 
     def _place(self, arena: _Arena, key: bytes, size_bytes: int) -> int | None:
-        """Room for a sample in place of what `key` holds; None when there is none. The caller holds the lock."""
+        """Reserve room for a sample and drop the copy that `key` has; None without room. The caller holds the lock."""
         footprint = self.footprint_bytes(size_bytes)
         self._forget(key)
         if self._closed or self._used_bytes + footprint > self._capacity_bytes:
@@ -218,7 +220,7 @@ class RamTier:
             self._free(extent)
 
     def _free(self, extent: _Extent) -> None:
-        """The caller holds the lock, and `extent` is in no index."""
+        """Free what an extent occupies. The caller holds the lock, and the index has it no more."""
         footprint = self.footprint_bytes(extent.version.size_bytes)
         if self._closed or not footprint:
             return

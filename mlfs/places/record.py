@@ -1,8 +1,8 @@
-"""The bytes of one cached copy: a header, the sample's key, the sample's data; the same in both stores on disk.
+"""The bytes of one copy on disk: a head, the sample's key, the sample's data. Both stores on disk use them.
 
-In: key, version and data from a tier that stores them, or a blob that a tier read back. Out: the bytes to store, or the
-data if every byte is right. Pure: no I/O. Called by `ssd`, `lmdb_store` and `cache_admin`; docs/cache-format.md shows
-the layout byte by byte.
+In: key, version and data from a tier that stores them, or the bytes that a tier read back. Out: the bytes to store, or
+the data if every byte is right. Pure: no I/O. Called by `ssd`, `lmdb_store` and `cache_admin`. docs/cache-format.md
+shows the layout byte by byte.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _NS = 10**9
 
 
 class DamagedCopy(Exception):
-    """The blob is not what was stored; the message says what gave it away."""
+    """The bytes are not those that were stored. The message says how that is known."""
 
 
 class OtherCopy(Exception):
-    """The blob's head is sound, and belongs to another version or another key."""
+    """The head is sound, but the copy is of another version or another key."""
 
 
 class Head(NamedTuple):
@@ -45,7 +45,7 @@ class Head(NamedTuple):
 
 
 def data_offset(key_bytes: int, floor_bytes: int) -> int:
-    """Where the data starts: at `floor_bytes`, so that what a copy occupies does not depend on keys of usual length."""
+    """Where the data starts. It is `floor_bytes` for keys of usual length, so that they all occupy the same."""
     return max(floor_bytes, HEAD_BYTES + key_bytes)
 
 

@@ -1,10 +1,10 @@
-"""The contract of a source: the file system that holds the truth, behind the mount.
+"""The contract of a source: the file system behind the mount, which has the data set itself.
 
-In: an entry of the manifest, from the engine's worker threads. Out: the file's bytes with the attributes they belong
-to, or an OSError. All methods are blocking and thread-safe, and are called from worker threads only: any of them can
+In: an entry of the manifest, from the engine's worker threads. Out: the file's bytes with the attributes that they
+belong to, or an OSError. All methods block, are thread-safe, and are called from worker threads only: any of them can
 hang for as long as the file system does.
 
-A source never answers with part of a file, nor with parts of two versions of it.
+A source never gives part of a file for the whole, nor parts of two versions of a file.
 """
 
 from __future__ import annotations
@@ -13,47 +13,52 @@ import os
 from typing import NamedTuple, Protocol
 
 
-class Fetched(NamedTuple):
-    """A whole file, and the attributes of exactly this content."""
+class WholeFile(NamedTuple):
+    """A whole file, and the attributes of exactly this content.
 
-    data: bytes | bytearray  # len(data) == size
-    size: int  # bytes
+    Attributes:
+        size: in bytes; `len(data)`.
+        changed: whether size or mtime_ns differ from what the manifest said at the time of the call.
+    """
+
+    data: bytes | bytearray
+    size: int
     mtime_ns: int
     ctime_ns: int
-    changed: bool  # size or mtime_ns differ from the manifest's at the time of the call
+    changed: bool
 
 
-class Version(NamedTuple):
-    """Which content an open file has."""
+class FileVersion(NamedTuple):
+    """Which content an open file has; `size` is in bytes."""
 
-    size: int  # bytes
+    size: int
     mtime_ns: int
     ino: int
 
 
 class OpenFile(Protocol):
-    """A file of the source held open, for reads of ranges. It goes on when the name is replaced or removed."""
+    """A file of the source that is held open for reads of ranges. It survives that its name is replaced or removed."""
 
     @property
     def fd(self) -> int:
-        """The descriptor, for as long as it is open."""
+        """The descriptor; -1 once the file is closed."""
 
     @property
-    def version(self) -> Version:
-        """The content that was there at open: all that `read` ever answers from."""
+    def version(self) -> FileVersion:
+        """The content that was there at open; `read` gives bytes of no other one."""
 
     @property
     def ctime_ns(self) -> int:
-        """At open."""
+        """The time of the last change of the attributes, as it was at open."""
 
     @property
     def changed(self) -> bool:
-        """Whether the version differs from the manifest's, as it was at open, in size or mtime_ns."""
+        """Whether size or mtime_ns at open differed from what the manifest said then."""
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, fewer only where the file ends.
 
-        Raises: OSError; ESTALE when the file is no longer of this version (it was written in place).
+        Raises: OSError; ESTALE when the file was written in place, so that it no longer has this version.
         """
 
     def close(self) -> None:
@@ -65,31 +70,31 @@ class Source(Protocol):
 
     @property
     def open_count(self) -> int:
-        """Files opened so far, for whole reads and ranges; only grows."""
+        """How many files were opened so far, for whole reads and for ranges."""
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of file contents read so far, those of reads that were then repeated included; only grows."""
+        """How many bytes of file contents were read so far, those of reads that were repeated included."""
 
-    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
-        """The whole content of a regular file. `close_later`: it stays open until `close_read`, which has to follow.
+    def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
+        """The whole content of a regular file. `close_later`: it stays open until `close_read`, which must follow.
 
         Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps
         changing; ELOOP when a symbolic link has taken its place.
         """
 
     def close_read(self) -> None:
-        """Close what `read_whole` left open, in any thread: a request of its own to most file systems, for which nobody
-        who waits for the bytes need wait."""
+        """Close what `read_whole` left open, in whatever thread. To most file systems a close is a request of its own,
+        so it is done when nobody waits for the bytes any more."""
 
     def open(self, entry: int) -> OpenFile:
         """Open a regular file for reads of ranges; the caller closes it. Raises: as `read_whole`."""
 
     def stat(self, entry: int) -> os.stat_result:
-        """The attributes now, of a symbolic link its own. Raises: OSError."""
+        """The attributes that the entry has now; those of a symbolic link are its own. Raises: OSError."""
 
     def statvfs(self) -> os.statvfs_result:
         """Sizes and limits of the file system. Raises: OSError."""
 
     def close(self) -> None:
-        """Let go of the source; calls after this one fail."""
+        """Close the source's root; every later call fails."""

@@ -1,8 +1,8 @@
-"""The SSD tier: a file per sample below a directory of the user's choice, found again at the next mount.
+"""The SSD tier: one file for each sample, below a directory of the user's choice, found again at the next mount.
 
-In: samples from the engine's worker threads. Out: the same bytes, verified, or None. Every file carries its key, its
-version and a checksum (`record`), is written under another name and renamed, and is never changed after that. Made by
-the engine when a mount starts, after the daemon has forked; obeys `contract.Tier`.
+In: samples from the engine's worker threads. Out: the same bytes, verified, or None. A file holds a sample's key,
+version, checksum and data (`record`). It is written under another name, renamed, and never changed after that. Made by
+the daemon when a mount starts; keeps the contract of `mlfs.places.tier.Tier`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from mlfs.places.ledger import Ledger
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.tier import Version
 
-_HEAD_FLOOR_BYTES = 256  # keys of up to 200 bytes do not change what a sample occupies
+# Where the data starts at least, so that keys of up to 200 bytes (most paths) do not change what a sample occupies.
+_HEAD_FLOOR_BYTES = 256
 _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
-_STRIPES = 64
+_STRIPES = 64  # locks; several times the threads that write at once, so that two of them seldom meet
 _ONE_READ_BYTES = 1 << 30  # read(2) moves at most 2 GiB - 4 KiB at once
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,9 +34,10 @@ _T = TypeVar("_T")
 
 
 class SsdTier(OnDisk):
-    """Copies of one source's samples, each in a file of its own; arguments and errors as `OnDisk`.
+    """Copies of one source's samples, each in a file of its own. Arguments and errors are those of `OnDisk`.
 
-    `used_bytes` counts the blocks of all files held or being written; not the 256 directories (about 1 MiB).
+    `used_bytes` counts the blocks of all files that are held or being written. It does not count the 256 directories,
+    which take about 1 MiB.
     """
 
     kind = cache_directory.Kind.SSD
@@ -62,26 +64,23 @@ class SsdTier(OnDisk):
             raise cache_directory.unusable(self._directory, error) from error
 
     def _take_over(self) -> None:
-        """Enter what an earlier mount left, as far as it fits; nothing is opened, files are verified when used."""
+        """Enter what an earlier mount left, as far as it fits. No file is opened: each is verified when it is used."""
         for found in cache_directory.scan_samples(self._claim.dir_fd, clean=not self._claim.read_only):
             if not self._ledger.adopt(found.digest, self._rounded(found.size_bytes)):
                 self._unlink(found.digest)
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """Whole blocks for header, key and data; exact for keys of up to 200 bytes, longer ones may take more."""
+        """See Tier. Whole blocks for head, key and data; a key of more than 200 bytes may take a block more."""
         return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)
 
     def _rounded(self, file_bytes: int) -> int:
         return -(-file_bytes // self._block_bytes) * self._block_bytes
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
-        """Write a copy; False, with no copy of the key left, when there is no room or the medium refuses.
-
-        While the tier rests after a full disk it refuses without trying; only tries are counted in `errors`.
-        """
+        """See Tier. After a full disk the tier refuses without trying for a while; only tries count in `errors`."""
         digest = cache_directory.key_digest(key)
         with self._stripes[digest[0] % _STRIPES]:
-            # The older copy goes first: it is out of date, and both together could exceed the budget.
+            # The older copy is removed first: it is out of date, and both together could exceed the budget.
             self._remove(digest)
             if self._closed or self._claim.read_only or len(key) > record.MAX_KEY_BYTES or self._faults.paused:
                 return False
@@ -103,10 +102,10 @@ class SsdTier(OnDisk):
             return True
 
     def _write(self, digest: bytes, head: bytes, data: memoryview) -> None:
-        """Write under the temporary name, then give it the final one.
+        """Write a file under a temporary name, then give it the final one.
 
-        No fsync: a file torn by a crash of the machine is found by its length and checksum when it is used, and costs
-        one read from the source; an fsync would cost every sample of the first epoch milliseconds.
+        There is no fsync. A file that a crash of the machine has torn is found by its length and checksum when it is
+        used, and costs one read from the source. An fsync would cost each sample of the first epoch milliseconds.
         """
         temp, dir_fd = cache_directory.temp_path(digest), self._claim.dir_fd
         try:
@@ -128,7 +127,7 @@ class SsdTier(OnDisk):
         os.rename(temp, cache_directory.sample_path(digest), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     def get(self, key: bytes, version: Version) -> memoryview | None:
-        """Return the data of exactly this version, or None. One open, one read, one pass of the checksum."""
+        """See Tier. It takes one open, one read and one pass of the checksum."""
         digest = cache_directory.key_digest(key)
         footprint_bytes = self._ledger.footprint_bytes(digest)
         if footprint_bytes is None:
@@ -139,9 +138,9 @@ class SsdTier(OnDisk):
             return self._second_look(digest, lambda blob: record.data_of(blob, key, version))
 
     def _second_look(self, digest: bytes, check: Callable[[bytes | memoryview], _T]) -> _T | None:
-        """Read again with writers of this digest kept out: what the first look met may have been replaced meanwhile.
+        """Read a copy again that did not pass `check`, and remove it if it does not pass now either.
 
-        A copy that does not pass `check` now is removed.
+        The stripe's lock keeps writers out: the first look may have met a copy that was just being replaced.
         """
         with self._stripes[digest[0] % _STRIPES]:
             footprint_bytes = self._ledger.footprint_bytes(digest)
@@ -165,8 +164,8 @@ class SsdTier(OnDisk):
         try:
             if footprint_bytes > _ONE_READ_BYTES:
                 return _read_long(fd, footprint_bytes)
-            # The footprint is known, the exact size is not: asking for more than there is saves an fstat, and one byte
-            # beyond the footprint shows a file that has grown.
+            # The footprint is known, the exact size is not. To ask for more than there is saves an fstat, and the byte
+            # beyond the footprint tells a file that has grown.
             return os.read(fd, footprint_bytes + 1)
         finally:
             os.close(fd)
@@ -193,7 +192,7 @@ class SsdTier(OnDisk):
             self._faults.count("cannot remove", str(error))
 
     def keys(self) -> list[bytes]:
-        """The keys held now. Opens every file (about 10 us each when cached): to ask for known keys use `contains`."""
+        """See Tier. It opens every file: whoever asks for known keys uses `contains`."""
         found = []
         for digest in self._ledger.digests():
             head: record.Head | None
@@ -213,7 +212,7 @@ class SsdTier(OnDisk):
             os.close(fd)
 
     def close(self) -> None:
-        """Unlock the directory; the copies stay for the next mount. Afterwards the tier holds nothing."""
+        """See Tier. Unlock the directory; the copies stay in it, and this object holds nothing from then on."""
         for stripe in self._stripes:
             stripe.acquire()
         try:

@@ -1,8 +1,8 @@
-"""The contract of a tier: a bounded place on this node that keeps copies of samples.
+"""The contract of a tier: a bounded store on this node that keeps copies of samples under keys.
 
 In: sample bytes with their version, from the engine's worker threads. Out: the same bytes, or None. A tier may lose
-anything at any time and must never answer with other bytes than were put under that key and version: it costs time,
-never a wrong read. All methods are blocking, thread-safe, and called from worker threads only (never from the loop).
+anything at any time, which costs time. It must never answer with other bytes than were put under that key and version.
+All methods block, are thread-safe, and are called from worker threads only, never from the loop.
 Every implementation passes tests/places/tiers/contract.py.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from mlfs.tree.samples import Version
 
-__all__ = ["Sample", "Tier", "Version"]
+__all__ = ["KeyedCopy", "Tier", "Version"]
 
 
-class Sample(NamedTuple):
-    """A sample to keep: the arguments of `Tier.put`."""
+class KeyedCopy(NamedTuple):
+    """A sample's content to keep, under its key: the arguments of `Tier.put`."""
 
     key: bytes
     version: Version
@@ -53,7 +53,7 @@ class Tier(Protocol):
         the tier logs the first such failure and counts all of them in `errors`. Never raises for the medium.
         """
 
-    def put_all(self, samples: Sequence[Sample]) -> list[bool]:
+    def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
         """`put` for each in turn, in as few writes as the medium allows; what `put` returns for each."""
 
     def get(self, key: bytes, version: Version) -> bytes | memoryview | None:

@@ -1,8 +1,8 @@
-"""Evening out a batch: who hands how many samples to whom (Yang and Cong 2019, Section V-C, Algorithm 1).
+"""How the samples of a batch are evened out: who sends how many to whom (Yang and Cong 2019, Section V-C, Algorithm 1).
 
-Pure. In: how many samples each of p learners has and how many it shall have. Out: messages (from, to, how many). Called
-by the locality-aware policy and by whoever serves an order by location. Algorithm 1 pairs the largest surplus with the
-largest deficit: at most p - 1 messages, at most twice the fewest possible (finding those is NP-complete), O(p log p).
+Pure. In: how many samples each of p learners has, and how many it is to have. Out: messages (from, to, how many).
+Called by the locality-aware policy. Algorithm 1 pairs the largest surplus with the largest deficit. It takes O(p log p)
+and gives at most p - 1 messages, at most twice the fewest possible; to find the fewest is NP-complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def balance(have: npt.ArrayLike, want: npt.ArrayLike) -> list[Message]:
         have, want: shape (p,), samples of a batch at each learner; equal sums.
 
     Returns:
-        At most p - 1 messages. Ties go to the lower learner.
+        At most p - 1 messages. Of equal learners the one with the lower number comes first.
 
     Raises:
         ValueError: the sums differ.
@@ -55,7 +55,7 @@ def balance(have: npt.ArrayLike, want: npt.ArrayLike) -> list[Message]:
 
 
 def _settle(heap: list[tuple[int, int]], left: int, index: int) -> None:
-    """Replace the heap's first entry by what is left of it, if anything."""
+    """Replace the first entry of the heap by what is left of it, or remove it when nothing is left."""
     if left:
         heapq.heapreplace(heap, (left, index))
     else:
@@ -87,7 +87,7 @@ def balance_steps(have: Counts, want: Counts) -> npt.NDArray[np.int64]:
 
 
 def imbalance(have: Counts) -> npt.NDArray[np.float64]:
-    """Share of each batch that must move to even it out: the deficits' sum over the batch (Section V-C, Fig. 6).
+    """The share of each batch that has to move to even it out: the sum of the deficits over the batch (Fig. 6).
 
     Args:
         have: shape (T, p): samples of each batch that lie at each learner.

@@ -1,12 +1,13 @@
-"""What a run will take, epoch by epoch, from sizes and bandwidths alone: before the job, before the cluster is bought.
+"""The least time that a run takes, epoch by epoch, told from sizes and bandwidths alone.
 
 Pure. In: the performance model, the data set's bytes, the time to compute an epoch. Out: seconds, stalls, bytes by
-route, what rules, and what one more unit of each resource would change. Called by `mlfs plan`.
+route, which resource rules, and what one more unit of each resource would change. Called by `mlfs plan` before a
+cluster is bought, and by mlfs.measure.speeds while a mount runs.
 
-It is the bound of docs/model.md, in seconds: the first epoch brings every byte from the PFS, each later one what
-does not fit in the N * D bytes of the caches, or, where nodes do not share them, what a node has not kept of its own
-reads (mlfs.plan.frequency); lanes of PFS, network and each class work side by side (Yang and Cong,
-Section III: the true cost is the larger of training and loading). The simulator runs the same in steps.
+It is the bound of docs/model.md in seconds. The first epoch brings every byte from the PFS, each later one what does
+not fit in the N * D bytes of the caches, or, where nodes do not share them, what a node has not kept of its own reads
+(mlfs.plan.frequency). PFS, network and classes work side by side, so the slowest of them rules (Yang and Cong, Section
+III: the true cost is the larger of training and loading).
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class Workload:
     """What is read and computed.
 
     Attributes:
-        data_bytes: of all samples once (S). read_bytes: of an epoch's reads, all nodes together.
-        compute_s: of an epoch. epochs: E, 1 or more.
-        shared: nodes give each other what they keep; else each node has its own caches alone.
+        data_bytes: S, the size of all samples, each counted once.
+        read_bytes: what all nodes together read in an epoch.
+        compute_s: the time to compute an epoch.
+        epochs: E, 1 or more.
+        shared: whether nodes give each other what they keep; otherwise each node has its own caches alone.
     """
 
     data_bytes: float
@@ -40,12 +43,15 @@ class Workload:
 
 
 class EpochCost(NamedTuple):
-    """One epoch.
+    """What one epoch takes. Bytes are those of all nodes together.
 
     Attributes:
-        seconds: it takes. compute_s: of these, computing. pfs_bytes, peer_bytes: of all nodes together.
-        class_bytes: from the own node's classes, all nodes together, by name.
-        busy_s: how long each resource works, by name (compute, pfs, network, classes' names).
+        seconds: how long it takes.
+        compute_s: how much of that is computing.
+        pfs_bytes: what comes from the PFS.
+        peer_bytes: what comes from other nodes.
+        class_bytes: what comes from the reader's own node, by name of the class.
+        busy_s: how long each resource works: `compute`, `pfs`, `network`, and the classes by their names.
     """
 
     seconds: float
@@ -57,7 +63,7 @@ class EpochCost(NamedTuple):
 
     @property
     def stall_s(self) -> float:
-        """Time that computing waits for data."""
+        """How long computing waits for data."""
         return self.seconds - self.compute_s
 
     @property
@@ -103,20 +109,20 @@ def held_bytes(model: PerformanceModel, work: Workload) -> dict[str, float]:
 
 
 def _first(model: PerformanceModel, work: Workload) -> EpochCost:
-    """Every sample comes from the PFS once; a second read in the same epoch finds it kept, if there was room."""
+    """The first epoch: every sample comes from the PFS once. Read again in it, a sample is kept if there was room."""
     again = max(0.0, work.read_bytes - work.data_bytes)
     missing = _missing_bytes(model, work) / work.data_bytes
     return _cost(model, work, min(work.data_bytes, work.read_bytes) + again * missing, 0.0, {})
 
 
 def _missing_bytes(model: PerformanceModel, work: Workload) -> int:
-    """Of the data set, what the caches have no room for."""
+    """How much of the data set the caches have no room for."""
     nodes = model.nodes if work.shared else 1
     return pfs_bound_bytes(round(work.data_bytes), round(model.node_capacity_bytes), nodes)
 
 
 def _later(model: PerformanceModel, work: Workload) -> EpochCost:
-    """What the caches have comes from there: the own node's share of the data, then the peers'."""
+    """Any later epoch: what the caches keep comes from them, from the own node's as far as they reach."""
     if not work.shared and model.nodes > 1:
         return _later_alone(model, work)
     scale = work.read_bytes / work.data_bytes if work.data_bytes else 0.0
@@ -124,7 +130,7 @@ def _later(model: PerformanceModel, work: Workload) -> EpochCost:
     left = work.read_bytes - missing
     by_class: dict[str, float] = {}
     for storage in model.classes:
-        # A node's caches can hold this much of the data, and its reads fall anywhere in it.
+        # A node's class holds this much of the data, and the node's reads are spread over all of the data.
         own = min(left, storage.capacity_bytes * scale) if work.data_bytes else 0.0
         by_class[storage.name] = own
         left -= own
@@ -150,7 +156,7 @@ def _cost(
     if peer_bytes:
         busy[NETWORK] = peer_bytes / nodes / model.network_bytes_per_s
     for storage in model.classes:
-        # What peers ask for is read from their classes too, spread as the data are.
+        # What other nodes ask for is read from the same classes, in proportion to what each holds.
         share = storage.capacity_bytes / model.node_capacity_bytes if model.node_capacity_bytes else 0.0
         read = by_class.get(storage.name, 0.0) + share * peer_bytes
         if read:
@@ -178,7 +184,7 @@ class Gain(NamedTuple):
 
 
 def gains(model: PerformanceModel, work: Workload, changed: Mapping[str, PerformanceModel]) -> list[Gain]:
-    """The marginal table: each change's savings over the whole run, most time first."""
+    """What each change of the cluster saves over the whole run, the one that saves most time first."""
     before = run_cost(model, work)
     found = []
     for what, other in changed.items():

@@ -3,7 +3,7 @@
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: readers by epoch and sample,
 from which `mlfs.plan.owners` places; frequencies. Called by scripts/bench_plan.py, which measures planning a whole run.
 
-Sizes: `Readers` holds one or two bytes a read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
+`Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.
 """
 
@@ -18,18 +18,20 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.unsignedinteger[Any]]
 
+# Reads of samples that were read before in the epoch, as padding at its end makes them. Up to so many are noted one by
+# one, which is quicker than the pass over the whole epoch that finds any number of them.
 _FEW = 64
 
 
-class Streams(Protocol):
-    """What is needed of a job: `mlfs.orders.streams.JobStreams` is one."""
+class EpochStreams(Protocol):
+    """What is needed of a job. `mlfs.orders.streams.JobStreams` has it."""
 
     @property
     def epochs(self) -> int:
         """How many epochs the job has."""
 
     def epoch_ids(self, epoch: int, rank: int) -> Ids:
-        """The samples that a rank reads in an epoch, in read order; negative: none of ours."""
+        """The samples that a rank reads in an epoch, in read order; a negative id is no sample of this data set."""
 
 
 class Readers:
@@ -37,9 +39,9 @@ class Readers:
 
     Attributes:
         by_epoch: shape (epochs, samples): the node that reads the sample in that epoch, `nobody` for none. Of several
-            reads in one epoch (padding, repeated augmentation) one stands here, the others in `more`.
+            reads in one epoch (padding, repeated augmentation) one is here and the others are in `more`.
         more: further reads, shape (k, 3): epoch, sample, node.
-        filled: epochs that are there, a prefix; the rest of `by_epoch` means nothing yet.
+        filled: how many epochs were added so far; rows of `by_epoch` from there on mean nothing yet.
     """
 
     def __init__(self, n_samples: int, n_nodes: int, epochs: int) -> None:
@@ -58,7 +60,7 @@ class Readers:
         return int(self.by_epoch.shape[1])
 
     def add(self, streams: Sequence[tuple[int, Ids]]) -> None:
-        """Take the next epoch: (node, ids) for each rank, ids negative for what is not ours."""
+        """Add the next epoch: (node, ids) for each rank. Negative ids are skipped."""
         epoch, row = self.filled, self.by_epoch[self.filled]
         row.fill(self.nobody)
         parts, again, read = [], [], 0
@@ -77,7 +79,7 @@ class Readers:
         self.filled += 1
 
     def _repeated(self, epoch: int, parts: list[tuple[int, Ids]]) -> npt.NDArray[np.int64]:
-        """Every read of the epoch but the one of each sample that stands in `by_epoch`."""
+        """All reads of the epoch, without the one of each sample that is in `by_epoch`."""
         ids = np.concatenate([part for _, part in parts])
         nodes = np.concatenate([np.full(len(part), node, dtype=np.int64) for node, part in parts])
         kept = np.flatnonzero(self.by_epoch[epoch, ids] == nodes)
@@ -87,7 +89,7 @@ class Readers:
         return np.stack([np.full(np.count_nonzero(rest), epoch), ids[rest], nodes[rest]], axis=1).astype(np.int64)
 
     def frequency_at(self, node: int) -> npt.NDArray[np.uint16]:
-        """How often a node reads each sample in the epochs that are there, shape (n_samples,)."""
+        """How often a node reads each sample in the epochs that were added, shape (n_samples,)."""
         counts = np.zeros(self.n_samples, dtype=np.uint16)
         for row in self.by_epoch[: self.filled]:
             counts += row == node
@@ -96,13 +98,15 @@ class Readers:
 
 
 def read_epochs(
-    streams: Streams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
+    streams: EpochStreams, node_of_rank: Sequence[int], n_samples: int, epochs: Iterable[int] | None = None
 ) -> Iterator[Readers]:
-    """The readers of a job, given out again after each epoch: the first epoch's are there at once.
+    """The readers of a job. They are yielded after each epoch, so that a plan can begin with the first one.
 
     Args:
-        streams: the job. node_of_rank: by rank, 0 .. n_nodes-1. n_samples: above every id.
-        epochs: which ones (default: all), in that order.
+        streams: the job.
+        node_of_rank: the node of each rank, 0 .. n_nodes-1.
+        n_samples: more than every id.
+        epochs: which ones are wanted, in that order (default: all).
     """
     wanted = list(range(streams.epochs) if epochs is None else epochs)
     readers = Readers(n_samples, max(node_of_rank) + 1, len(wanted))

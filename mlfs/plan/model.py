@@ -1,9 +1,9 @@
-"""The performance model: what a cluster can do, as one frozen record, and how long fetching and writing a sample takes.
+"""The performance model: what a cluster can do, as one frozen record, and how long its fetches and writes take.
 
-Pure: numpy in, numpy out. In: measured points of bandwidths (`Curve`), storage classes, the job's shape. Out: seconds.
-Called by the policies, the simulator, `mlfs plan` and `mlfs.measure.speeds`. Source: NoPFS (Dryden et al., SC'21),
-Table 2 and Section 4; docs/model.md derives each formula. Bytes and seconds everywhere; a bandwidth's name ends in
-`_bytes_per_s`.
+Pure: numpy in, numpy out. In: measured points of bandwidths (`Curve`), storage classes, the size of the job. Out:
+seconds. Called by the policies, the simulator, `mlfs plan` and mlfs.measure. Source: NoPFS (Dryden et al., SC'21),
+Table 2 and Section 4; docs/model.md derives each formula. All sizes are in bytes and all times in seconds; the name of
+a bandwidth ends in `_bytes_per_s`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 MB = 1_000_000.0
+# A curve that falls is never taken to fall below this share of its last point. The line through the measured points
+# would reach 0 somewhere, which no file system does; beyond what was measured nothing better is known.
 LEAST_SHARE = 0.1
 
 
@@ -24,12 +26,13 @@ LEAST_SHARE = 0.1
 class Curve:
     """An aggregate bandwidth as a function of how many use it: t(gamma), r_j(p), w_j(p).
 
+    Between points the curve is linear, and so it is from 0 users, who get nothing, to the first point. Beyond the last
+    point it goes on with the slope of the least-squares line through all points (NoPFS, 5.2.2: "linear regression when
+    the exact value is not available"), but never below `LEAST_SHARE` of the last point. Beyond a single point it is
+    flat.
+
     Attributes:
         points: (count, bytes per second), ascending counts, at least one.
-
-    Between points: linear interpolation, and from nobody (0) to the first point likewise. Beyond the last point: the
-    slope of the least-squares line through all points, from the last point on (NoPFS, 5.2.2: "linear regression when
-    the exact value is not available"), never under a tenth of the last point. One point alone: flat beyond.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -93,14 +96,20 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True)
 class PerformanceModel:
-    """NoPFS, Table 2: the cluster and the job's shape.
+    """NoPFS, Table 2: the cluster, and the size of the job.
 
     Attributes:
-        nodes: N. epochs: E. global_batch: B, samples of all nodes together in a step. drop_last: T is a floor.
-        compute_bytes_per_s: c of one node. preprocess_bytes_per_s: beta of one node.
-        network_bytes_per_s: b_c of one node. node_pfs_bytes_per_s: b_fs, what one node can draw from the PFS at most.
-        pfs: t(gamma), gamma counts nodes. staging: class 0, holds nothing beyond its window.
-        classes: classes 1..J, fastest first, of each node alike.
+        nodes: N.
+        epochs: E.
+        global_batch: B, the samples of all nodes together in a step.
+        drop_last: whether the number of steps T is rounded down.
+        compute_bytes_per_s: c, of one node.
+        preprocess_bytes_per_s: beta, of one node.
+        network_bytes_per_s: b_c, of one node.
+        pfs: t(gamma); gamma counts nodes.
+        staging: class 0, which holds nothing beyond its window.
+        classes: classes 1..J, fastest first; all nodes have the same.
+        node_pfs_bytes_per_s: b_fs, what one node can draw from the PFS at most.
     """
 
     nodes: int
@@ -155,11 +164,13 @@ class PerformanceModel:
         """The fastest of the cases that apply, for each sample.
 
         Args:
-            size_bytes: sizes, any shape. local, peer: index of the fastest class that has the sample on this node and
-            on any other, -1 for none; same shape.
+            size_bytes: sizes, of any shape.
+            readers: nodes that read from the PFS at the same time.
+            local: index of the fastest class of this node that has the sample, -1 for none; same shape.
+            peer: the same of any other node.
 
         Returns:
-            route (0 PFS, 1 peer, 2 local) and seconds. At equal times the nearest wins.
+            The route (0 PFS, 1 peer, 2 local) and the seconds. Of routes that are equally fast the nearest is taken.
         """
         sizes = np.asarray(size_bytes, dtype=np.float64)
         local_s = self._rate_table(False)[np.asarray(local)] * sizes
@@ -170,7 +181,7 @@ class PerformanceModel:
         return route, least
 
     def _rate_table(self, remote: bool) -> Floats:
-        """Seconds a byte by class index; the last entry, which -1 picks, is infinite."""
+        """Seconds for a byte, by index of the class. The last entry, which the index -1 picks, is infinite."""
         fetch = self.fetch_peer_s if remote else self.fetch_local_s
         return np.array([*(float(fetch(1.0, j)) for j in range(len(self.classes))), np.inf])
 

@@ -1,10 +1,10 @@
-"""Which node owns each sample, in which class, and what else a node copies: the placement of policy `mlfs`.
+"""Which node owns each sample, in which class, and what else a node copies: the placement of the policy `mlfs`.
 
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of a node's classes. Out: a
-`Placement`, the same on every node. Called by `mlfs.plan.policies.clairvoyant`, the policy `mlfs`.
+`Placement`, the same on every node. Called by the policy `mlfs`.
 
-Why so: within an epoch no sample is read twice, so whatever the policy, hits of an epoch are at most N * D bytes
-(docs/model.md, "The bound"), and any N * D bytes that stay kept reach it. What is left to choose is who keeps what.
+Within an epoch no sample is read twice. So whatever the policy, an epoch has hits of at most N * D bytes (docs/model.md
+has the bound), and any N * D bytes that stay kept reach that. What is left to choose is which node keeps which sample.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
+# How often samples that found their favourite node full ask another one. Most are placed in the first round; each round
+# costs a pass over all readers of what is left, and what is left after the last one is dealt into any room.
 ROUNDS = 4
+# How many samples are tried in one gap. The largest that fits leaves less than the next smaller one, so few tries do.
 GAP_TRIES = 8
+# Samples that are looked at together, so that the arrays by reader stay within a processor's cache.
 CHUNK = 1 << 17
 
 
 class Copies(NamedTuple):
-    """What a node copies of others' samples when it first reads them: ids ascending, their class."""
+    """The samples of other nodes that a node copies when it first reads them: ids, ascending, and the class of each."""
 
     ids: Ids
     storage: Storages
 
 
 class Placement(NamedTuple):
-    """Owner and class of each sample, shape (F,), PFS for none; copies of each node."""
+    """The owner and the class of each sample, shape (F,), `PFS` for those that nobody owns; the copies of each node."""
 
     owner: Nodes
     storage: Storages
@@ -51,13 +55,16 @@ def place(
     """Choose owners, classes and copies.
 
     Args:
-        sizes_bytes: (F,). readers: (E, F), the dtype's largest value for nobody. nodes: N.
+        sizes_bytes: (F,).
+        readers: (E, F), the node that reads the sample in the epoch; the dtype's largest value stands for nobody.
+        nodes: N.
         capacities_bytes: (J,) of a node, fastest class first.
-        copies_of: the only node whose copies are wanted: a node needs to know no others. None for all of them.
+        copies_of: the only node whose copies are wanted, as a node has no use for the others'; None for all of them.
 
     Returns:
-        No class holds more than its capacity. What has no owner would not fit into what is left of any class, or is
-        empty. Where all fits, and a largest sample more into each class, no node owns more than its part and a sample.
+        No class holds more than its capacity. A sample without an owner would not fit into what is left of any class,
+        or is empty. Where all samples fit, with the largest sample's size to spare in each class, no node owns more
+        than its part and one sample.
     """
     total, room = float(sizes_bytes.sum()), float(capacities_bytes.sum())
     largest = float(sizes_bytes.max(initial=0.0))
@@ -84,17 +91,17 @@ def _groups(owner: Nodes, nodes: int) -> list[Samples]:
 def _owners(
     sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], nodes: int, quota: float
 ) -> tuple[Nodes, Counts]:
-    """Owner by most reads within the quotas, and how often the owner reads the sample.
+    """The owner of each sample, and how often the owner reads it.
 
-    Rounds: everyone goes to the node that reads it most among those with room; full nodes keep what they read most.
-    What is left after some rounds is dealt into the room that is left.
+    In each round every sample asks the node that reads it most among those that have room, and a node that cannot take
+    all that ask keeps those that it reads most. What is left after `ROUNDS` is dealt into the room that is left.
     """
     owner, count = np.full(len(sizes), PFS, dtype=np.int16), np.zeros(len(sizes), dtype=np.uint8)
     free = np.full(nodes, quota)
     rest = np.arange(len(sizes))
     smallest = float(sizes.min(initial=0.0))
     for _ in range(ROUNDS):
-        # The last entry stands for nobody, who may not.
+        # The last entry stands for "nobody" among the readers, who can own nothing.
         may = np.append((free >= smallest) & (free > 0), False)
         if not len(rest) or not may.any():
             break
@@ -112,9 +119,9 @@ def _owners(
 def _favourite(
     later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], rest: Samples, nodes: int, may: Flags
 ) -> tuple[Nodes, Counts]:
-    """Who of the nodes that `may` reads each sample of `rest` most, and how often; ties go to its first reader.
+    """Which of the nodes that `may` own more reads each sample of `rest` most, and how often.
 
-    PFS where none of its readers may.
+    Of nodes that read it equally often it is the one that reads it first; `PFS` where none of its readers may.
     """
     parts = [
         _favourite_of_few(later[:, few], first[few], nodes, may)
@@ -126,9 +133,9 @@ def _favourite(
 def _favourite_of_few(
     rows: Readers, start: npt.NDArray[np.unsignedinteger[Any]], nodes: int, may: Flags
 ) -> tuple[Nodes, Counts]:
-    """See above: of so few samples that all their readers may be copied."""
+    """As `_favourite`, of so few samples that an array of all their readers is small."""
     best, score = np.full(len(start), PFS, dtype=np.int16), np.zeros(len(start), dtype=np.uint16)
-    # By candidate nodes where they are few, else by the epochs' own readers.
+    # A candidate is a node, or where there are more nodes than epochs, the readers of an epoch.
     candidates: Iterable[Any] = np.flatnonzero(may) if nodes <= len(rows) else rows
     for candidate in candidates:
         mine = 2 * (rows == candidate).sum(axis=0, dtype=np.uint16) + (start == candidate)
@@ -139,7 +146,7 @@ def _favourite_of_few(
 
 
 def _deal(sizes: Floats, owner: Nodes, rest: Samples, free: Floats) -> None:
-    """Deal what no favourite had room for: into one node's room after the other's, the emptiest first."""
+    """Deal out the samples that no favourite had room for. Nodes are filled one after the other, the emptiest first."""
     start = 0
     for node in np.argsort(-free, kind="stable"):
         filled = np.cumsum(sizes[rest[start:]])
@@ -149,13 +156,13 @@ def _deal(sizes: Floats, owner: Nodes, rest: Samples, free: Floats) -> None:
 
 
 def _take(left: Floats, sizes: Floats, storage: Storages) -> None:
-    """Take what was placed from what is left of a node's classes, (J,)."""
+    """Subtract the sizes of what was placed from what is left of a node's classes, shape (J,)."""
     kept = storage != PFS
     left -= np.bincount(storage[kept], sizes[kept], minlength=len(left))
 
 
 def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> None:
-    """Give what no one owns to whatever gap holds it, largest first: what is left over is less than a sample."""
+    """Give samples without an owner to any class that still has room for them, the largest that fits first."""
     orphans = np.flatnonzero(owner == PFS)
     orphans = orphans[np.argsort(sizes[orphans], kind="stable")]
     for node, j in np.ndindex(*left.shape):
@@ -170,7 +177,7 @@ def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> 
 
 
 def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, copies_of: int | None) -> list[Copies]:
-    """What each node copies into the room that owning leaves: what it reads most, twice at least."""
+    """What each node copies into the room that its own samples leave: what it reads most, and twice at least."""
     none = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))
     result = [none] * len(left)
     if (owner == PFS).any() or left.sum(axis=1).max(initial=0.0) < sizes.min(initial=np.inf):

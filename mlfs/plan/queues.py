@@ -1,4 +1,4 @@
-"""A node of several GPUs, each with a queue of its own: how its threads are divided (Lobster 2022, Sections 4.1-4.4).
+"""How the threads of a node with several GPUs, each with a queue of its own, are divided (Lobster 2022, 4.1 to 4.4).
 
 Pure. In: what each GPU's batch has to load by route in each step, what one thread gets, how long preprocessing and
 training take. Out: threads for preprocessing and for loading, and the loading threads of each queue. Called by
@@ -26,18 +26,20 @@ from mlfs.plan.threads import (
     topped_up,
 )
 
-TOLERANCE = 0.05  # tau, as a share of the training time; the paper says that it "can be fine-tuned as needed"
+# tau, as a share of the training time: a GPU that is late by less does not count as late. The paper says that it "can
+# be fine-tuned as needed".
+TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """What a node has beyond NoPFS's Table 2, which counts nodes.
+    """What a node of several GPUs has besides the values of NoPFS's Table 2, which knows nodes only.
 
     Attributes:
         gpus: M, all alike; each trains c / M bytes per second.
-        preprocessing: bytes per second by number of threads, measured with samples of that many bytes; empty where it
-        is not known, and then threads are not moved between preprocessing and loading.
-        preprocess_threads: threads that preprocess unless a policy decides otherwise.
+        preprocessing: by size of the samples in bytes, how many bytes per second some threads preprocess. It is empty
+            where that was not measured; then no threads are moved between preprocessing and loading.
+        preprocess_threads: how many threads preprocess, unless a policy decides otherwise.
     """
 
     gpus: int = 1
@@ -53,21 +55,26 @@ class GpuNode:
         return portfolio
 
     def preprocess_bytes_per_s(self, sample_bytes: float, threads: int) -> float:
-        """What that many threads preprocess of samples of about that size."""
+        """How much that many threads preprocess of samples of about that size."""
         nearest = min(self.preprocessing, key=lambda known: (abs(known - sample_bytes), known))
         return float(self.preprocessing[nearest].at(threads))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A GPU's usual batch, by which threads are moved: bytes by route (R,), seconds of training."""
+    """The usual batch of a GPU, by which it is decided how many threads preprocess.
+
+    Attributes:
+        route_bytes: what it loads by each route, shape (R,).
+        train_s: how long it trains.
+    """
 
     route_bytes: Floats
     train_s: float
 
     @property
     def size_bytes(self) -> float:
-        """All of it."""
+        """What it loads by all routes."""
         return float(self.route_bytes.sum())
 
 
@@ -76,13 +83,14 @@ def coordinated(
 ) -> int:
     """Section 4.1: how many of the node's threads preprocess; the others load.
 
-    Step 1: the fewest threads that reach the peak. Step 2: while load + preprocess takes longer than training, one
-    thread less, unless preprocessing alone would then be the bottleneck, or the sum would not fall (a PFS that is the
-    limit is not helped by threads; the paper leaves this open).
+    It begins with the fewest threads that reach the peak of preprocessing. While loading and preprocessing together
+    take longer than training, it moves one thread to loading. It stops when preprocessing alone would become the
+    bottleneck, or when the sum does not fall any more: more threads do not help a PFS that is the limit. The paper
+    leaves this last case open.
 
     Args:
-        loading: threads that load before any is moved. thread_s: by how many threads load, (R,) seconds a byte for one
-        of them.
+        loading: how many threads load before any is moved.
+        thread_s: given how many threads load, the seconds that one of them takes for a byte of each route, shape (R,).
     """
     every = loading + node.preprocess_threads
     model = nearest_model(node.models(), sample_bytes)
@@ -105,21 +113,26 @@ def coordinated(
 
 
 def linear_rates(thread_s: Floats, threads: int) -> list[Curve]:
-    """Aggregate bandwidth of each route if each thread takes `thread_s` seconds for a byte."""
+    """The aggregate bandwidth of each route, if each thread takes `thread_s` seconds for a byte."""
     return [Curve(((float(threads), threads / cost),)) for cost in thread_s.tolist()]
 
 
 def divided(
     queued: Floats, thread_s: Floats, preprocess_s: Floats, train_s: float, threads: int, tolerance: float = TOLERANCE
 ) -> Threads:
-    """Loading threads of each GPU's queue in each step, all of them given out.
+    """How many threads load for each GPU's queue in each step; all of them are given out.
 
-    In proportion to the queues where no GPU of the node is predicted to be late (Section 4.2), else by Algorithm 1
-    (Section 4.4); what that leaves over goes to whoever has most to load for each thread.
+    Where no GPU of the node is predicted to be late, threads are divided in proportion to the queues (Section 4.2).
+    Otherwise Algorithm 1 divides them (Section 4.4), and threads that it leaves over go to the GPU that has most to
+    load for each thread.
 
     Args:
-        queued: (T, N, M, R) bytes by route. thread_s: (R,) seconds a byte for one thread. preprocess_s: (T, N, M).
-        train_s: of a step. threads: of a node, at least M. tolerance: tau / train_s.
+        queued: (T, N, M, R) bytes by route.
+        thread_s: (R,) seconds that one thread takes for a byte.
+        preprocess_s: (T, N, M).
+        train_s: the training time of a step.
+        threads: those of a node, at least M.
+        tolerance: tau / train_s.
 
     Returns:
         (T, N, M).

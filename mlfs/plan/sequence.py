@@ -1,8 +1,8 @@
-"""In which order the local ranks' streams are fetched: step by step across ranks, the nearest need first.
+"""In which order the streams of the local ranks are fetched: whichever rank's next sample is needed soonest.
 
-Pure. In: how far each rank has read and how far its stream has been looked at. Out: whose next batch to look at.
-Called by `mlfs.plan.scheduler.look_ahead` for each batch. A rank that stands still does not hold the others: what
-counts is the distance to its own reader.
+Pure. In: how far each rank has read, and how far its stream was looked ahead. Out: the rank whose next batch is to be
+looked at. What counts is the distance of the look-ahead to the rank's own reader, so a rank that stands still does not
+hold up the others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ def next_rank(frontiers: Sequence[int], cursors: Sequence[int], limit: int) -> i
     """Return the index of the rank whose next sample is needed soonest, -1 when all are `limit` or more ahead.
 
     Args:
-        frontiers: linear position each rank reads next.
-        cursors: linear position each rank's stream is looked at next; at least its frontier.
-        limit: most samples to look ahead of a reader.
+        frontiers: for each rank, the linear position that it reads next.
+        cursors: for each rank, the linear position that is looked at next; at least its frontier.
+        limit: how many samples to look ahead of a reader at most.
 
-    Ties go to the lower rank: at equal steps the ranks' batches are fetched in rank order.
+    Of ranks that are equally far the lowest is taken, so batches of the same step are fetched in the order of ranks.
     """
     best, least = -1, limit
     for rank, (frontier, cursor) in enumerate(zip(frontiers, cursors, strict=True)):

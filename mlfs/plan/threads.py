@@ -1,4 +1,4 @@
-"""How many threads load for each GPU of a node, and how many preprocess (Lobster 2022, Sections 4.1-4.4).
+"""How many threads load for each GPU of a node, and how many preprocess (Lobster 2022, Sections 4.1 to 4.4).
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
@@ -20,10 +20,11 @@ Threads = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PiecewiseLinear:
-    """Seconds to preprocess a sample, or a byte of it, by number of threads: the best two lines (Section 4.1).
+    """Seconds to preprocess a sample, or a byte of it, by number of threads, as the best two lines (Section 4.1).
 
     Attributes:
-        split: up to this many threads the first line holds. lines: (intercept, slope) of each, seconds.
+        split: the number of threads up to which the first line holds.
+        lines: (intercept, slope) of each, in seconds.
     """
 
     split: float
@@ -31,7 +32,7 @@ class PiecewiseLinear:
 
     @classmethod
     def fit(cls, threads: npt.ArrayLike, seconds: npt.ArrayLike) -> PiecewiseLinear:
-        """The least-squares pair of lines over all places to split; two measurements on each side at least.
+        """The pair of lines with the least squares, over all splits with at least two measurements on each side.
 
         Raises:
             ValueError: fewer than four measurements.
@@ -50,7 +51,7 @@ class PiecewiseLinear:
         return best[1]
 
     def at(self, threads: float) -> float:
-        """Seconds a sample with that many threads, never negative."""
+        """Seconds for a sample with that many threads; never negative."""
         intercept, slope = self.lines[0 if threads <= self.split else 1]
         return max(0.0, intercept + slope * threads)
 
@@ -64,14 +65,14 @@ def _line(xs: Floats, ys: Floats) -> tuple[tuple[float, float], float]:
 
 
 def preprocessing_threads(model: PiecewiseLinear, most: int, tolerance: float = 0.02) -> int:
-    """The fewest threads, up to `most`, that preprocess within `tolerance` of as fast as any number does."""
+    """The fewest threads, up to `most`, that are at most `tolerance` slower than the best number of threads."""
     seconds = [model.at(count) for count in range(1, most + 1)]
     good = min(seconds) * (1 + tolerance)
     return 1 + next(index for index, value in enumerate(seconds) if value <= good)
 
 
 def nearest_model(models: dict[float, PiecewiseLinear], size_bytes: float) -> PiecewiseLinear:
-    """Of a portfolio by sample size, the model of the nearest size (Section 4.1)."""
+    """The model of the nearest sample size (Section 4.1)."""
     return models[min(models, key=lambda known: (abs(known - size_bytes), known))]
 
 
@@ -81,10 +82,12 @@ def rates_by_threads(rates: Sequence[Curve], most: int) -> Floats:
 
 
 def load_s(route_bytes: Floats, table: Floats, threads: Threads) -> Floats:
-    """Eq. 1: seconds to load GPUs' batches: local, remote and PFS bytes, each by all of the GPU's threads in turn.
+    """Seconds to load each GPU's batch: local, remote and PFS bytes, one after the other by all its threads (eq. 1).
 
     Args:
-        route_bytes: (..., R). table: of `rates_by_threads`. threads: (...), at least 1 each.
+        route_bytes: (..., R).
+        table: that of `rates_by_threads`.
+        threads: (...), at least 1 each.
     """
     return np.asarray((route_bytes / table[threads]).sum(axis=-1))
 
@@ -101,13 +104,15 @@ def assign(
 
     Args:
         batches: (..., M, R) bytes by route of each GPU's batch; leading axes are nodes and steps, each for itself.
-        rates: aggregate bandwidth of each route by number of threads. preprocess_s: (..., M). train_s: (...), of one
-        step. most: T_L, threads that a node has for loading, at least M.
-        tolerance_s: tau: a GPU that is off by less keeps its share in proportion to its queue.
+        rates: the aggregate bandwidth of each route by number of threads.
+        preprocess_s: (..., M).
+        train_s: (...), the training time of one step.
+        most: T_L, how many threads a node has for loading, at least M.
+        tolerance_s: tau; a GPU that is off by less keeps its share in proportion to its queue.
 
     Returns:
-        (..., M), each at least 1, together at most `most`: where the GPUs of a node want more, eq. 3 rules, and they
-        get what lets them end alike.
+        (..., M), each at least 1, together at most `most`. Where the GPUs of a node want more, they get what lets them
+        end at the same time (eq. 3).
 
     Raises:
         ValueError: fewer threads than GPUs.
@@ -128,12 +133,17 @@ def assign(
 
 
 def _search(batches: Floats, table: Floats, allowed_s: Floats, most: int) -> Threads:
-    """Numbers of threads, 1 to `most`, whose loading times are nearest to `allowed_s`; the fewest of equals.
+    """The numbers of threads, 1 to `most`, whose loading times are nearest to `allowed_s`; the fewest of equal ones.
 
-    Binary search: aggregate bandwidths do not fall with threads, so loading time does not rise. A route that gets
-    slower with more threads ends the search early, as the paper's window of recorded differences does.
+    It is a binary search, for more threads do not take longer as long as aggregate bandwidths do not fall. A route that
+    gets slower with more threads ends the search early, as the paper's window of recorded differences does.
 
-    Args: batches (K, R), allowed_s (K,). Returns (K,).
+    Args:
+        batches: (K, R).
+        allowed_s: (K,).
+
+    Returns:
+        (K,).
     """
     low, high = np.ones(len(batches), dtype=np.int64), np.full(len(batches), most, dtype=np.int64)
     best = low.copy()
@@ -149,17 +159,20 @@ def _search(batches: Floats, table: Floats, allowed_s: Floats, most: int) -> Thr
 
 
 def in_proportion(weights: Floats, total: int) -> Threads:
-    """`total` dealt in proportion to the weights (..., M), at least 1 each; equal parts where there is no weight."""
+    """`total` divided in proportion to the weights (..., M), at least 1 each; equally where all weights are 0."""
     return topped_up(np.ones(weights.shape, dtype=np.int64), weights, total)
 
 
 def topped_up(dealt: Threads, weights: Floats, total: int) -> Threads:
-    """Deal what is left of `total` one by one to whoever has most weight for each one it has; ties go to the lower.
+    """Add threads to `dealt`, one by one, until all of `total` are dealt.
 
-    So the largest weight / threads, which is the slowest queue's time, is as small as whole threads make it (Adams's
-    method of apportionment).
+    Each one goes to the GPU that has the most weight for each thread that it has, of equal ones to the lower. So the
+    largest weight / threads, which is the time of the slowest queue, becomes as small as whole threads can make it
+    (Adams's method of apportionment).
 
-    Args: dealt (..., M), at least 1 each; weights (..., M), not negative.
+    Args:
+        dealt: (..., M), at least 1 each.
+        weights: (..., M), not negative.
     """
     gpus = weights.shape[-1]
     counts = dealt.reshape(-1, gpus).copy()

@@ -1,11 +1,11 @@
-"""The saved manifest: one file from which the next mount of the same source starts without a scan.
+"""The index: the saved manifest, from which the next mount of the same source starts without a scan.
 
-In: a manifest, the path of the index file, the identity of the source. Out: the manifest again, or why not: an index
-that is missing, damaged, of another version or of another source is never an error, it only costs a scan. Called by
-the daemon at start (`manifest_for`), before any request is served.
+In: a manifest, the path of the index file, the identity of the source. Out: the manifest again, or the reason why it
+cannot be used. An index that is missing, damaged, of another version or of another source is no error; it costs a scan.
+Called by the daemon at start (`manifest_for`), before any request is served, and by commands that look at a source.
 
-The file: a fixed head (magic, version, lengths, xxh3_128 of all else), a JSON description of the columns, the columns
-one after another. The head, the description and every byte of the columns are under the checksum.
+The file is a fixed head (magic, version, lengths, a checksum), a JSON description of the columns, and the columns one
+behind the other. The checksum (xxh3_128) covers the head, the description and every byte of the columns.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _PORTION = 256  # directories that a thread compares before it takes the next on
 
 
 class _UnusableError(Exception):
-    """Why an index cannot be used; the text is for people."""
+    """An index cannot be used; the text says why, for people."""
 
 
 @dataclass(frozen=True)
 class ScanReport:
-    """How the manifest of a mount came about.
+    """How the manifest of a mount was made.
 
     Attributes:
-        reused: from the saved index; else scanned.
-        reason: why it was scanned ("" when reused), for people.
+        reused: whether it was read from the saved index; otherwise the source was scanned.
+        reason: why the source was scanned, for people; "" when it was not.
         seconds: how long it took in all.
-        problem_count: directories that could not be read and are shown empty.
+        problem_count: how many directories could not be read, and are shown empty.
         problems: the first few of them, as lines.
-        vanished: directories that disappeared during the scan.
-        warning: why the index could not be saved, or "".
+        vanished: how many directories disappeared during the scan.
+        warning: why the index could not be saved; "" when it was saved or did not have to be.
     """
 
     reused: bool
@@ -85,9 +85,9 @@ def default_index_path(source: str) -> Path:
 
 
 def source_identity(root_fd: int, source_path: str) -> str:
-    """What tells one source from another: its path, and which directory is there.
+    """A text that tells one source from another: its path, and the inode number of the directory that is there.
 
-    The device number is left out: network file systems get another one at each mount.
+    The device number is not in it, as network file systems get another one at each mount.
     """
     path = os.fsencode(os.path.abspath(source_path)).hex()
     return f"{path}:{os.fstat(root_fd).st_ino}"
@@ -140,7 +140,7 @@ def save(manifest: Manifest, path: Path, identity: str) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the rename durable, where the file system has a way to: without it, a crash costs one scan."""
+    """Make the rename durable where the file system can. Where it cannot, a crash of the machine costs one scan."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -160,7 +160,7 @@ def _read_exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def _read_head(file: BinaryIO) -> tuple[bytes, bytes, bytes, int]:
-    """Head, digest, description and the bytes of the columns; nothing is verified yet but that the lengths fit."""
+    """Head, digest, description and the number of bytes of the columns. Only the lengths are verified so far."""
     head = _read_exactly(file, _HEAD.size)
     magic, version, description_bytes, column_bytes = _HEAD.unpack(head)
     if magic != _MAGIC:
@@ -176,8 +176,8 @@ def _read_head(file: BinaryIO) -> tuple[bytes, bytes, bytes, int]:
 
 
 def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns, each in memory of its own. Lengths are checked against the file's before any is allocated."""
-    # From COLUMNS, not from the file: what the file says is only compared, so it cannot name an odd dtype.
+    """The columns, each in memory of its own. All lengths are checked against the file's before memory is taken."""
+    # Names and dtypes are those of COLUMNS. What the file says is only compared with them, so it brings no others in.
     if list(described) != list(COLUMNS):
         raise _UnusableError("it has other columns")
     left = column_bytes
@@ -242,7 +242,7 @@ def load(path: Path, identity: str) -> tuple[Manifest | None, str]:
 
 
 class _Comparison:
-    """Directories of the source against the manifest; shared by the threads of one check."""
+    """Compares directories of the source with the manifest. The threads of one check share it."""
 
     def __init__(self, manifest: Manifest, root_fd: int) -> None:
         self._manifest = manifest
@@ -252,7 +252,7 @@ class _Comparison:
         self.checked = 0
 
     def portion(self, item: tuple[list[int], list[bytes]]) -> list[int]:
-        """The changed ones among some directories; stops at the first, in whichever thread it is found."""
+        """The directories that have changed, of some. All threads stop at the first that any of them finds."""
         for entry, path in zip(*item, strict=True):
             if self.found:
                 break
@@ -281,7 +281,7 @@ class _Comparison:
         return entry in self._unreadable and self._readable(path)
 
     def _readable(self, path: bytes) -> bool:
-        """Whether a directory that could not be listed now can: another user's rights, a disk that works again."""
+        """Whether a directory that could not be listed can be now: its rights were changed, or the disk works again."""
         try:
             fd = open_beneath(self._root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
             try:

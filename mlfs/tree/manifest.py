@@ -1,10 +1,10 @@
-"""The manifest: the frozen picture of the source tree, as numpy arrays of fixed-size records.
+"""The manifest: the source tree as it was at the scan, in numpy arrays with one fixed-size record for each entry.
 
 In: columns by entry id, made by `mlfs.tree.scan` or read back by `mlfs.tree.index`. Out: names, attributes and the
-shape of the tree, for the request handlers (every lookup and getattr is answered from here), the orders (which files,
-in which order, of which size) and the source (the path of an entry).
+form of the tree. The request handlers answer every lookup and getattr from it, the orders ask it for files and their
+sizes, the source for an entry's path.
 
-An entry is a number from 0 to n-1, 0 is the root. Entries stand breadth-first: the children of a directory are
+An entry is a number from 0 to n-1; 0 is the root. Entries stand breadth-first: the children of a directory are
 contiguous and sorted by the bytes of their names, and the children of a lower id come before those of a higher one.
 So one array of n+1 numbers, `first_child`, gives every directory's range.
 """
@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-# What a manifest is made of: n entries, k symbolic links, d devices, u unreadable directories; two blobs of bytes.
-# Offsets are uint32 while the blob is below 4 GiB: see `offsets_dtype`.
+# The columns, with n entries, k symbolic links, d devices and u unreadable directories. Names and link targets are two
+# blobs of bytes; offsets into a blob are uint32 while it is below 4 GiB (`offsets_dtype`).
 COLUMNS: Final[Mapping[str, str]] = {
     "parent": "u4",  # [n] the root is its own parent
     "first_child": "u4",  # [n + 1] the children of e are first_child[e] .. first_child[e + 1] - 1
@@ -55,7 +55,7 @@ def offsets_dtype(blob_bytes: int) -> str:
 
 
 def _index_of(ids: memoryview, entry: int) -> int:
-    """Where `entry` stands in ascending `ids`, or -1."""
+    """The position of `entry` in the ascending `ids`, or -1."""
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high) >> 1
@@ -121,7 +121,7 @@ class Manifest:
         self.ctime_ns_view = self.ctime_ns.data
         self.generation_view = self.generation.data
         self._offset_view = self.name_offset.data
-        # bytes, because slicing them is one allocation where a memoryview's slice is two. The array is a view of it.
+        # As bytes, because their slice is one allocation and a memoryview's slice is two. The array is a view of them.
         self._name_bytes = self.names.tobytes()
         self.names = np.frombuffer(self._name_bytes, dtype=np.uint8)
         self._link_view = self.link.data

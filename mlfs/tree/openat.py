@@ -1,7 +1,7 @@
-"""Opening a path below a directory descriptor, of any length, never through a symbolic link.
+"""Opens a path of any length below a directory descriptor, and never follows a symbolic link.
 
-In: the descriptor of the source's root (opened before the mount covers it), a relative path, open flags. Out: a new
-descriptor. Used by `mlfs.tree.scan`, `mlfs.tree.index` and `mlfs.places.posix`.
+In: the descriptor of the source's root, which was opened before the mount covered it, a relative path, open flags. Out:
+a new descriptor. Used by `mlfs.tree.scan`, `mlfs.tree.index` and `mlfs.places.posix`.
 
 No path of a manifest leads through a symbolic link. So if one is met, somebody has swapped it in since the scan, and
 following it could hand out a file from outside the source with the daemon's rights. openat2(2) refuses that in one
@@ -52,7 +52,7 @@ def _openat2(root_fd: int, path: bytes, flags: int) -> int:
 
 
 def _walk(root_fd: int, path: bytes, flags: int) -> int:
-    """The same without openat2: one openat a component."""
+    """As `_openat2`, with one openat for each component of the path."""
     *above, last = path.split(b"/")
     at = root_fd
     try:
@@ -68,11 +68,11 @@ def _walk(root_fd: int, path: bytes, flags: int) -> int:
 
 
 def _has_openat2() -> bool:
-    """Whether the kernel, and whatever sandbox we are in, answers openat2."""
+    """Whether openat2 can be used: the kernel has it, and no sandbox forbids it."""
     try:
         os.close(_openat2(-100, b".", _DIRECTORY))  # -100: AT_FDCWD
     except OSError as error:
-        # Others (EACCES on a working directory that we may not enter) come from a call that exists.
+        # Any other error, such as EACCES on a working directory that may not be entered, comes from a call that exists.
         return error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
     return True
 

@@ -1,11 +1,11 @@
-"""The scan: walks the source tree once and makes the manifest.
+"""The scan: it walks the source tree once and makes the manifest.
 
-In: the descriptor of the source's root directory. Out: a `Manifest`. Called by `mlfs.tree.index` (which first tries
-to reuse a saved one) when a mount starts, before any request is served.
+In: the descriptor of the source's root directory. Out: a `Manifest`. Called by `mlfs.tree.index`, which first tries
+to reuse a saved one, when a mount starts, before any request is served.
 
-Level by level: the directories of one depth are listed in parallel, and their listings are appended in order, which
-gives the breadth-first ids of the manifest without sorting the whole. Each listing is packed into arrays by the thread
-that made it, so no Python object per file outlives its directory.
+The scan goes level by level. The directories of one depth are listed in parallel, and their listings are appended in
+order, which gives the breadth-first ids of the manifest without sorting the whole. Each listing is packed into arrays
+by the thread that made it, so no Python object of a file outlives its directory.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ Result = TypeVar("Result")
 
 MAX_PROBLEMS: Final = 10
 
-_POLL_S = 0.1
-_STOP_EVERY = 1024  # entries between two looks at the stop flag
-_PATHS_KEPT = 10_000
+_POLL_S = 0.1  # how often progress is told, and how soon a stop is heard
+_STOP_EVERY = 1024  # entries of a directory between two looks at the stop flag: a few milliseconds on a local disk
+_PATHS_KEPT = (
+    10_000  # paths of directories; a level is listed in order, so those that are needed next are the last ones
+)
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
@@ -54,7 +56,7 @@ class ScanStopped(MlfsError):
 
 
 def poller(counts: Callable[[], tuple[int, int]], progress: Progress | None, stop: Stop | None) -> Callable[[], None]:
-    """What a `Pool` calls between results: tells the counts, at most ten times a second, and raises ScanStopped."""
+    """The `poll` of a `Pool`: tells the counts at most ten times a second, raises ScanStopped when `stop` says so."""
     told_at = 0.0
 
     def poll() -> None:
@@ -118,17 +120,17 @@ class Pool:
                 return future.result(_POLL_S)
             except TimeoutError:
                 if future.done():
-                    raise  # the function's own: ETIMEDOUT from the file system
+                    raise  # the function itself raised it: ETIMEDOUT from the file system
                 self._poll()
 
     def close(self) -> None:
-        """Let the threads end after what they are doing; does not wait for them."""
+        """Tell the threads to end once they have done what they are at. It does not wait for them."""
         for _ in range(self.workers):
             self._tasks.put(None)
 
 
 class Listing(NamedTuple):
-    """One directory as a thread has read it; entries sorted by name."""
+    """A directory as a thread has read it, with its entries sorted by name."""
 
     rows: NDArray[np.int64]  # [entries, len(_ROW)]
     names: bytes  # one after another
@@ -158,8 +160,8 @@ def _row(status: os.stat_result) -> tuple[int, ...]:
     )
 
 
-class Walker:
-    """What the threads of one scan share: the root, the counts for the progress display, the stop flag."""
+class DirectoryLister:
+    """Lists directories. The threads of one scan share it: the root, the counts for the progress, the stop flag."""
 
     def __init__(self, root_fd: int) -> None:
         self.root_fd = root_fd
@@ -182,7 +184,7 @@ class Walker:
 
     def _list(self, path: bytes) -> Listing:
         self._check_stopped()
-        # A fresh description even for the root: the position of a shared one would be shared as well.
+        # The root is opened anew as well: descriptors that are duplicates share the position of the listing.
         fd = open_beneath(self.root_fd, path, _LIST)
         try:
             return self._read(fd)
@@ -190,7 +192,7 @@ class Walker:
             os.close(fd)
 
     def _read(self, fd: int) -> Listing:
-        # Settled, so that a change after this listing gives the directory another time stamp.
+        # The stamps are a tick old before the listing, so a change after it gives the directory others.
         own = _row(settled_status(fd))
         names: list[bytes] = []
         rows = array.array("q")
@@ -273,7 +275,7 @@ class _Builder:
         if first + count >= 1 << 32:
             raise SourceError("the source has more than 4 billion entries", "mount a part of it")
         if listing.own is not None:
-            # Newer than what its parent's listing said, and what a later comparison has to be with.
+            # These are newer than what the parent's listing said, and a later comparison has to be with these.
             for name, value in zip(_ROW, listing.own, strict=True):
                 self.columns[name][directory] = value
         if not count:
@@ -292,7 +294,7 @@ class _Builder:
         return below
 
     def path(self, entry: int) -> bytes:
-        """The path of an entry that is already in; a directory's own path is kept for its children's."""
+        """The path of an entry that was appended. A directory's path is kept, as its children's paths begin with it."""
         parts = []
         at = entry
         while at and at not in self._paths:
@@ -307,7 +309,7 @@ class _Builder:
         return path
 
     def failed(self, directory: int, error: OSError) -> None:
-        """Note a directory that could not be listed; it stays in, empty."""
+        """Note a directory that could not be listed. It stays in the manifest, without children."""
         if directory == 0:
             raise SourceError(
                 f"cannot read the source directory: {error.strerror}", "check its permissions", ExitCode.SOURCE
@@ -349,7 +351,10 @@ class _Builder:
 def _chunks(
     directories: list[int], workers: int, path: Callable[[int], bytes]
 ) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Directories with their paths in portions: one by one while there are few, more where handing over would cost."""
+    """Directories with their paths, in portions of one while there are few, and of up to 32 where there are many.
+
+    Handing a portion over to a thread costs more than listing a small directory.
+    """
     step = max(1, min(32, len(directories) // (8 * workers)))
     for start in range(0, len(directories), step):
         ids = directories[start : start + step]
@@ -373,27 +378,27 @@ def scan(
     Returns: the manifest. Sub-directories that cannot be read, or vanish meanwhile, stand in it without children.
     Raises: SourceError when the root itself cannot be read; ScanStopped; KeyboardInterrupt.
     """
-    walker = Walker(root_fd)
+    lister = DirectoryLister(root_fd)
     builder = _Builder(os.fstat(root_fd))
-    pool = Pool(workers, poller(lambda: (walker.directories, walker.files), progress, stop))
+    pool = Pool(workers, poller(lambda: (lister.directories, lister.files), progress, stop))
     try:
         level = [0]
         while level:
-            level = _scan_level(level, builder, walker, pool)
+            level = _scan_level(level, builder, lister, pool)
     finally:
-        walker.stopped = True
+        lister.stopped = True
         pool.close()
     if progress is not None:
-        progress(walker.directories, walker.files)
+        progress(lister.directories, lister.files)
     return builder.manifest()
 
 
-def _scan_level(level: list[int], builder: _Builder, walker: Walker, pool: Pool) -> list[int]:
+def _scan_level(level: list[int], builder: _Builder, lister: DirectoryLister, pool: Pool) -> list[int]:
     """List the directories of one depth; returns those of the next."""
     below: list[int] = []
 
     def work(chunk: tuple[list[int], list[bytes]]) -> tuple[list[int], list[Listing]]:
-        return chunk[0], walker.list_all(chunk[1])
+        return chunk[0], lister.list_all(chunk[1])
 
     for ids, listings in pool.map(work, _chunks(level, pool.workers, builder.path)):
         for directory, listing in zip(ids, listings, strict=True):

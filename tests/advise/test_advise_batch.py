@@ -14,8 +14,8 @@ from mlfs.advise import model_file
 from mlfs.advise.batch import Choice, Option, best, choose, fft, gemm, solve
 from mlfs.advise.network import (
     Layer,
+    LayerShape,
     Network,
-    Shape,
     bound_bits,
     classifier_bits,
     feature_map_bits,
@@ -41,7 +41,7 @@ def test_alexnet_has_the_known_shapes() -> None:
 
 
 def test_memory_by_hand() -> None:
-    network = Network(Shape(4, 4, 2), (Layer("a", 3, 1, 1, 5), Layer("p", 2, 2)), (20, 10, 3))
+    network = Network(LayerShape(4, 4, 2), (Layer("a", 3, 1, 1, 5), Layer("p", 2, 2)), (20, 10, 3))
     assert [s.numbers for s in shapes(network)] == [32, 80, 20]
     assert feature_map_bits(network, 7) == (32 + 80 + 20) * 7 * 32
     assert parameter_bits(network) == (3 * 3 * 2 * 5 + 5) * 3 * 32
@@ -64,7 +64,7 @@ def test_fft_over_gemm_is_table_2() -> None:
         (Layer("5", 3, 1, 1, 256), (13, 384), (13, 256), 2.3),
     ]
     for layer, (edge, depth), (edge_out, depth_out), printed in rows:
-        source, result = Shape(edge, edge, depth), Shape(edge_out, edge_out, depth_out)
+        source, result = LayerShape(edge, edge, depth), LayerShape(edge_out, edge_out, depth_out)
         fast, lean = (model(layer, source, result, 128, 1e12) for model in (fft, gemm))
         assert fast.memory_bits / lean.memory_bits == pytest.approx(printed, abs=0.08)
 

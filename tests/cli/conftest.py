@@ -18,7 +18,7 @@ def _private_dirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFS_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TINY_FS", raising=False)
-    monkeypatch.setattr("mlfs.cli.mount._PROGRESS_AFTER_S", 3600.0)  # a busy machine takes longer than two seconds
+    monkeypatch.setattr("mlfs.cli.progress.PROGRESS_AFTER_S", 3600.0)  # a busy machine takes longer than two seconds
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,19 @@ def test_heavy_libraries_wait_until_they_are_needed(code: str) -> None:
     check = f"import sys; found = [name for name in {HEAVY!r} if name in sys.modules]; assert not found, found"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_know_the_daemons_package_by_its_door_only() -> None:
+    for path in sorted((Path(__file__).parents[2] / "mlfs" / "cli").glob("*.py")):
+        imported = re.findall(r"^\s*(?:from|import) (mountd\S*)(?: import (.*))?$", path.read_text(), re.MULTILINE)
+        for module, names in imported:
+            assert module == "mountd.door" or (module, names) == ("mountd", "door"), f"{path} imports {module}: {names}"
+
+
+def test_the_door_is_light() -> None:
+    heavy = {*HEAVY, "numpy", "pydantic", "rich", "trio", "pyfuse3", "lmdb", "mlfs.config"}
+    code = f"import sys, mountd.door; print(*({heavy!r} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"\n"
 
 
 INTERRUPTED_IMPORT = """
@@ -46,7 +61,8 @@ sys.exit(way_in.main())
     ("module", "handler", "code", "said"),
     [
         ("mlfs.cli.commands", "signal.default_int_handler", 130, ""),
-        ("mlfs.cli.unmount", "signal.default_int_handler", 130, ""),
+        ("mlfs.cli.parser", "signal.default_int_handler", 130, ""),
+        ("mlfs.cli.status", "signal.default_int_handler", 130, ""),
         ("mlfs.units", "signal.default_int_handler", 130, "mlfs: interrupted\n"),
         ("mlfs.cli.commands", "signal.SIG_IGN", 8, "mlfs: /nowhere is not an mlfs mount"),
     ],

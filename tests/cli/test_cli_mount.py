@@ -12,14 +12,15 @@ import pytest
 from cli_support import TINY_FS, wait_for
 
 from mlfs.cli import main as cli
-from mlfs.cli import mount
+from mlfs.cli import progress as shown
 from mlfs.errors import ExitCode, MlfsError
-from mountd import mounts, runtime
+from mountd import launch, mounts, runtime
 
 SMALL = ["--ram", "1M", "--staging", "1M"]
 RUN = f"""import sys
-from mlfs.cli import main, mount
-mount.DAEMON_COMMAND = (sys.executable, {TINY_FS!r})
+from mlfs.cli import main
+from mountd import launch
+launch.DAEMON_COMMAND = (sys.executable, {TINY_FS!r})
 sys.exit(main.main(sys.argv[1:]))"""
 
 
@@ -133,7 +134,7 @@ def test_in_the_foreground_it_serves_here(
             report({"serving": {"pid": 12, "files": 2000, "bytes": 1024, "how": "read from the index"}})
             return 0
 
-    monkeypatch.setattr(mount.importlib, "import_module", lambda name: Daemon)
+    monkeypatch.setitem(sys.modules, "mountd.daemon", Daemon)
     assert cli.main(["mount", source, "--foreground", *SMALL]) == 0
     assert "2,000 files, 1 KiB (read from the index)" in capsys.readouterr().out
 
@@ -151,9 +152,9 @@ def test_progress_is_told_only_when_it_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(mount, "_PROGRESS_AFTER_S", 2.0)
-    monkeypatch.setattr(mount.time, "monotonic", lambda: now[0])
-    with mount.Progress() as progress:
+    monkeypatch.setattr(shown, "PROGRESS_AFTER_S", 2.0)
+    monkeypatch.setattr(shown.time, "monotonic", lambda: now[0])
+    with shown.Progress() as progress:
         progress.update({"phase": "scan", "dirs": 10, "files": 20000})
         now[0] += 1.9
         progress.tick()
@@ -170,5 +171,5 @@ def test_progress_is_told_only_when_it_takes_long(
 
 
 def test_odd_error_reports_still_make_an_error() -> None:
-    assert mount._reported({"message": "m", "exit_code": 77}).exit_code == ExitCode.FAILURE
-    assert isinstance(mount._reported({}), MlfsError)
+    assert launch.reported_error({"message": "m", "exit_code": 77}).exit_code == ExitCode.FAILURE
+    assert isinstance(launch.reported_error({}), MlfsError)

@@ -61,7 +61,7 @@ def test_a_mount_elsewhere_has_the_figures_of_its_source(
     made = Calibration(made="then", source=far, memory=StorageSpeeds(read=((1, 1e9),), write=((1, 1e9),)))
     calibration.save(made, calibration.default_path(far.path))
     entry = mounts.MountEntry(1, 1, "0:1", str(source), mounts.FSTYPE, "mlfs:/data/a%20b%25")
-    monkeypatch.setattr(mounts, "enclosing_mlfs", lambda _path: [entry])
+    monkeypatch.setattr("mountd.door.enclosing_mlfs", lambda _path: [entry])
     assert plan(source, "--epochs 2 --step-time 1s", capsys)["pfs_bytes_per_s"] == 5e6
 
 
@@ -124,6 +124,6 @@ def test_what_takes_long_says_how_far_it_is(
     words = "--epochs 1 --step-time 1s --pfs-bandwidth 1G --world-size 2001 --batch-size 1"
     assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("mlfs.cli.mount._PROGRESS_AFTER_S", -1.0)
+    monkeypatch.setattr("mlfs.cli.progress.PROGRESS_AFTER_S", -1.0)
     assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
     assert "of 2,001 ranks" in capsys.readouterr().err

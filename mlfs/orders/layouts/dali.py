@@ -13,7 +13,7 @@ import stat
 import numpy as np
 
 from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
-from mlfs.orders.layouts.links import Links, Seen
+from mlfs.orders.layouts.links import Links, LinkTarget
 from mlfs.orders.layouts.names import Endings, entry_types
 
 _NAMES = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
@@ -33,7 +33,7 @@ def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...
     return [_files(tree, seen, links, endings) for seen in directories if seen.is_directory]
 
 
-def _files(tree: Tree, seen: Seen, links: Links, endings: Endings) -> SampleIds:
+def _files(tree: Tree, seen: LinkTarget, links: Links, endings: Endings) -> SampleIds:
     """The samples right in a directory. A link counts whatever is behind it: DALI would fail when it reads it."""
     if seen.entry == NOT_HERE:
         names = [path for path in seen.files if b"/" not in path]

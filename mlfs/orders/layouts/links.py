@@ -24,7 +24,7 @@ LEAVES: Final = -2
 _MAX_LINKS = 40
 
 
-class Seen(NamedTuple):
+class LinkTarget(NamedTuple):
     """What is behind an entry.
 
     Attributes:
@@ -52,7 +52,7 @@ class Listed(NamedTuple):
 
     samples: SampleIds
     is_file: npt.NDArray[np.bool_]
-    directories: list[tuple[int, Seen]]
+    directories: list[tuple[int, LinkTarget]]
     linked: frozenset[int]
 
 
@@ -110,18 +110,18 @@ class Links:
             return end.result
         return walk.entry
 
-    def look(self, entry: int) -> Seen:
+    def look(self, entry: int) -> LinkTarget:
         """What an entry of the tree is once links are followed."""
         if self._is(entry, stat.S_IFLNK):
             found = self.follow(self._tree.path(entry))
             if found == LEAVES:
                 return self._look_outside(self._tree.path(entry))
             if found == MISSING:
-                return Seen(False, False, NOT_HERE)
+                return LinkTarget(False, False, NOT_HERE)
             entry = found
         if self._is(entry, stat.S_IFDIR):
-            return Seen(True, True, entry)
-        return Seen(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
+            return LinkTarget(True, True, entry)
+        return LinkTarget(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
 
     def listed(self, entries: range) -> Listed:
         """What a directory's entries are. Raises JobError as `look` does."""
@@ -186,11 +186,11 @@ class Links:
                 above = [*above, part]
         walk.entry, walk.names = ROOT, []
 
-    def _look_outside(self, path: bytes) -> Seen:
+    def _look_outside(self, path: bytes) -> LinkTarget:
         if self._outside is None:
             shown = path.decode("utf-8", "surrogateescape")
             raise JobError(f"the link {shown!r} leads out of the source", "mount over the directory that holds both")
         files = self._outside(path)
         if files is None or files == [b""]:
-            return Seen(False, files is not None, NOT_HERE)
-        return Seen(True, True, NOT_HERE, tuple(files))
+            return LinkTarget(False, files is not None, NOT_HERE)
+        return LinkTarget(True, True, NOT_HERE, tuple(files))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
-from mlfs.orders.layouts.links import Links, Seen
+from mlfs.orders.layouts.links import Links, LinkTarget
 from mlfs.orders.layouts.names import Endings, decode, encode
 
 ENDINGS = ("png", "jpg", "jpeg")
@@ -64,7 +64,7 @@ class _Finder:
     def walk(self, root: int) -> _Files:
         """All samples with their keys, in the order of os.walk."""
         found: _Files = []
-        todo: list[tuple[str, Seen, tuple[int, ...]] | _Files] = [("", Seen(True, True, root), ())]
+        todo: list[tuple[str, LinkTarget, tuple[int, ...]] | _Files] = [("", LinkTarget(True, True, root), ())]
         while todo:
             item = todo.pop()
             if isinstance(item, list):
@@ -81,7 +81,7 @@ class _Finder:
             todo += [(f"{prefix}{natural_key(name)}/", below, above) for name, below in reversed(directories)]
         return found
 
-    def _list(self, prefix: str, directory: int) -> tuple[_Files, list[tuple[str, Seen]]]:
+    def _list(self, prefix: str, directory: int) -> tuple[_Files, list[tuple[str, LinkTarget]]]:
         """What is right in a directory: its samples with their keys, and its sub-directories."""
         entries = self._tree.children(directory)
         names = [decode(self._tree.name(entry)) for entry in entries]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
-from mlfs.orders.layouts.links import Links, Seen
+from mlfs.orders.layouts.links import Links, LinkTarget
 from mlfs.orders.layouts.names import Endings, code_point_order, decode
 
 
@@ -38,7 +38,7 @@ class Walker:
         self._endings = endings
         self._follow_links = follow_links
 
-    def walk(self, top: Seen) -> list[SampleIds]:
+    def walk(self, top: LinkTarget) -> list[SampleIds]:
         """The samples of one class, directory by directory in the order of sorted(os.walk()).
 
         Raises:
@@ -46,7 +46,7 @@ class Walker:
         """
         walked: list[_Walked] = []
         # Path, directory, and the directories that lead to it: one that comes up again below itself is a loop.
-        todo: list[tuple[str, Seen, tuple[int, ...]]] = [("", top, ())]
+        todo: list[tuple[str, LinkTarget, tuple[int, ...]]] = [("", top, ())]
         while todo:
             path, seen, above = todo.pop()
             if seen.entry == NOT_HERE:
@@ -60,7 +60,7 @@ class Walker:
         walked.sort(key=lambda each: each.path)
         return [each.samples for each in walked]
 
-    def _list(self, directory: int) -> tuple[SampleIds, list[tuple[str, Seen]]]:
+    def _list(self, directory: int) -> tuple[SampleIds, list[tuple[str, LinkTarget]]]:
         """The samples right in a directory, in order, and its sub-directories."""
         entries = self._tree.children(directory)
         names = [self._tree.name(entry) for entry in entries]

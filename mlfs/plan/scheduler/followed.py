@@ -127,7 +127,7 @@ class FollowedJob(Protocol):
         """Take an epoch's order; returns the epochs that are not needed any more."""
 
     def wanted_epochs(self) -> list[int]:
-        """Epochs whose order is needed soon and neither known nor asked for."""
+        """Epochs whose order is needed soon, and shall be computed now."""
 
     def epoch_asked(self, epoch: int) -> None:
         """An epoch's order is being computed."""

@@ -100,6 +100,7 @@ class Following:
         if self._jobs.get(job.name) is not job:
             return
         job.epoch_unknown(epoch)
+        self._ask_for_epochs(job)
         for seen in job.release_held(self._others(job)):
             self._came(job, seen)
 

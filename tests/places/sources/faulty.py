@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mlfs.places.source import Fetched, OpenFile, Source, Version
+from mlfs.places.source import FileVersion, OpenFile, Source, WholeFile
 
 
 class FaultySource:
@@ -85,7 +85,7 @@ class FaultySource:
     def bytes_read(self) -> int:
         return self._below.bytes_read
 
-    def read_whole(self, entry: int, close_later: bool = False) -> Fetched:
+    def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         self._strike(entry)
         if self.before_read is not None:
             self.before_read(entry)
@@ -124,7 +124,7 @@ class FaultyFile:
         return self._below.fd
 
     @property
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         return self._below.version
 
     @property

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from mlfs.places.tier import Sample, Tier, Version
+from mlfs.places.tier import KeyedCopy, Tier, Version
 
 MIB = 1 << 20
 PATIENCE_S = 60.0  # as in tests/support, which the program in killing.py cannot import
@@ -33,8 +33,8 @@ def put(tier: Tier, key: bytes, version: Version) -> bool:
     return tier.put(key, version, memoryview(content(key, version)))
 
 
-def sample(key: bytes, version: Version) -> Sample:
-    return Sample(key, version, memoryview(content(key, version)))
+def sample(key: bytes, version: Version) -> KeyedCopy:
+    return KeyedCopy(key, version, memoryview(content(key, version)))
 
 
 def holds(tier: Tier, key: bytes, version: Version) -> bool:

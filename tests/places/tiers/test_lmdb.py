@@ -179,7 +179,7 @@ def test_a_page_that_is_free_and_in_use(tmp_path: Path) -> None:
     path = data_file(tmp_path)
     right = path.read_bytes()
     fd = os.open(path, os.O_RDONLY)
-    walk = lmdb_pages._Walk(fd, False)
+    walk = lmdb_pages._StructureCheck(fd, False)
     lists = [(page, node) for page, node in walk._nodes(walk._meta.free) if not node.big]
     os.close(fd)
     root = walk._meta.main.root
