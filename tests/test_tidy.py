@@ -219,6 +219,13 @@ def _imports(path: Path, name: str) -> bool:
     return name in imports_of(path) | named_in(path) or (handed_on and package in imports_of(path))
 
 
+def test_the_glossary_has_each_word_once() -> None:
+    rows = re.findall(r"^\| ([\w ,-]+) \| .+ \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    words = [word.strip() for row in rows if row != "word" for word in row.split(",")]
+    assert len(words) > 80
+    assert sorted(words) == sorted(set(words)), "one word, one meaning"
+
+
 def test_every_decision_is_in_the_index_with_its_date_and_title() -> None:
     folder = ROOT / "docs/decisions"
     rows = re.findall(
