@@ -54,6 +54,19 @@ def test_given_bandwidths(source: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert gains["network"] == 0
 
 
+def test_nodes_that_share_nothing_fetch_what_they_read_for_the_first_time(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--nodes 2 --world-size 4 --batch-size 5 --epochs 2 --step-time 1s --pfs-bandwidth 40KB --ram 1M --no-peers"
+    found = plan(source, words, capsys)
+    assert found["fits"]
+    assert found["later_epochs"]["pfs_bytes"] == pytest.approx(FILES * SIZE / 2)  # of what a node reads, half is new
+    assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
+    said = capsys.readouterr().out
+    assert "it fits: RAM" in said
+    assert "fetches each sample itself the first time that it reads it" in said
+
+
 def test_a_mount_elsewhere_has_the_figures_of_its_source(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
