@@ -86,8 +86,8 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
         seen: opens in the order of time.
         stream_length: samples of a rank's epoch.
         batch_hint: the batch size that the user gave.
-        single: whether workers may take turns sample by sample. torch's don't, unless its batches are of one sample:
-            there it would be a sign of another world size.
+        single: whether workers may take turns sample by sample. torch's workers take whole batches: where they seem to
+            take single samples of larger batches, the world size is not what was registered.
     """
     if len(seen) < FEWEST:
         return None
@@ -104,18 +104,18 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
     candidates = [(batch, workers) for batch, workers in _candidates(parts, processes, batch_hint) if workers <= most]
     if not single:
         candidates = [(batch, workers) for batch, workers in candidates if batch > 1 or workers == 1]
-    ways = [np.array(xs, dtype=np.int64) for xs in parts.values()]
+    of_processes = [np.array(xs, dtype=np.int64) for xs in parts.values()]
     best: tuple[float, int, int] | None = None
     shape: Shape | None = None
     for batch, workers in candidates:
-        share, slack = _try(ways, batch, workers, stream_length)
+        share, slack = _explained(of_processes, batch, workers, stream_length)
         key = (round(share, 3), -slack, -workers)
         telling = share >= SURE or workers <= CHANCE * stream_length
         if share >= GOOD and telling and (best is None or key > best):
             best, shape = key, Shape(batch, workers, slack)
     if shape is not None and (best or (0.0,))[0] >= SURE:
         return shape
-    return _loose(parts, whole, stream_length) or shape
+    return _whoever_is_free(parts, whole, stream_length) or shape
 
 
 def _candidates(
@@ -156,7 +156,7 @@ def _runs(xs: Positions) -> list[tuple[int, int]]:
     return list(zip(xs[starts].tolist(), lengths.tolist(), strict=True))
 
 
-def _try(ways: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
+def _explained(of_processes: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
     """The share of opens that a shape explains, and the slack that it needs for that.
 
     An open is explained when its turn follows on another one of its process, or is the first turn of all. A process is
@@ -164,7 +164,7 @@ def _try(ways: list[Positions], batch: int, workers: int, stream_length: int) ->
     """
     fits, total, in_order = 0, 0, 0
     turns_early = []
-    for xs in ways:
+    for xs in of_processes:
         batches, within = np.divmod(xs, batch)
         rounds, worker = np.divmod(batches, workers)
         turns = (rounds * batch + within)[worker == np.bincount(worker).argmax()]
@@ -180,7 +180,7 @@ def _try(ways: list[Positions], batch: int, workers: int, stream_length: int) ->
     return fits / total, slack
 
 
-def _loose(
+def _whoever_is_free(
     parts: dict[tuple[int, int, int], list[int]], whole: dict[tuple[int, int], list[int]], stream_length: int
 ) -> Shape | None:
     """The shape of a loader whose batches (or samples) go to whichever process is free; None when it is no explanation.
