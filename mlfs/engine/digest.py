@@ -1,7 +1,8 @@
 """Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
 
 In: opens and releases, on the loop or from the worker that answered the open. Out: `ReadSeen` and `Released` events;
-listeners hear of opens in the same order. Which process reads, and who its parent is, is looked up here, once a reader.
+those who observe hear of each open once the jobs have counted it. Which process reads, and who its parent is, is looked
+up here, once a reader.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Digest:
 
     Args:
         step: takes events for the scheduler. tell: hears of each open: entry, process, parent.
+        one_by_one: whether those who observe look at how the jobs counted each open; else they may hear of a batch
+            after it was counted.
         clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
     """
 
@@ -43,11 +46,13 @@ class Digest:
         self,
         step: Callable[..., None],
         tell: Callable[[int, int, int], None],
+        one_by_one: Callable[[], bool],
         clock: Callable[[], float],
         kin_of: Callable[[int], tuple[int, int]],
     ) -> None:
         self._step = step
         self._tell = tell
+        self._one_by_one = one_by_one
         self._clock = clock
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -86,16 +91,31 @@ class Digest:
             while left:
                 turn = min(left, EVENTS_A_TURN)
                 left -= turn
-                self._step(*[self._event(*self._events.popleft()) for _ in range(turn)])
+                self._take_in([self._event(*self._events.popleft()) for _ in range(turn)])
                 await trio.lowlevel.checkpoint()
             self._busy = False
+
+    def _take_in(self, events: list[Event]) -> None:
+        """Have the scheduler count, and then those who observe look at it."""
+        if not self._one_by_one():
+            self._step(*events)
+            for event in events:
+                self._observed(event)
+            return
+        last = max((at for at, event in enumerate(events) if isinstance(event, ReadSeen)), default=-1)
+        for at, event in enumerate(events):
+            self._step(event._replace(more=True) if isinstance(event, ReadSeen) and at < last else event)
+            self._observed(event)
+
+    def _observed(self, event: Event) -> None:
+        if isinstance(event, ReadSeen):
+            self._tell(event.sample, event.process, event.parent)
 
     def _event(self, entry: int, pid: int, at_s: float, source_bytes: int) -> Event:
         """What an open or a release is to the scheduler."""
         if pid < 0:
             return Released(entry)
         process, parent = self._kin(pid)
-        self._tell(entry, process, parent)
         return ReadSeen(entry, process, parent, at_s, source_bytes)
 
     def _kin(self, pid: int) -> tuple[int, int]:

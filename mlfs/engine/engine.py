@@ -127,7 +127,7 @@ class Engine:
             samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
         )
         self.opens = Opens(samples, self.scheduler, self._driver, self.ranges, self.counters, clock)
-        self.digest = Digest(self._driver.step, self._jobs.opened, clock, kin_of)
+        self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
         self._changed_files = 0
         self._measure_places()
 
