@@ -26,6 +26,7 @@ MAY_IMPORT = {
         "mlfs.units",
         "mlfs.job",
         "mlfs.orders",
+        "mlfs.follow",
         "mlfs.tree.index",
         "numpy",
         "pydantic",
