@@ -23,7 +23,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, slower_groups
 from mlfs.plan.policies.clairvoyant import placement
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured
+from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured, Planned
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.clock import Sharing
 from mlfs.sim.detailed.cluster import Cluster, Pipe
@@ -148,9 +148,11 @@ class Detailed:
             for rank in range(model.nodes * gpus)
         ]  # fmt: skip
         measured = PlacesMeasured([0.0, *rates, *[0.0] * (model.nodes - 1)])
+        for node, plan in zip(self.cluster.nodes, plans, strict=True):  # a node may be asked before its own job begins
+            node.tell(measured, Planned(plan))
         for number, node in enumerate(self.cluster.nodes):
             job = job_of(self._streams, number, gpus, model.nodes, model.epochs, self._sizes)
-            node.tell(measured, JobInstalled(job))
+            node.tell(JobInstalled(job))
 
     def _batches(self, rank: int) -> Callable[[int], Sequence[int]]:
         return lambda step: self._streams.batch(rank, step)
