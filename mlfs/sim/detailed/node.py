@@ -106,6 +106,7 @@ class Node:
         self._inbox: list[e.Event] = []
         self._busy = False
         self._soon: list[e.Event] = []
+        self._hand_in_s = 0.0  # when they are handed in at the latest
         self._lanes: dict[int, Lane] = {}
         self._tickets: dict[int, Told] = {}
         self._last_ticket = self._alarm = 0
@@ -149,6 +150,9 @@ class Node:
 
     def tell(self, *events: e.Event) -> None:
         """Hand events to the scheduler and carry out what it decides; what comes of that goes on in its turn."""
+        if self._soon:  # a step costs more than the events that come along
+            self._inbox += self._soon
+            self._soon = []
         self._inbox += events
         if self._busy or not self._inbox:
             return
@@ -186,13 +190,10 @@ class Node:
 
     def soon(self, *events: e.Event) -> None:
         """Events of reads and releases: the scheduler hears of them a moment later, together."""
-        if not self._soon:
-            self._heap.at(self._heap.now_s + EVENTS_DELAY_S, self._hand_in)
         self._soon += events
-
-    def _hand_in(self) -> None:
-        events, self._soon = self._soon, []
-        self.tell(*events)
+        if self._hand_in_s <= self._heap.now_s:
+            self._hand_in_s = self._heap.now_s + EVENTS_DELAY_S
+            self._heap.at(self._hand_in_s, self.tell)
 
     def asked(self, sample: int, told: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
