@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "mlfs.job",
         "mlfs.orders",
         "mlfs.follow",
+        "mlfs.measure.rates",
         "mlfs.tree.index",
         "numpy",
         "pydantic",

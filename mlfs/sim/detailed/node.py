@@ -83,7 +83,8 @@ class Node:
     """See the module.
 
     Attributes:
-        number: its own in the cluster. used_bytes: of each place. dropped_samples, steps: counters.
+        number: its own in the cluster. lives: whether it runs. used_bytes: of each place.
+        steps: of its scheduler so far.
         trace: called with each batch of events and the commands that it led to, where somebody wants to know.
     """
 
@@ -97,6 +98,7 @@ class Node:
         trace: Callable[[Sequence[e.Event], Sequence[c.Command]], None] | None = None,
     ) -> None:
         self.number = number
+        self.lives = True
         self.scheduler = scheduler
         self.used_bytes = [place.used_bytes for place in places]
         self.steps = 0
@@ -150,6 +152,8 @@ class Node:
 
     def tell(self, *events: e.Event) -> None:
         """Hand events to the scheduler and carry out what it decides; what comes of that goes on in its turn."""
+        if not self.lives:
+            return
         if self._soon:  # a step costs more than the events that come along
             self._inbox += self._soon
             self._soon = []
@@ -166,9 +170,16 @@ class Node:
                 self._trace(batch, commands)
             for command in commands:
                 handler = carry_out.get(type(command))
-                if handler is not None:
+                if handler is not None and self.lives:
                     handler(command)
         self._busy = False
+
+    def stop(self) -> None:
+        """The node is gone: nothing is told to it, nobody is answered by it."""
+        self.lives = False
+        self._inbox.clear()
+        self._soon.clear()
+        self._tickets.clear()
 
     # -- readers and peers
 
@@ -236,7 +247,7 @@ class Node:
             kept_in: the place that keeps a copy, 0 for none that could, below 0 where none was to.
         """
         lane.landed.append(landed)
-        if lane.gone:
+        if lane.gone or not self.lives:
             return
         told: tuple[e.Event, ...] = ()
         if kept_in >= 0:
