@@ -1,7 +1,7 @@
-"""The flags of `mlfs register` and `mlfs order`: one for each field of a job, made from the job's own description.
+"""The flags that describe a job: one for each field, made from the job's own description.
 
-In: a parser, then its arguments. Out: the fields that were given, with JSON's types. Whether the values go together is
-judged by `mlfs.job`, not here; a word where a number belongs is an error of usage.
+In: a parser, then its arguments. Out: the fields that were given, with JSON's types. A word where a number belongs is
+an error here; `mlfs.job` judges whether values go together. Used by `mlfs register`, `mlfs order` and `mlfs plan`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _reader(field: str) -> Callable[[str], Any]:
     if field == "extensions":
         return lambda text: [_extension(part) for part in text.split(",") if part.strip()]
     if field.endswith("_file"):
-        return os.path.abspath  # the daemon has another working directory
+        return os.path.abspath  # because the daemon has another working directory
     kind = _kind(field)
     if kind is tuple:
         return lambda text: [_number(field, part, float) for part in text.split(",")]
