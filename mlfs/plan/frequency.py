@@ -1,7 +1,7 @@
 """How often a node reads a sample over a whole run, when every epoch deals all samples to the nodes at random.
 
-Pure. In: the size of the run. Out: expected numbers, a Monte Carlo check of them, and the bounds of the lemma. No
-command uses it: the policies place samples by the true frequencies, and these formulas say why that pays.
+Pure. In: the size of the run. Out: expected numbers, a Monte Carlo check of them, and the bounds of the lemma. Called
+by `mlfs plan`. The policies place samples by the true frequencies; these formulas say why that pays.
 
 Source: NoPFS (Dryden et al., SC'21), Section 3.1: X ~ Binomial(E, 1/N), F * P(X > m); its lemma on complementary
 frequencies.

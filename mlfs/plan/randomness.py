@@ -1,6 +1,6 @@
 """The randomisation level of an order that is shuffled in rounds within memory (DeepIO 2018, III-C, equations 1 to 5).
 
-Pure. In: the sizes of the data set and of the memory. Out: a share of what a full shuffle has. No command shows it yet.
+Pure. In: the sizes of the data set and of the memory. Out: a share of what a full shuffle has. Called by `mlfs plan`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,32 @@ def test_what_people_read(source: Path, capsys: pytest.CaptureFixture[str]) -> N
     words = "--nodes 2 --epochs 5 --step-time 250ms --ram 64K --ssd 64K --pfs-bandwidth 1MB"
     assert cli.main(["plan", str(source), *shlex.split(words)]) == ExitCode.OK
     text = capsys.readouterr().out
-    for said in ("40 samples", "each other", "it does not fit", "limit: ", "p = R / V", "one unit more", "first batch"):
+    for said in (
+        "40 samples",
+        "each other",
+        "it does not fit",
+        "limit: ",
+        "p = R / V",
+        "one unit more",
+        "first batch",
+        "as random",
+    ):
         assert said in text
+
+
+def test_it_says_what_the_order_is_like(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = plan(source, "--nodes 4 --epochs 20 --step-time 1s --ram 64K --pfs-bandwidth 1MB", capsys)
+    often = found["often_read"]
+    assert (often["mean_reads"], often["more_than"]) == (5, 9)
+    assert often["samples"] == pytest.approx(FILES * (1 - sum(
+        math.comb(20, k) * 0.25**k * 0.75 ** (20 - k) for k in range(10)
+    )))  # fmt: skip
+    assert 0 < found["shuffle_within_ram"] <= 1
+    alone = plan(source, "--nodes 4 --no-peers --epochs 20 --step-time 1s --ram 64K --pfs-bandwidth 1MB", capsys)
+    assert alone["shuffle_within_ram"] < found["shuffle_within_ram"]
+    one = plan(source, "--epochs 20 --step-time 1s --pfs-bandwidth 1MB", capsys)
+    assert one["often_read"] is None
+    assert one["shuffle_within_ram"] is None
 
 
 @pytest.mark.parametrize(
