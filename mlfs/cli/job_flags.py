@@ -25,7 +25,7 @@ _DEFAULTS = {
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0},
 }
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 20  # a range with more is a slip of the pen, and is not to fill the memory
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:

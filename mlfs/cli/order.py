@@ -21,7 +21,7 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts.layout import NOTHING
 
 OUTSIDE = b"(outside of the source)"
-_PORTION = 1 << 14
+_PORTION = 1 << 14  # paths that are written at once: a megabyte or two
 
 _EPILOG = """\
 examples:

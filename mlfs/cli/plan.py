@@ -46,8 +46,8 @@ does not tell what the source gives to many: without --pfs-bandwidth all nodes t
 # A sample that a node reads by this share more often than the mean counts as often read: the example of NoPFS, 3.1.
 _CLEARLY_MORE_OFTEN = 0.8
 _PAGE_BYTES = 4096
-_NETWORK = 1.25e9  # 10 Gbit/s
-_THREADS = 4
+_NETWORK = 1.25e9  # 10 Gbit/s, what is assumed where --network is not given
+_THREADS = 4  # prefetch threads of a class, as a mount has them
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,8 +26,8 @@ examples:
   mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
 _PROGRESS_EVERY_S = 2.0
-_CHUNK_BYTES = 1 << 16
-_LAST_WORDS_S = 10.0
+_CHUNK_BYTES = 1 << 16  # what a FIFO holds
+_LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it has it in memory
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
