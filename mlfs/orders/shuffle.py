@@ -35,7 +35,7 @@ Direction = Literal["forward", "backward", "growing"]
 Permutation = npt.NDArray[np.int32]
 
 # Elements that are swapped at once: n / _SPREAD, within bounds. A larger block has less overhead for each element. A
-# smaller one fits a core's cache, and has fewer swaps that depend on each other and have to be done one by one.
+# smaller one fits a core's cache, and has fewer swaps that depend on each other, which cost further passes.
 _SMALLEST_BLOCK = 1 << 12
 _LARGEST_BLOCK = 1 << 16
 _SPREAD = 100
