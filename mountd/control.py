@@ -18,12 +18,13 @@ import trio
 from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
-from mlfs.explain.inference import Inference
+from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.streams import JobStreams, build_streams
+from mountd.prime_inodes import InodePrimer
 from mountd.status import About, metrics, status
 from mountd.virtual import WRITABLE, Answer, Path
 
@@ -39,11 +40,18 @@ class Control:
     """Implements mountd.virtual.Contents over an engine."""
 
     def __init__(
-        self, engine: Engine, about: About, outside: Outside | None = None, inference: Inference | None = None
+        self,
+        engine: Engine,
+        about: About,
+        explainer: Explainer,
+        recorders: Recorders,
+        primer: InodePrimer,
+        outside: Outside | None = None,
     ) -> None:
         self.engine = engine
-        self.inference = inference
-        self.recorders = Recorders(engine)
+        self.explainer = explainer
+        self.recorders = recorders
+        self.primer = primer
         self.about = about
         self.outside = outside
         self.answer: Json = {"ok": True}
@@ -52,8 +60,6 @@ class Control:
         """What goes on beside the requests, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.recorders.run)
-            if self.inference is not None:
-                nursery.start_soon(self.inference.run)
 
     # -- the tree
 
@@ -89,7 +95,7 @@ class Control:
         if path in WRITABLE:
             return _line(self.answer)
         if path == (b"status",):
-            return _line(status(self.engine, self.about, self.inference))
+            return _line(status(self.engine, self.about, self.explainer, self.primer))
         if path == (b"metrics",):
             return metrics(self.engine)
         if path[0] == b"jobs":
@@ -150,6 +156,7 @@ class Control:
         if op == "record":
             return self._record(fields)
         if op in ("drain", "resume"):
+            self.primer.pause(op == "drain")
             self.engine.stop_prefetching(op == "drain")
             return {}
         raise JobError(f"op: {op!r} is unknown", nearest(op, OPS) or "register or unregister", "op")
@@ -206,7 +213,7 @@ class Control:
         name = fields.get("name")
         if name is None and len(self.engine.jobs) == 1:
             name = next(iter(self.engine.jobs))
-        if not isinstance(name, str) or not self.engine.unregister(name):
+        if not isinstance(name, str) or not self.engine.end(name):
             known = ", ".join(self.engine.jobs) or "none"
             if name is None and self.engine.jobs:
                 raise JobError('job field "name" is missing: there are several jobs', f"registered: {known}", "name")

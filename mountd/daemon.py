@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
@@ -25,21 +25,25 @@ from urllib.parse import quote
 import trio
 
 from mlfs.config import MountConfig
-from mlfs.engine.engine import Engine, Limits
-from mlfs.engine.fetch import ClassTier
-from mlfs.engine.runner import ThreadRunner
+from mlfs.engine.engine import Engine, Limits, Listener
+from mlfs.engine.recorder import Recorders
+from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
-from mlfs.explain.inference import Inference
-from mlfs.orders.layouts import samples
+from mlfs.explain.explainer import Explainer
+from mlfs.explain.inference import Build
+from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside
 from mlfs.orders.layouts.outside import files_behind
 from mlfs.orders.streams import build_streams
 from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
+from mlfs.places.tier import Tier
 from mlfs.tree.index import default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
+from mlfs.tree.samples import Samples
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
@@ -76,10 +80,11 @@ def serve(config: MountConfig, report: Report) -> int:
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
-        tiers = _tiers(config, cleanup)
         source = PosixSource(source_fd, manifest)
+        samples = Samples.whole_files(manifest)
+        places = _places(config, source, samples, cleanup)
         outside = files_behind(b"/proc/self/fd/%d" % source_fd)
-        service = _Service(config, manifest, source, tiers, outside, how, report)
+        service = _Service(config, samples, source, places, outside, how, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -99,19 +104,21 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
     return manifest, f"{how} in {scanned.seconds:.1f} s"
 
 
-def _tiers(config: MountConfig, cleanup: ExitStack) -> list[ClassTier]:
-    ram = RamTier(config.ram_bytes)
-    cleanup.callback(ram.close)
-    tiers = [ClassTier("ram", ram, 0)]
+def _places(config: MountConfig, source: PosixSource, samples: Samples, cleanup: ExitStack) -> Places:
+    """The source and the tiers, in the order in which they are tried."""
+    stores: list[TierPlace] = []
+
+    def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
+        stores.append(TierPlace(kind, tier, samples, largest_bytes))
+        cleanup.callback(stores[-1].close)
+
+    add(PlaceKind.RAM, RamTier(config.ram_bytes))
     for directory in config.lmdb:
-        lmdb_tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
-        cleanup.callback(lmdb_tier.close)
-        tiers.append(ClassTier("lmdb", lmdb_tier, LARGEST_LMDB_SAMPLE_BYTES))
+        tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+        add(PlaceKind.LMDB, tier, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
-        ssd_tier = SsdTier(directory.path, directory.bytes, config.source)
-        cleanup.callback(ssd_tier.close)
-        tiers.append(ClassTier("ssd", ssd_tier, 0))
-    return tiers
+        add(PlaceKind.SSD, SsdTier(directory.path, directory.bytes, config.source))
+    return Places(SourcePlace(source, samples), stores)
 
 
 class _Service:
@@ -120,17 +127,18 @@ class _Service:
     def __init__(
         self,
         config: MountConfig,
-        manifest: Manifest,
+        samples: Samples,
         source: PosixSource,
-        tiers: list[ClassTier],
+        places: Places,
         outside: Outside,
         how: str,
         report: Report,
     ) -> None:
         self.config = config
-        self.manifest = manifest
+        self.samples = samples
+        self.manifest = samples.manifest
         self.source = source
-        self.tiers = tiers
+        self.places = places
         self.outside = outside
         self.how = how
         self.report = report
@@ -140,24 +148,29 @@ class _Service:
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
-        engine = self._make_engine()
-        control = self._make_control(engine)
+        runner = ThreadRunner(POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait)
+        explainer = self._make_explainer()
+        recorders = Recorders(self.manifest.paths, runner, time.monotonic)
+        primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
+        engine = self._make_engine(runner, explainer, (recorders, primer))
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
+        control = Control(engine, about, explainer, recorders, primer, self.outside)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
-            self._mount(engine, control)
-            await self._serve(engine, control)
+            self._mount(engine, control, primer)
+            await self._serve(engine, control, primer)
             keep_refined(self.config, engine)
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
 
-    async def _serve(self, engine: Engine, control: Control) -> None:
+    async def _serve(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
                 nursery.start_soon(control.run)
-                nursery.start_soon(self.inode_primer.run)
-                nursery.start_soon(self._stop_on_signal, engine, nursery.cancel_scope)
+                nursery.start_soon(primer.run)
+                nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
@@ -167,40 +180,36 @@ class _Service:
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
 
-    def _make_engine(self) -> Engine:
+    def _make_explainer(self) -> Explainer:
+        if not self.config.infer:
+            return Explainer(None)
+        source = os.fsencode(self.config.source)
+        return Explainer(
+            Build(
+                lambda spec: samples_of(spec, self.manifest, source, self.outside),
+                lambda spec: build_streams(spec, self.manifest, source, self.outside),
+            )
+        )
+
+    def _make_engine(self, runner: Runner, explainer: Explainer, listeners: Sequence[Listener]) -> Engine:
         config = self.config
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
-            **calibrated_limits(config, self.tiers),
+            **calibrated_limits(config, self.places),
         )  # fmt: skip
-        runner = ThreadRunner(POOLS | {"pfs": config.pfs_threads}, wait=self.channel.poll_wait)
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
-        engine = Engine(self.manifest, self.source, self.tiers, pages, runner, limits, time.monotonic)
-        mountpoint = os.fsencode(config.mountpoint)
-        self.inode_primer = InodePrimer(self.manifest, mountpoint, runner, lambda: engine.prefetcher.stopped)
-        engine.on_registered.append(lambda job: self.inode_primer.registered(job.streams.sample_ids))
-        engine.directories_to_list = self.inode_primer.waiting
-        return engine
+        return Engine(
+            self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners
+        )  # fmt: skip
 
-    def _make_control(self, engine: Engine) -> Control:
-        source = os.fsencode(self.config.source)
-        inference = Inference(
-            engine,
-            lambda spec: samples(spec, self.manifest, source, self.outside),
-            lambda spec: build_streams(spec, self.manifest, source, self.outside),
-            self.config.infer,
-        )
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        return Control(engine, about, self.outside, inference)
-
-    def _mount(self, engine: Engine, control: Control) -> None:
+    def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
         virtual = VirtualFiles(control, os.getuid(), os.getgid())
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, self.inode_primer), self.config.mountpoint, options)
+            self.channel.mount(Handlers(engine, virtual, primer), self.config.mountpoint, options)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",
@@ -229,11 +238,12 @@ class _Service:
         )
         log.info("serving %s at %s", self.config.source, self.config.mountpoint)
 
-    async def _stop_on_signal(self, engine: Engine, serving: trio.CancelScope) -> None:
+    async def _stop_on_signal(self, engine: Engine, primer: InodePrimer, serving: trio.CancelScope) -> None:
         """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then unmount. A second one does not wait."""
         with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             if not self.told_to_stop:
                 log.info("%s: stopping", signal.Signals(await anext(signals)).name)
+            primer.pause(True)
             engine.stop_prefetching(True)
             with trio.move_on_after(STOP_PATIENCE_S) as patience:
                 async with trio.open_nursery() as nursery:

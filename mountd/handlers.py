@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from itertools import count, repeat
 from typing import NamedTuple, Protocol
 
-from mlfs.engine.demand import FIRST_LARGE_HANDLE
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
+from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
@@ -90,7 +90,7 @@ class Handlers:
         self.inode_primer = inode_primer
         self.manifest = engine.manifest
         self.virtual = virtual
-        self._hit, self._opened = engine.demand.hit, engine.opened  # on the way of every staged open
+        self._hit, self._opened = engine.opens.hit, engine.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
 
     # -- names and attributes
@@ -190,7 +190,7 @@ class Handlers:
         return handle_of(entry, self._generations[entry])
 
     def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
-        """Begin to fetch what an open needs, if that is all there is to do. The worker that has it in place answers.
+        """Begin to fetch what an open needs; False for what is no file. The worker that has it in place answers.
 
         The open counts before the reader can know of it: what that opens next shall count after this.
         """
@@ -199,32 +199,33 @@ class Handlers:
         entry = inode - 1
         generations = self._generations
 
-        def in_place() -> bool:
+        def in_place(source_bytes: int) -> bool:
             due = answer.take()
             if due:
-                self.engine.opened_in_worker(entry, pid)
+                self.engine.opened_in_worker(entry, pid, source_bytes)
                 answer.give(handle_of(entry, generations[entry]))
             return due
 
-        def landed(error: Exception | None) -> None:
+        def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
             if not answer.take():
                 self.engine.digest()
             elif error is not None:
                 answer.refuse(error)
             else:
-                self.engine.opened(entry, pid)
-                answer.give(handle_of(entry, generations[entry]))
+                self.engine.opened(entry, pid, source_bytes)
+                answer.give(handle or handle_of(entry, generations[entry]))
             answer.over()
 
-        return self.engine.demand.begin(entry, in_place, landed)
+        self.engine.opens.begin(entry, in_place, landed)
+        return True
 
     async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
         """Open, waiting for the bytes if need be."""
         if inode >= FIRST_VIRTUAL:
             return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
-        handle = await self.engine.demand.open(entry)
-        self.engine.opened(entry, pid)
+        handle, source_bytes = await self.engine.opens.open(entry)
+        self.engine.opened(entry, pid, source_bytes)
         return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
@@ -232,8 +233,8 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self.virtual.read(handle, offset, size)
         if handle >= FIRST_LARGE_HANDLE:
-            return await self.engine.demand.read_large(handle, offset, size)
-        return await self.engine.demand.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
+            return await self.engine.ranges.read_large(handle, offset, size)
+        return await self.engine.ranges.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""
@@ -246,7 +247,7 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             self.virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
-            self.engine.released(self.engine.demand.close_large(handle))
+            self.engine.released(self.engine.ranges.close_large(handle))
         else:
             self.engine.released(entry_of_handle(handle))
 

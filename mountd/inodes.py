@@ -6,7 +6,7 @@ Handles of data files carry the entry and the generation of its content; large a
 
 from __future__ import annotations
 
-from mlfs.engine.demand import FIRST_LARGE_HANDLE
+from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 
 ROOT_INODE = 1
 FIRST_VIRTUAL = 1 << 48

@@ -12,10 +12,9 @@ from typing import TypedDict
 
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine
-from mlfs.engine.fetch import ClassTier
 from mlfs.measure import earlier
 from mlfs.measure.measured_place import MeasuredPlace
-from mlfs.places.place import PlaceKind
+from mlfs.places.place import Places
 
 log = logging.getLogger("mlfs.daemon")
 
@@ -29,16 +28,16 @@ class Calibrated(TypedDict, total=False):
     pfs_lanes_at_first: int
 
 
-def calibrated_limits(config: MountConfig, tiers: Sequence[ClassTier]) -> Calibrated:
+def calibrated_limits(config: MountConfig, places: Places) -> Calibrated:
     """The fields that a calibration and earlier mounts fill in. Raises ConfigError for a named file."""
     found = earlier.for_mount(config.source, config.calibration)
-    places, result = _places(tiers), Calibrated()
+    measured, result = _measured(places), Calibrated()
     if found.calibrated is not None:
-        result["calibrated"] = found._replace(refined=None).by_name(places)
+        result["calibrated"] = found._replace(refined=None).by_name(measured)
         # Only a calibration tells this: a mount's lanes disturb each other, and there more never looked slower.
         result["pfs_lanes_at_first"] = found.calibrated.source.good_readers
     if found.refined is not None:
-        result["refined"] = found._replace(calibrated=None).by_name(places)
+        result["refined"] = found._replace(calibrated=None).by_name(measured)
     if found.source is not None:
         result["calibrated_sample_bytes"] = found.source.mean_sample_bytes
     made = [f"{name} {file.made}" for name, file in found._asdict().items() if file is not None]
@@ -50,9 +49,9 @@ def calibrated_limits(config: MountConfig, tiers: Sequence[ClassTier]) -> Calibr
 def keep_refined(config: MountConfig, engine: Engine) -> None:
     """The mount has ended: keep what it measured for the next one. That this fails is only logged."""
     mean_bytes = engine.manifest.total_bytes / max(1, engine.manifest.n_files)
-    earlier.save_measured(config.source, mean_bytes, _places(engine.tiers), engine.speeds.measured())
+    earlier.save_measured(config.source, mean_bytes, _measured(engine.places), engine.speeds.measured())
 
 
-def _places(tiers: Sequence[ClassTier]) -> list[MeasuredPlace]:
-    source = MeasuredPlace(PlaceKind.SOURCE, PlaceKind.SOURCE)
-    return [source, *(MeasuredPlace(PlaceKind(kind), tier.name, tier.capacity_bytes) for kind, tier, _ in tiers)]
+def _measured(places: Places) -> list[MeasuredPlace]:
+    source = MeasuredPlace(places.source.kind, places.source.name)
+    return [source, *(MeasuredPlace(place.kind, place.name, place.capacity_bytes) for place in places.storing)]

@@ -12,13 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 
-import numpy as np
 import trio
-from numpy.typing import NDArray
 
 from mlfs.engine.runner import Runner
+from mlfs.follow.job import JobRun
 from mlfs.tree.manifest import Manifest
 
 log = logging.getLogger("mlfs.inodes")
@@ -36,15 +34,14 @@ class InodePrimer:
 
     Args:
         mountpoint: absolute path of the mount.
-        paused: asked before each directory; while true nothing is listed (an unmount must not find us inside).
     """
 
-    def __init__(self, manifest: Manifest, mountpoint: bytes, runner: Runner, paused: Callable[[], bool]) -> None:
+    def __init__(self, manifest: Manifest, mountpoint: bytes, runner: Runner) -> None:
         self.manifest = manifest
         self.thread = 0
         self._prefix = mountpoint.rstrip(b"/") + b"/"
         self._runner = runner
-        self._paused = paused
+        self._paused = False
         self._lookups: dict[int, int] = {}
         self._wanted: dict[int, None] = {}  # in order, each once
         self._event = trio.Event()
@@ -62,8 +59,16 @@ class InodePrimer:
         if len(self._lookups) > MOST_COUNTED:
             self._lookups.clear()
 
-    def registered(self, samples: NDArray[np.int64]) -> None:
-        """A job will read these entries (negative ones lie outside of the mount)."""
+    def pause(self, pause: bool) -> None:
+        """List nothing for now (an unmount must not find us inside); or go on."""
+        self._paused = pause
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """See mlfs.engine.engine.Listener: no matter here."""
+
+    def installed(self, job: JobRun) -> None:
+        """A job will read its files (those inside of the mount)."""
+        samples = job.streams.sample_ids
         inside = samples[samples >= 0]
         for directory in dict.fromkeys(self.manifest.parent[inside].tolist()):
             self._want(directory)
@@ -85,7 +90,7 @@ class InodePrimer:
                 directory = next(iter(self._wanted))
                 del self._wanted[directory]
                 self._lookups.pop(directory, None)
-                if not self._paused():
+                if not self._paused:
                     self._listing = 1
                     await self._runner.run("inodes", self._list, directory)
                     self._listing = 0
@@ -95,7 +100,7 @@ class InodePrimer:
         try:
             with os.scandir(self._prefix + self.manifest.path(directory)) as listing:
                 for _ in listing:
-                    if self._paused():
+                    if self._paused:
                         return
         except OSError as error:
             log.debug("listing %r: %s", self.manifest.path(directory), error)

@@ -16,13 +16,14 @@ from prometheus_client.registry import Collector
 
 import mlfs
 from mlfs.engine.engine import Engine
-from mlfs.engine.table import State
-from mlfs.explain.inference import Inference
+from mlfs.explain.explainer import Explainer
 from mlfs.follow.agreement import by_epoch, of_rank, whole
 from mlfs.follow.job import GAVE_UP, JobRun, JobState
 from mlfs.follow.loader import loader_of
 from mlfs.plan.placement import pfs_bound_bytes
+from mlfs.plan.scheduler.states import State
 from mlfs.units import format_size
+from mountd.prime_inodes import InodePrimer
 
 Json = dict[str, object]
 
@@ -56,19 +57,19 @@ class About:
     requests: Callable[[], dict[str, int]]
 
 
-def status(engine: Engine, about: About, inference: Inference | None = None) -> Json:
+def status(engine: Engine, about: About, explainer: Explainer, primer: InodePrimer) -> Json:
     """Everything `mlfs status` shows."""
-    table, counters = engine.table, engine.counters
+    now, counters = engine.scheduler.statistics(), engine.counters
     return {
         "version": mlfs.__version__,
         "pid": os.getpid(),
         "source": about.source,
         "mountpoint": about.mountpoint,
-        "state": "draining" if engine.prefetcher.stopped else "serving",
+        "state": "draining" if now.stopped else "serving",
         "uptime_s": round(time.time() - about.started, 3),
         "messages": messages(engine),
-        "inference": inference.status() if inference else {"state": "off"},
-        "jobs": [job_status(engine, job) for job in engine.jobs.values()],
+        "inference": explainer.status(),
+        "jobs": [job_status(engine, explainer, job) for job in engine.jobs.values()],
         "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
         "fetches": counters.all.as_dict()["fetches"],
         "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
@@ -76,14 +77,14 @@ def status(engine: Engine, about: About, inference: Inference | None = None) -> 
         "tiers": tiers_status(engine),
         "rates": rates_status(engine),
         "plan": plan_status(engine),
-        "staging": {"capacity_bytes": table.window_capacity_bytes, "used_bytes": table.window_bytes},
+        "staging": {"capacity_bytes": now.window_capacity_bytes, "used_bytes": now.window_bytes},
         "manifest": {
             "files": engine.manifest.n_files,
             "bytes": engine.manifest.total_bytes,
             "how": about.how,
             "changed": engine.changed_files,
         },
-        "under_way": engine.under_way(),
+        "under_way": engine.under_way() | {"directories_to_list": primer.waiting()},
         "errors": dict(counters.errors),
         "requests": about.requests(),
         "memory": {"rss_bytes": rss_bytes()},
@@ -92,13 +93,13 @@ def status(engine: Engine, about: About, inference: Inference | None = None) -> 
 
 def passed_over(engine: Engine) -> list[str]:
     """Tiers that are slower than the source, in plain words."""
-    said = []
-    for index, (_, tier, _) in enumerate(engine.tiers):
-        found = engine.routes.found[index]
-        if engine.routes.left[index] and found is not None:
+    said, routing = [], engine.scheduler.statistics().routing
+    for number, place in enumerate(engine.places):
+        found = routing.found[number]
+        if routing.left[number] and found is not None:
             rates = (found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6)
             size = format_size(engine.counters.by_choice.bytes)
-            said.append(PASSED_OVER.format(name=tier.name, tier=rates[0], source=rates[1], size=size))
+            said.append(PASSED_OVER.format(name=place.name, tier=rates[0], source=rates[1], size=size))
     return said
 
 
@@ -126,7 +127,7 @@ def messages(engine: Engine) -> list[str]:
     return said
 
 
-def job_status(engine: Engine, job: JobRun) -> Json:
+def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
     """One job's part of the status."""
     matcher = job.matcher
     return {
@@ -143,8 +144,8 @@ def job_status(engine: Engine, job: JobRun) -> Json:
         "found_out": job.known,
         "way_out": job.way_out,
         "counted_anew": job.counted_anew,
-        "searching": job.spec.name in engine.variants.searching,
-        "searches": job.searches,
+        "searching": explainer.searching(job.spec.name),
+        "searches": explainer.searches(job.spec.name),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
@@ -197,12 +198,14 @@ def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
     """
     progress = job.matcher.ranks[index]
     position, samples, total = progress.frontier, 0, 0
-    state, sizes = engine.table.state, engine.table.sizes
-    while position < job.cursors[index]:
+    uses = engine.scheduler.uses.get(job.name)
+    cursor = uses.cursors[index] if uses is not None else position
+    state, sizes = engine.scheduler.table.state, engine.samples.sizes
+    while position < cursor:
         epoch = job.index_at(position)
         if epoch is None:
             break
-        for entry in epoch.ids[index][position - epoch.base : job.cursors[index] - epoch.base].tolist():
+        for entry in epoch.ids[index][position - epoch.base : cursor - epoch.base].tolist():
             if entry >= 0 and not progress.is_done(position):
                 if state[entry] not in (State.STAGED, State.RECENT):
                     return samples, total
@@ -214,7 +217,7 @@ def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
 
 def pfs_status(engine: Engine) -> Json:
     """Bytes read from the PFS, beside the least that any cache of this size could do with."""
-    capacity = sum(tier.capacity_bytes for _, tier, _ in engine.tiers)
+    capacity = sum(place.capacity_bytes for place in engine.places.storing)
     by_epoch: dict[int, int] = {}
     stream_bytes = 0
     epoch = 0
@@ -235,17 +238,18 @@ def pfs_status(engine: Engine) -> Json:
 
 def tiers_status(engine: Engine) -> list[Json]:
     """How full each storage class is."""
+    held_by, left = engine.scheduler.table.held_by, engine.scheduler.statistics().routing.left
     return [
         {
-            "name": tier.name,
-            "class": kind,
-            "capacity_bytes": tier.capacity_bytes,
-            "used_bytes": tier.used_bytes,
-            "samples": engine.table.held_by.count(index + 1),
-            "errors": tier.errors,
-            "passed_over": bool(engine.routes.left[index]),
+            "name": place.name,
+            "class": str(place.kind),
+            "capacity_bytes": place.capacity_bytes,
+            "used_bytes": place.used_bytes,
+            "samples": held_by.count(number),
+            "errors": place.errors,
+            "passed_over": left[number],
         }
-        for index, (kind, tier, _) in enumerate(engine.tiers)
+        for number, place in enumerate(engine.places.storing, 1)
     ]
 
 
@@ -264,14 +268,15 @@ def rates_status(engine: Engine) -> Json:
 
 def plan_status(engine: Engine) -> Json:
     """What the node keeps: what comes first, or what it reads most."""
-    placing = engine.fetcher.placing
-    kind = "first read, first kept" if placing.classes is None else "most read"
-    return {"keeps": kind, "being_counted": sorted(engine.planner.waiting), **placing.planned} | loading_status(engine)
+    keeping = engine.scheduler.statistics().keeping
+    kind = "most read" if keeping.planned else "first read, first kept"
+    return {"keeps": kind, "being_counted": engine.planner.being_counted, **keeping.about} | loading_status(engine)
 
 
 def loading_status(engine: Engine) -> Json:
     """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
-    loading = engine.speeds.loading(sum(job.stream_bytes for job in engine.jobs.values()), engine.routes.left)
+    left = engine.scheduler.statistics().routing.left[1:]
+    loading = engine.speeds.loading(sum(job.stream_bytes for job in engine.jobs.values()), left)
     if loading is None:
         return {}
     busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}
@@ -313,8 +318,8 @@ class _EngineCollector(Collector):
         yield from self._gauges()
 
     def _gauges(self) -> Iterator[Metric]:
-        table = self.engine.table
-        yield GaugeMetricFamily("mlfs_staging_bytes", "Bytes in the staging window", value=table.window_bytes)
+        window_bytes = self.engine.scheduler.statistics().window_bytes
+        yield GaugeMetricFamily("mlfs_staging_bytes", "Bytes in the staging window", value=window_bytes)
         used = GaugeMetricFamily("mlfs_tier_bytes", "Bytes held by a tier", labels=["tier"])
         for tier in tiers_status(self.engine):
             used.add_metric([str(tier["name"])], float(str(tier["used_bytes"])))

@@ -1,7 +1,7 @@
 """The mini-batch size and each layer's convolution algorithm: an integer program over the layers.
 
 Pure. In: a network, candidate algorithms with their memory and time, a GPU. Out: for each batch size the fastest
-choice that fits. Called by `mlfs advise batch`.
+choice that fits. Called by `mlfs.cli.advise_batch`.
 
 Source: Zou et al. (2017), equation 6: minimise sum x_kl T_kl subject to sum x_kl M_kl <= M_bound and one algorithm l
 for each layer k. Solved by HiGHS (scipy.optimize.milp).

@@ -43,8 +43,6 @@ examples:
 Bandwidths are bytes a second (2GB, 500M). Those not given come from the calibration of SOURCE. One node's calibration
 does not tell what the source gives to many: without --pfs-bandwidth all nodes together get what one measured.
 """
-# A sample that a node reads by this share more often than the mean counts as often read: the example of NoPFS, 3.1.
-_CLEARLY_MORE_OFTEN = 0.8
 _PAGE_BYTES = 4096
 _NETWORK = 1.25e9  # 10 Gbit/s, what is assumed where --network is not given
 _THREADS = 4  # prefetch threads of a class, as a mount has them
@@ -154,38 +152,7 @@ def _foretell(
         "first_epoch": _epoch(cost.first), "later_epochs": _epoch(cost.later),
         "seconds": cost.seconds, "stall_s": cost.stall_s, "pfs_bytes": cost.pfs_bytes,
         "crossover_nodes": crossover, "marginal": _marginal(args, model, work),
-        "often_read": _often_read(len(ids), work.epochs, args.nodes),
-        "shuffle_within_ram": _shuffle_within_ram(len(ids), args, model, data_bytes),
     }  # fmt: skip
-
-
-def _often_read(samples: int, epochs: int, nodes: int) -> dict[str, Any] | None:
-    """How many samples a node reads clearly more often than others; None for one node, which reads all equally often.
-
-    The plan of each node keeps those in its fastest classes (NoPFS, Section 3.1).
-    """
-    from mlfs.plan.frequency import expected_above, threshold
-
-    if nodes == 1:
-        return None
-    more_than = threshold(epochs, nodes, _CLEARLY_MORE_OFTEN)
-    expected = expected_above(samples, epochs, nodes, more_than)
-    return {"mean_reads": epochs / nodes, "more_than": more_than, "samples": expected}
-
-
-def _shuffle_within_ram(
-    samples: int, args: argparse.Namespace, model: PerformanceModel, data_bytes: int
-) -> float | None:
-    """How random an order would be that is shuffled in rounds within the RAM, of 1; None where there is none.
-
-    Some loaders read like that instead of caching. mlfs serves the full shuffle, so this is what it spares.
-    """
-    from mlfs.plan.randomness import randomization_level
-
-    ram_bytes = sum(storage.capacity_bytes for storage in model.classes if storage.name == "ram")
-    if not ram_bytes:
-        return None
-    return randomization_level(samples, min(1.0, ram_bytes * (args.nodes if args.peers else 1) / data_bytes))
 
 
 def _epoch(cost: Any) -> dict[str, Any]:

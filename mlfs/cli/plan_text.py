@@ -11,15 +11,12 @@ from mlfs.units import format_duration, format_size
 
 # How much more of each resource the table of gains adds: to each node, and to the source for all nodes together.
 UNITS = {"ram": float(16 << 30), "ssd": float(100 << 30), "network": 1e9, "pfs": 1e9}
-# A shuffle within memory that is this random reads as a full one when it is rounded to a percent.
-_AS_GOOD_AS_FULL = 0.995
 _NAMES = {"compute": "computing", "pfs": "the source", "network": "the network", "ram": "RAM", "ssd": "the disks"}
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The whole text."""
-    parts = [part(found) for part in (_head, _epochs, _places, _order, _limit, _marginal)]
-    return [line for part in parts if part for line in [*part, ""]][:-1]
+    return [*_head(found), "", *_epochs(found), "", *_places(found), "", *_limit(found), "", *_marginal(found)]
 
 
 def _head(found: dict[str, Any]) -> list[str]:
@@ -72,26 +69,16 @@ def _places(found: dict[str, Any]) -> list[str]:
     parts = [
         f"{_NAMES[name]} {format_size(size)} ({100 * size / data:.0f} %)" for name, size in held.items() if size > 0
     ]
-    if found["fits"]:
-        return [f"it fits: {', '.join(parts)}; nothing comes from the source after the first epoch"]
+    said = f"it {'fits' if found['fits'] else 'does not fit'}: {', '.join(parts)}"
+    if found["epochs"] == 1:
+        return [f"{said}; there is no epoch after the first"]
     missing = found["later_epochs"]["pfs_bytes"]
-    said = f"it does not fit: {', '.join(parts)}"
-    return [said, f"  {format_size(missing)} come from the source in every epoch after the first"]
-
-
-def _order(found: dict[str, Any]) -> list[str]:
-    """What the order of reads is like: which samples a node reads most, and what a smaller shuffle would lose."""
-    said = []
-    if found["often_read"]:
-        often = found["often_read"]
-        said.append(
-            f"order: a node reads a sample {often['mean_reads']:.1f} times on average, and some "
-            f"{often['samples']:,.0f} of them more than {often['more_than']} times"
-        )
-    if found["shuffle_within_ram"] is not None and found["shuffle_within_ram"] < _AS_GOOD_AS_FULL:
-        share = 100 * found["shuffle_within_ram"]
-        said.append(f"order: shuffled within RAM only it would be {share:.0f} % as random as the full shuffle is")
-    return said
+    if not missing:
+        return [f"{said}; nothing comes from the source after the first epoch"]
+    if found["peers"] or found["nodes"] == 1:
+        return [said, f"  {format_size(missing)} come from the source in every epoch after the first"]
+    return [said, f"  {format_size(missing)} come from the source in an epoch after the first, on average: each node",
+            "  keeps what it reads most, and fetches each sample itself the first time that it reads it"]  # fmt: skip
 
 
 def _limit(found: dict[str, Any]) -> list[str]:

@@ -1,7 +1,10 @@
-"""The engine of one mount: ties table, staging, demand path, prefetcher and jobs together.
+"""The engine of one mount: the trio driver of a scheduler, and all that it needs.
 
-In: opens, reads and releases from the request handlers; jobs from the control file. Out: bytes, pages in the kernel's
-page cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
+In: opens, reads and releases from the request handlers; jobs from the control file and from mlfs.explain. Out: bytes,
+pages in the kernel's page cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
+
+Who decides is the scheduler; who carries out is mlfs.engine.driver. What is here ties them to the jobs: reads are
+digested in batches, a moment after they were seen and off the readers' path; orders are computed in a worker thread.
 """
 
 from __future__ import annotations
@@ -10,24 +13,25 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
 
 from mlfs.engine.coalesce import Coalesced
-from mlfs.engine.demand import Demand
-from mlfs.engine.fetch import ClassTier, Fetcher
+from mlfs.engine.driver import Driver
+from mlfs.engine.fetch import Fetcher
+from mlfs.engine.opens import Opens
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
-from mlfs.engine.prefetch import PFS_QUEUE, Prefetcher
-from mlfs.engine.routes import Routes, known_source
+from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
-from mlfs.engine.staging import Staging
-from mlfs.engine.table import SampleTable, State
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import MlfsError
-from mlfs.explain.variant_search import VariantSearch
+from mlfs.explain.port import Observer
 from mlfs.follow.agreement import epoch_line
-from mlfs.follow.job import GAVE_UP, JobRun, Outcome
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job import GAVE_UP, JobRun
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
 from mlfs.measure.measured_place import MeasuredPlace
@@ -35,14 +39,24 @@ from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
-from mlfs.places.place import PlaceKind
+from mlfs.places.place import FileChange, Places
 from mlfs.places.source import Source
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler import config
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.routing import known_source
+from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.stats import Counters
-from mlfs.tree.manifest import Manifest
+from mlfs.tree.samples import Samples
 
 log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
+# Opens and releases are taken in together, so late: a scheduler's pass a request would cost every reader.
 EVENTS_DELAY_S = 0.01
+# Most of them in one step: the loop has requests to answer in between.
 EVENTS_A_TURN = 512
 FIND_CHUNK = 4096
 MOST_READERS = 4096
@@ -64,8 +78,8 @@ class Limits:
 
     Attributes:
         staging_bytes: the window. pfs_threads, tier_threads: most prefetch lanes of the PFS, and of each tier.
-        hedge_s, timeout_s: see Demand.
-        calibrated: (lanes, bytes a second of all together) by place, `pfs` or a tier's name, as measured before.
+        hedge_s, timeout_s: see mlfs.plan.scheduler.config.Limits.
+        calibrated: (lanes, bytes a second of all together) by a place's name, as measured before.
         refined: the same as an earlier mount refined it, where that is newer.
         calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
@@ -82,397 +96,335 @@ class Limits:
     pfs_lanes_at_first: int = 0
 
 
+class Listener(Protocol):
+    """Who hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """A file was opened; told a moment later, in order."""
+
+    def installed(self, job: JobRun) -> None:
+        """A job was installed."""
+
+
 class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        watchers: told of each open once it is digested: entry, process, parent. jobs_changed: told of jobs that came or
-        went.
-        on_registered: told of each new job. directories_to_list: for `under_way`; the daemon sets it.
+        scheduler: for those who ask it (`status`), not for those who tell it.
+        opens, ranges: what the request handlers call. counters: of this mount.
     """
-
-    watchers: list[Callable[[int, int, int], None]]
-    jobs_changed: list[Callable[[], None]]
-    on_registered: list[Callable[[JobRun], None]]
-    directories_to_list: Callable[[], int]
 
     def __init__(
         self,
-        manifest: Manifest,
+        samples: Samples,
         source: Source,
-        tiers: Sequence[ClassTier],
+        places: Places,
         pages: PageCache,
         runner: Runner,
         limits: Limits,
         clock: Callable[[], float],
+        explainer: Observer,
+        listeners: Sequence[Listener] = (),
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
     ) -> None:
-        self.kin_of = kin_of
-        self.manifest = manifest
+        self.samples = samples
+        self.manifest = samples.manifest
         self.source = source
-        self.tiers = list(tiers)
+        self.places = places
         self.limits = limits
         self.clock = clock
         self.runner = runner
         self.counters = Counters()
-        self.jobs: dict[str, JobRun] = {}
-        self.changed_files = 0
-        self.watchers, self.jobs_changed, self.on_registered = [], [], []
-        self.directories_to_list = lambda: 0
-        self.table = SampleTable(len(manifest), manifest.size_view, limits.staging_bytes)
-        self.staging = Staging(self.table, pages, self.counters, runner)
         self.rates = Rates()
-        self.routes = self._make_routes()
-        self.fetcher = Fetcher(manifest, source, self.tiers, self.table, pages, self._announce, self.routes)
-        self.write_behind = WriteBehind(self.fetcher, runner)
-        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, {
-            PFS_QUEUE: MeasuredPlace(PlaceKind.SOURCE, PFS_QUEUE)
-        } | {
-            f"tier{i}": MeasuredPlace(PlaceKind(kind), tier.name, tier.capacity_bytes)
-            for i, (kind, tier, _) in enumerate(self.tiers)
-        })  # fmt: skip
-        self.planner = self._make_planner()
-        self.prefetcher = self._make_prefetcher()
-        self.demand = self._make_demand()
-        self.variants = VariantSearch(self)
+        self._explainer = explainer
+        self._listeners = tuple(listeners)
+        self._kin_of = kin_of
+        infos = tuple(_place_infos(places, limits))
+        bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
+        points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
+        known = known_source(best(points), limits.calibrated_sample_bytes)
+        self.scheduler = Scheduler(samples.sizes, infos, bounds, self.rates, known)
+        measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
+        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, measured)
+        self._fetcher = Fetcher(samples, source, places, pages, self._announce)
+        self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._driver.step(*kept))
+        self.planner = Planner(
+            samples.sizes, lambda: self.scheduler.keeping.capacities_bytes, runner,
+            lambda plan: self._driver.step(e.Planned(plan)),
+        )  # fmt: skip
+        self._driver = Driver(
+            self.scheduler, infos, self._fetcher, self._write_behind, self.counters, runner, clock,
+            limits.timeout_s, self._prefetch_failed, self._about_jobs(),
+        )  # fmt: skip
+        self.ranges = Ranges(
+            samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
+        )
+        self.opens = Opens(samples, self.scheduler, self._driver, self.ranges, self.counters, clock)
+        self._broken: list[object] = []  # what observers failed in
+        self._changed_files = 0
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._events: deque[tuple[int, int, float]] = deque()
+        self._events: deque[tuple[int, int, float, int]] = deque()
         self._digesting = False
-        self._events_soon, self._epochs_wanted = Coalesced(EVENTS_DELAY_S), trio.Event()
+        self._orders_under_way = 0
+        self._events_soon = Coalesced(EVENTS_DELAY_S)
+        self._measure_places()
 
-    def _make_routes(self) -> Routes:
-        names, kinds = [tier.name for _, tier, _ in self.tiers], [kind for kind, _, _ in self.tiers]
-        points = self.limits.refined.get(PFS_QUEUE) or self.limits.calibrated.get(PFS_QUEUE, ())
-        known = known_source(best(points), self.limits.calibrated_sample_bytes)
-        return Routes(names, kinds, self.rates, PFS_QUEUE, known)
+    @property
+    def jobs(self) -> Mapping[str, JobRun]:
+        """The jobs of the mount by name."""
+        return cast("Mapping[str, JobRun]", self.scheduler.jobs)
 
-    def _make_planner(self) -> Planner:
-        planner = Planner(self.fetcher.placing, self.tiers, self.table, self.runner, self.speeds.gives)
-        planner.epoch_begun()
-        return planner
-
-    def _make_prefetcher(self) -> Prefetcher:
-        limits = self.limits
-        lanes = {PFS_QUEUE: limits.pfs_threads} | {f"tier{i}": limits.tier_threads for i in range(len(self.tiers))}
-        prefetcher = Prefetcher(
-            self.table, self.staging, self.fetcher, self.runner, self.jobs, lanes, self._prefetch_failed, self.clock,
-            self.rates,
-        )  # fmt: skip
-        prefetcher.queues[PFS_QUEUE].governor.begin_with(limits.pfs_lanes_at_first)
-        return prefetcher
-
-    def _make_demand(self) -> Demand:
-        limits = self.limits
-        return Demand(
-            self.table, self.staging, self.fetcher, self.prefetcher, self.counters, self.runner, self.clock,
-            limits.hedge_s, limits.timeout_s, self.write_behind.keep,
-        )  # fmt: skip
+    @property
+    def changed_files(self) -> int:
+        """Files that were found to have changed at the source."""
+        return self._changed_files
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_events)
-            nursery.start_soon(self._run_epochs)
-            nursery.start_soon(self.variants.run)
+            nursery.start_soon(self._driver.run)
+            nursery.start_soon(self._explainer.run, self)
             nursery.start_soon(self.planner.run)
-            nursery.start_soon(self.write_behind.run)
-            nursery.start_soon(self.staging.run_dropper)
-            nursery.start_soon(self.demand.run)
-            nursery.start_soon(self.prefetcher.run)
-            if any(tier.used_bytes for _, tier, _ in self.tiers):
-                self.fetcher.finding = True  # before the first read is served
+            nursery.start_soon(self._write_behind.run)
+            if any(place.used_bytes for place in self.places.storing):
+                self._fetcher.finding = True  # before the first read is served
                 nursery.start_soon(self._find_again)
 
     # -- the read path
 
-    def opened(self, entry: int, pid: int) -> None:
-        """A reader holds the entry open from now on."""
+    def opened(self, entry: int, pid: int, source_bytes: int = 0) -> None:
+        """A reader holds the file open from now on. `source_bytes`: what the source gave for it."""
         self._events_soon.call()
-        self._events.append((entry, pid, self.clock()))
+        self._events.append((entry, pid, self.clock(), source_bytes))
 
-    def opened_in_worker(self, entry: int, pid: int) -> None:
+    def opened_in_worker(self, entry: int, pid: int, source_bytes: int) -> None:
         """The same from a worker, before the reader can know: its next open counts later. `digest` has to follow."""
-        self._events.append((entry, pid, self.clock()))
+        self._events.append((entry, pid, self.clock(), source_bytes))
 
     def digest(self) -> None:
         """On the loop: look at what was opened and closed, a moment later."""
         self._events_soon.call()
 
     def released(self, entry: int) -> None:
-        """A reader closed the entry."""
+        """A reader closed the file."""
         self._events_soon.call()
-        self._events.append((entry, -1, 0.0))
+        self._events.append((entry, -1, 0.0, 0))
 
     async def _run_events(self) -> None:
-        """Digest opens and releases in batches: off the readers' path."""
+        """Take opens and releases in, in batches: off the readers' path."""
         while True:
             await self._events_soon.wait()
             self._digesting, left = True, len(self._events)
             while left:
                 turn = min(left, EVENTS_A_TURN)
                 left -= turn
-                for _ in range(turn):
-                    entry, pid, at_s = self._events.popleft()
-                    if pid >= 0:
-                        self._digest_open(entry, pid, at_s)
-                    else:
-                        self._digest_release(entry)
+                self._driver.step(*[self._event(*self._events.popleft()) for _ in range(turn)])
                 await trio.lowlevel.checkpoint()
-            self._judge_jobs()
             self._digesting = False
-            if self.jobs:
-                self.prefetcher.kick()
 
-    def _digest_open(self, entry: int, pid: int, at_s: float) -> None:
-        counts = self.table.open_count
-        counts[entry] = counts.get(entry, 0) + 1
-        demanded_bytes = self.demand.from_pfs.pop(entry, 0)
-        for job in self.jobs.values():
-            if not job.member[entry]:
-                continue
-            try:
-                self._came(job, job.observe(entry, *self._kin(pid), at_s), demanded_bytes)
-            except Exception:
-                self._give_up(job)
-        for watcher in self.watchers:
-            try:
-                watcher(entry, *self._kin(pid))
-            except Exception:  # a fault there costs what is watched for, never the mount
-                log.exception("opens are not watched any more by %r", watcher)
-                self.watchers = [other for other in self.watchers if other is not watcher]
-
-    def _give_up(self, job: JobRun) -> None:
-        """A fault in the thinking about a job: it costs this job its prediction, never the mount."""
-        log.exception("job %s: %s", job.spec.name, GAVE_UP)
-        self._uses_over(job.give_up())
-        self._set_linger()
-
-    def _came(self, job: JobRun, outcome: Outcome, demanded_bytes: int = 0) -> None:
-        """Act on what an open of a job's sample came to."""
-        if demanded_bytes:
-            position = outcome.match.position if outcome.match else max(p.frontier for p in job.matcher.ranks)
-            job.count_pfs(job.epoch_of(position), demanded_bytes)
-        if outcome.restarted and self.variants.forgot_set_epoch(job):
-            job.shadow = None  # a search is under way, or about to be
-        elif outcome.restarted:
-            self._restart(job)
-        elif outcome.over:
-            self._uses_over(outcome.over)
+    def _event(self, entry: int, pid: int, at_s: float, source_bytes: int) -> e.Event:
+        """What an open or a release is to the scheduler; observers hear of opens."""
+        if pid < 0:
+            return e.Released(entry)
+        process, parent = self._kin(pid)
+        self._shield(self._explainer.opened, entry, process, parent)
+        for listener in self._listeners:
+            self._shield(listener.opened, entry, process, parent)
+        return e.ReadSeen(entry, process, parent, at_s, source_bytes)
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""
         kin = self._known_kin.get(pid)
         if kin is None:
-            kin = self._known_kin[pid] = self.kin_of(pid)
+            kin = self._known_kin[pid] = self._kin_of(pid)
             if len(self._known_kin) > MOST_READERS:
                 self._known_kin.popitem(last=False)
         return kin
 
-    def _uses_over(self, entries: Iterable[int]) -> None:
-        """Uses that were counted ahead came, or were given up; -1 stands for one that had not been counted."""
-        for entry in entries:
-            if entry >= 0 and not self.table.fulfil(entry):
-                self.staging.retire(entry)
-
-    def _digest_release(self, entry: int) -> None:
-        counts = self.table.open_count
-        left = counts.get(entry, 0) - 1
-        if left > 0:
-            counts[entry] = left
-            return
-        counts.pop(entry, None)
-        self.staging.retire(entry)
+    def _shield(self, tell: Callable[[Unpack[Ts]], T], *args: *Ts) -> T | None:
+        """Tell somebody who observes; a bug there costs what it observes for, never the mount."""
+        if tell in self._broken:
+            return None
+        try:
+            return tell(*args)
+        except Exception:
+            log.exception("%r is not told any more", tell)
+            self._broken.append(tell)
+            return None
 
     # -- jobs
 
-    async def register(self, spec: JobSpec, streams: JobStreams, inferred: bool = False) -> JobRun:
-        """Start a job, in place of one of the same name. `inferred`: nobody told it, the reads did."""
+    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
+        """Start a job, in place of one of the same name."""
         job = JobRun(spec, streams, self.manifest.size)
-        job.inferred = inferred
-        # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
-        await self.runner.run("orders", job.timeline.base, spec.epochs)
-        for epoch in job.missing_epochs()[:1]:
-            job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
-        self._drop(spec.name)
-        self.jobs[spec.name], job.beside = job, self.jobs
-        self._set_linger()
-        self._epochs_wanted.set()
-        if self.planner.wants(job):
-            self.planner.plan(job)
-        self.prefetcher.kick()
-        log.info("registered job %s: %d samples, %d epochs", spec.name, len(streams.sample_ids), spec.epochs)
-        for told in self.on_registered:
-            told(job)
-        for changed in self.jobs_changed:
-            changed()
+        await self.install(job)
         return job
 
-    def catch_up(self, job: JobRun, opens: Iterable[tuple[int, int, int]]) -> None:
-        """Have a job that was registered late see earlier opens: entry, process, parent."""
-        for entry, process, parent in opens:
-            if job.member[entry]:
-                self._came(job, job.observe(entry, process, parent))
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+        """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
+        if not job.epochs_at_hand:
+            # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
+            await self.runner.run("orders", job.timeline.base, job.spec.epochs)
+            for epoch in job.wanted_epochs():
+                job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        replaced = self.jobs.get(job.name)
+        if said and replaced is not None:
+            job.take_counts(replaced, opens, said, way_out)
+            log.warning("job %s: %s", job.name, said)
+            log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
+        else:
+            samples, epochs = len(job.streams.sample_ids), job.spec.epochs
+            log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)
+        self._install(job)
 
-    def unregister(self, name: str) -> bool:
+    def _install(self, job: JobRun) -> None:
+        self._driver.step(e.JobInstalled(job))
+        for listener in self._listeners:
+            self._shield(listener.installed, job)
+        self._shield(self._explainer.jobs_changed)
+
+    def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
-        if not self._drop(name):
+        if name not in self.jobs:
             return False
-        self._set_linger()
-        self.prefetcher.kick()
+        self._driver.step(e.JobEnded(name))
         log.info("unregistered job %s", name)
-        for changed in self.jobs_changed:
-            changed()
+        self._shield(self._explainer.jobs_changed)
         return True
-
-    def _drop(self, name: str) -> bool:
-        job = self.jobs.pop(name, None)
-        if job is not None:
-            self._uses_over(job.release_ahead())
-            self.planner.forget(name)
-        return job is not None
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
-        self.prefetcher.stopped = stop
-        self.prefetcher.kick()
+        self._driver.stop(stop)
 
-    def _set_linger(self) -> None:
-        predicted = any(job.predicting and not job.finished for job in self.jobs.values())
-        self.staging.linger = not predicted
-        if predicted:
-            self.staging.drop_lingering()
+    # -- what the scheduler says of jobs
 
-    def adopt(self, job: JobRun, new: JobRun, opens: list[Open], sentence: str, way_out: str) -> None:
-        """Go on with `new` in a job's place: it explains the last `opens`, which it has matched already."""
-        new.take_counts(job, opens)
-        new.known.append(sentence)
-        new.way_out = way_out
-        self._uses_over(job.release_ahead())
-        self.jobs[job.spec.name], new.beside = new, self.jobs
-        new.cursors = [progress.frontier for progress in new.matcher.ranks]
-        self.planner.forget(job.spec.name)
-        if self.planner.wants(new):
-            self.planner.plan(new)
-        log.warning("job %s: %s", job.spec.name, sentence)
-        log.info("job %s: the last %d opens were counted anew", job.spec.name, len(opens))
-        self._set_linger()
-        self._epochs_wanted.set()
-        self.prefetcher.kick()
+    def _about_jobs(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            c.LoadEpoch: self._load_epoch,
+            c.CountReads: lambda command: self.planner.count(command.job),
+            c.ForgetReads: lambda command: self.planner.forget(command.name),
+            c.EpochBegan: self._epoch_began,
+            c.EpochLeft: self._epoch_left,
+            c.StartedAgain: self._started_again,
+            c.JobFailed: self._job_failed,
+            c.Digested: self._digested,
+        }
 
-    def _restart(self, job: JobRun) -> None:
-        log.info("job %s: the script was started again from its first epoch", job.spec.name)
-        self._uses_over(job.release_ahead())
+    def _load_epoch(self, command: c.LoadEpoch) -> None:
+        """Compute an epoch's order: in the pool `orders`, which has one thread, so one after the other."""
+        self._orders_under_way += 1
+        job = cast(JobRun, command.job)
+        self.runner.start("orders", job.load_epoch, command.epoch, then=partial(self._epoch_loaded, job, command.epoch))
+
+    def _epoch_loaded(self, job: JobRun, epoch: int, index: EpochIndex | None, error: BaseException | None) -> None:
+        self._orders_under_way -= 1
+        if index is not None:
+            self._driver.step(e.EpochKnown(job, index))
+        elif isinstance(error, MlfsError | OSError):  # an order file that is gone
+            log.warning("job %s: the order of epoch %d is not known: %s", job.name, epoch, error)
+            self._driver.step(e.EpochUnknown(job, epoch))
+        elif isinstance(error, Exception):  # an order of another package, perhaps
+            self._driver.step(e.JobBroken(job, error))
+
+    def _epoch_began(self, _: c.EpochBegan) -> None:
+        self.counters.begin_epoch()
+        self._measure_places()
+        self.planner.plan_again()
+
+    def _measure_places(self) -> None:
+        """The classes that are the fastest by now are filled first."""
+        gives = [self.speeds.gives(place.name) for place in self.places]
+        self._driver.step(e.PlacesMeasured(gives))
+
+    def _epoch_left(self, command: c.EpochLeft) -> None:
+        log.info("job %s: %s", command.job.name, epoch_line(cast(JobRun, command.job), command.epoch))
+
+    def _started_again(self, command: c.StartedAgain) -> None:
+        job = cast(JobRun, command.job)
+        if job.shadow is None:
+            return  # dealt with: several reads of a batch may say it
+        if self._shield(self._explainer.explains_restart, job):
+            job.forget_restart()
+            return
+        log.info("job %s: the script was started again from its first epoch", job.name)
         job.restart()
         self.counters.begin_epoch()
-        self._epochs_wanted.set()
+        self._install(job)
 
-    def _judge_jobs(self) -> None:
-        try:
-            self.routes.judge(self.clock(), self.counters.all.stalls.total_s)
-        except Exception:  # as with a job: it costs the choice of routes, never the mount
-            log.exception("routes stay as they are")
-        for job in self.jobs.values():
-            try:
-                if not job.given_up:
-                    self._judge(job)
-            except Exception:
-                self._give_up(job)
-        self._set_linger()
+    def _job_failed(self, command: c.JobFailed) -> None:
+        log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)
 
-    def _judge(self, job: JobRun) -> None:
-        job.rate(self.clock())
-        stall_s = self.counters.all.stalls.total_s
-        self.rates.job_read(job.spec.name, job.matcher.observed, self.clock(), stall_s)
-        if job.judge():
-            log.warning("job %s: %s", job.spec.name, job.state)
-            if not job.predicting:
-                self._uses_over(job.release_ahead())
-        self._uses_over(job.find_elsewhere())
-        if said := job.began_elsewhere():
-            log.warning("job %s: %s", job.spec.name, said)
-        for _ in job.epochs_begun():
-            self.counters.begin_epoch()
-            self.planner.epoch_begun()
-        for epoch in job.epochs_ended():
-            log.info("job %s: %s", job.spec.name, epoch_line(job, epoch))
-        if job.missing_epochs():
-            self._epochs_wanted.set()
-        self.variants.look_at(job)
+    def _digested(self, _: c.Digested) -> None:
+        for job in list(self.jobs.values()):
+            if not job.given_up:
+                self._shield(self._explainer.digested, job)
 
-    async def _run_epochs(self) -> None:
-        """Compute the orders of the epochs to come before they are needed."""
-        while True:
-            await self._epochs_wanted.wait()
-            self._epochs_wanted = trio.Event()
-            for job in list(self.jobs.values()):
-                for epoch in job.missing_epochs():
-                    await self._load_epoch(job, epoch)
-
-    async def _load_epoch(self, job: JobRun, epoch: int) -> None:
-        """Compute an epoch's order and match the opens that waited for it."""
-        job.loading.add(epoch)
-        try:
-            self._uses_over(job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch)))
-        except (MlfsError, OSError) as error:  # an order file that is gone
-            job.unknown.add(epoch)
-            log.warning("job %s: the order of epoch %d is not known: %s", job.spec.name, epoch, error)
-        except Exception:  # an order of another package, perhaps
-            self._give_up(job)
-        finally:
-            job.loading.discard(epoch)
-        try:
-            for outcome in job.release_held():
-                self._came(job, outcome)
-        except Exception:
-            self._give_up(job)
-        self.prefetcher.kick()
-
-    # -- copies in tiers
+    # -- copies of an earlier mount
 
     async def _find_again(self) -> None:
-        """Learn which samples the tiers hold from an earlier mount."""
-        files = self.manifest.files
-        for start in range(0, len(files), FIND_CHUNK):
-            await self.runner.run("keep", self._find_chunk, files[start : start + FIND_CHUNK].tolist())
-        self.fetcher.finding = False
-        log.info("found %d samples in the tiers again", len(self.table.held_by) - self.table.held_by.count(0))
+        """Learn which samples the places hold from an earlier mount."""
+        ids, found = self.samples.ids, 0
+        for start in range(0, len(ids), FIND_CHUNK):
+            chunk = ids[start : start + FIND_CHUNK].tolist()
+            for place, samples in (await self.runner.run("keep", self._find_chunk, chunk)).items():
+                found += len(samples)
+                self._driver.step(e.CopiesFound(place, samples))
+        self._fetcher.finding = False
+        log.info("found %d samples in the tiers again", found)
 
-    def _find_chunk(self, chunk: Sequence[int]) -> None:
-        for entry, path in zip(chunk, self.manifest.paths(chunk), strict=True):
-            self.fetcher.find(entry, path)
+    def _find_chunk(self, chunk: Iterable[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for sample in chunk:
+            if place := self._fetcher.holder(sample):
+                found.setdefault(place, []).append(sample)
+        return found
+
+    # -- what others may know
 
     def under_way(self) -> dict[str, int]:
         """What is not settled yet. All zero: nobody waits, and what was fetched is kept."""
+        now = self.scheduler.statistics()
         return {
             "opens_and_releases": self._digesting + len(self._events),
-            "fetches": self.prefetcher.under_way(),
-            "drops": self.table.state.count(State.DROPPING),
-            "copies_to_keep": len(self.fetcher.to_keep),
-            "copies_to_keep_bytes": self.write_behind.waiting_bytes,
-            "orders": sum(len(job.loading) for job in self.jobs.values()) + self._epochs_wanted.is_set(),
-            "jobs_to_plan": len(self.planner.waiting) + self.planner.plan_again,
-            "copies_to_find": int(self.fetcher.finding),
-            "directories_to_list": self.directories_to_list(),
+            "fetches": now.fetches + now.looking + self._driver.lanes_at_work,
+            "drops": now.dropping,
+            "copies_to_keep": len(self._fetcher.to_keep),
+            "copies_to_keep_bytes": self._write_behind.waiting_bytes,
+            "orders": self._orders_under_way,
+            "jobs_to_plan": self.planner.under_way,
+            "copies_to_find": int(self._fetcher.finding),
         }
 
     # -- what goes wrong
 
-    def _announce(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
+    def _announce(self, entry: int, change: FileChange) -> None:
         """From a worker: the source file is not what the manifest says."""
-        self.runner.on_loop(self._adopt_change, entry, size_bytes, mtime_ns, ctime_ns)
+        self.runner.on_loop(self._adopt_change, entry, change)
 
-    def _adopt_change(self, entry: int, size_bytes: int, mtime_ns: int, ctime_ns: int) -> None:
+    def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest = self.manifest
-        if (manifest.size_view[entry], manifest.mtime_ns_view[entry]) == (size_bytes, mtime_ns):
+        if (manifest.size_view[entry], manifest.mtime_ns_view[entry]) == (change.size_bytes, change.mtime_ns):
             return
-        for job in self.jobs.values():
-            job.resized(entry, size_bytes - manifest.size_view[entry])
-        with self.table.resized(entry):
-            manifest.update(entry, size_bytes, mtime_ns, ctime_ns)
-        self.changed_files += 1
+        samples = list(self.samples.of_file(entry))
+        before = [self.samples.sizes[sample] for sample in samples]
+        manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns)
+        for sample, old_bytes in zip(samples, before, strict=True):
+            self._driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
+        self._changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))
 
-    def _prefetch_failed(self, entry: int, error: OSError) -> None:
-        if self.counters.error("prefetch_failed") == 1:
-            log.warning("prefetch of %r failed: %s (left to the demand path; further ones are counted)",
-                        self.manifest.path(entry), error)  # fmt: skip
+    def _prefetch_failed(self, sample: int, error: OSError) -> None:
+        if not self.counters.errors.get("prefetch_failed"):
+            path = self.manifest.path(self.samples.file_of(sample))
+            log.warning("prefetch of %r failed: %s (left to the reader; further ones are counted)", path, error)
+
+
+def _place_infos(places: Places, limits: Limits) -> Iterable[config.PlaceInfo]:
+    """The places as decisions see them."""
+    yield config.PlaceInfo(PlaceKind.SOURCE, places.source.name, limits.pfs_threads)
+    for place in places.storing:
+        yield config.PlaceInfo(
+            place.kind, place.name, limits.tier_threads, place.capacity_bytes, place.used_bytes, place.largest_bytes,
+            place.footprint_bytes,
+        )  # fmt: skip

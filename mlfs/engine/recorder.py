@@ -13,10 +13,11 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from mlfs.engine.engine import Engine
+from mlfs.engine.runner import Runner
 
 log = logging.getLogger("mlfs.engine")
 
@@ -26,12 +27,28 @@ _COLLECT_S = 0.05
 
 
 class Recorders:
-    """The recordings of a mount. `run` must be running."""
+    """The recordings of a mount: a mlfs.engine.engine.Listener. `run` must be running.
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.recordings: dict[str, _Recording] = {}
+    Args:
+        paths: of entries. clock: seconds, monotone.
+    """
+
+    def __init__(
+        self, paths: Callable[[Sequence[int]], Iterable[bytes]], runner: Runner, clock: Callable[[], float]
+    ) -> None:
+        self._paths = paths
+        self._runner = runner
+        self._clock = clock
+        self._recordings: dict[str, _Recording] = {}
         self._nursery: trio.Nursery | None = None
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """See Listener."""
+        for recording in self._recordings.values():
+            recording.opened(self._clock(), entry, process, parent)
+
+    def installed(self, job: object) -> None:
+        """See Listener: no matter here."""
 
     async def run(self) -> None:
         """For as long as the mount lives."""
@@ -45,26 +62,22 @@ class Recorders:
             os.close(fd)
             raise OSError(errno.EINVAL, "not a FIFO")
         os.set_blocking(fd, True)
-        self.recordings[fifo] = recording = _Recording(self.engine, fd)
+        self._recordings[fifo] = recording = _Recording(self._paths, self._runner, fd)
         self._nursery.start_soon(self._record, fifo, recording)
 
     def end(self, fifo: str) -> None:
         """Write what is left and close the FIFO."""
-        recording = self.recordings.get(fifo)
+        recording = self._recordings.get(fifo)
         if recording is not None:
-            recording.ending = True
-            recording.wanted.set()
+            recording.end()
 
     async def _record(self, fifo: str, recording: _Recording) -> None:
-        self.engine.watchers.append(recording.opened)
         try:
             await recording.run()
         except OSError as error:
             log.info("a recording ended: %s", error.strerror)
         finally:
-            if recording.opened in self.engine.watchers:
-                self.engine.watchers.remove(recording.opened)
-            del self.recordings[fifo]
+            del self._recordings[fifo]
         # Not when cancelled: a thread may still write, and the number may be another file's then.
         os.close(recording.fd)
 
@@ -72,37 +85,43 @@ class Recorders:
 class _Recording:
     """One command's."""
 
-    def __init__(self, engine: Engine, fd: int) -> None:
-        self.engine = engine
+    def __init__(self, paths: Callable[[Sequence[int]], Iterable[bytes]], runner: Runner, fd: int) -> None:
         self.fd = fd
-        self.ending = False
-        self.wanted = trio.Event()
+        self._paths = paths
+        self._runner = runner
+        self._ending = False
+        self._wanted = trio.Event()
         self._waiting: list[tuple[float, int, int, int]] = []
         self._lost = 0
 
-    def opened(self, entry: int, pid: int, parent: int) -> None:
-        """An open, digested."""
+    def opened(self, at_s: float, entry: int, process: int, parent: int) -> None:
+        """A file was opened."""
         if len(self._waiting) >= MOST_WAITING:
             self._lost += 1
             return
-        self._waiting.append((self.engine.clock(), pid, parent, entry))
-        self.wanted.set()
+        self._waiting.append((at_s, process, parent, entry))
+        self._wanted.set()
+
+    def end(self) -> None:
+        """Write what is left, and no more."""
+        self._ending = True
+        self._wanted.set()
 
     async def run(self) -> None:
         """Write until told to end. Raises OSError when the command is gone."""
         while True:
-            await self.wanted.wait()
-            if not self.ending:
+            await self._wanted.wait()
+            if not self._ending:
                 await trio.sleep(_COLLECT_S)
-            self.wanted = trio.Event()
-            ending = self.ending
+            self._wanted = trio.Event()
+            ending = self._ending
             batch, self._waiting, lost, self._lost = self._waiting, [], self._lost, 0
-            await self.engine.runner.run(POOL, self._write, batch, lost)
+            await self._runner.run(POOL, self._write, batch, lost)
             if ending:
                 return
 
     def _write(self, batch: list[tuple[float, int, int, int]], lost: int) -> None:
-        paths = self.engine.manifest.paths([entry for *_, entry in batch])
+        paths = self._paths([entry for *_, entry in batch])
         lines = [
             json.dumps([round(time_s, 6), pid, parent, os.fsdecode(path)])
             for (time_s, pid, parent, _), path in zip(batch, paths, strict=True)

@@ -1,45 +1,73 @@
-"""Has tiers keep what demand fetches brought, behind the readers' backs.
+"""Has places keep what was fetched for readers, behind their backs.
 
-In: fetched samples with their bytes, on the loop. Out: copies in tiers, made in a worker thread. Until then they stand
-in `Fetcher.to_keep` and answer opens. Used by the engine; prefetch lanes keep their own.
+In: fetched samples with their bytes, on the loop. Out: copies, made in a worker thread; `Kept` for the scheduler. Until
+then they stand in `Fetcher.to_keep` and answer opens. Used by mlfs.engine.driver; prefetch lanes keep their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from mlfs.engine.coalesce import Coalesced
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.runner import Runner
+from mlfs.plan.scheduler.events import Kept
 
+# A hop to a thread costs more than keeping a sample: some are collected.
 KEEP_DELAY_S = 0.02
+# Where the places' writer is this far behind, what comes is not kept: memory is bounded.
 MOST_KEEPING_BYTES = 64 << 20
+
+
+class _Waiting(NamedTuple):
+    """A sample to keep, of which fetch, and the places that may."""
+
+    fetch: int
+    fetched: Fetched
+    keep_in: tuple[int, ...]
 
 
 class WriteBehind:
     """See the module.
 
-    Attributes:
-        waiting_bytes: bytes that are not kept yet, at most MOST_KEEPING_BYTES.
+    Args:
+        kept: told on the loop of what became of a batch.
     """
 
-    def __init__(self, fetcher: Fetcher, runner: Runner) -> None:
-        self.fetcher = fetcher
-        self.runner = runner
-        self.waiting_bytes = 0
-        self._waiting: list[Fetched] = []
-        self._soon = Coalesced(KEEP_DELAY_S)  # a hop to a thread costs more than keeping a sample: collect some
+    def __init__(self, fetcher: Fetcher, runner: Runner, kept: Callable[[list[Kept]], None]) -> None:
+        self._fetcher = fetcher
+        self._runner = runner
+        self._kept = kept
+        self._waiting_bytes = 0
+        self._waiting: list[_Waiting] = []
+        self._soon = Coalesced(KEEP_DELAY_S)
 
-    def keep(self, fetched: Fetched) -> None:
-        """Have a tier keep it; skipped when the tiers' writer is far behind."""
-        if self.waiting_bytes + fetched.size_bytes <= MOST_KEEPING_BYTES:
-            self.waiting_bytes += fetched.size_bytes
-            self._waiting.append(fetched)
-            self.fetcher.to_keep[fetched.entry] = fetched
-            self._soon.call()
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are not kept yet, at most MOST_KEEPING_BYTES."""
+        return self._waiting_bytes
+
+    def keep(self, fetch: int, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
+        """Have a place keep it; skipped when the writer is far behind."""
+        if fetched.data is None or self._waiting_bytes + fetched.size_bytes > MOST_KEEPING_BYTES:
+            self._kept([Kept(fetch, fetched.sample, 0)])
+            return
+        self._waiting_bytes += fetched.size_bytes
+        self._waiting.append(_Waiting(fetch, fetched, keep_in))
+        self._fetcher.to_keep[fetched.sample] = fetched, keep_in[0]
+        self._soon.call()
 
     async def run(self) -> None:
         """For as long as the mount lives."""
         while True:
             await self._soon.wait()
             batch, self._waiting = self._waiting, []
-            await self.runner.run("keep", self.fetcher.keep_waiting, batch)
-            self.waiting_bytes -= sum(fetched.size_bytes for fetched in batch)
+            kept = await self._runner.run("keep", self._fetcher.keep, [(one.fetched, one.keep_in) for one in batch])
+            self._waiting_bytes -= sum(one.fetched.size_bytes for one in batch)
+            self._kept(
+                [
+                    Kept(one.fetch, one.fetched.sample, place, used)
+                    for one, (place, used) in zip(batch, kept, strict=True)
+                ]
+            )

@@ -1,8 +1,10 @@
-"""Several explanations fit what was read: which of them gives the reads that come now?
+"""Chooses from several explanations of the epochs before the one that gives the reads of this epoch.
 
 In: explanations, the first reads of an epoch by process, as dataset indices. Out: the explanation and the epoch. Called
-by `mlfs.explain.inference` in a worker thread, at an epoch's start: so only the heads of orders are made, and all
-processes count together. With ten reads in all there is an answer, if they are of few processes; else with a few more.
+by `mlfs.explain.inferred_jobs` in a worker thread.
+
+It is called at an epoch's start, when every read counts: so the reads of all processes are evidence together, and only
+the head of an order is made where that is possible. Ten reads in all are enough if few processes made them.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
-from mlfs.explain.explanations import Fields
+from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.torch_generator import EpochWords
 
-# Some hundred explanations and epochs are tried: 7 bits; 2^-33 remains for chance.
+# Some hundred explanations and epochs are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a
+# wrong choice costs an epoch, and the other 13 cost one or two reads.
 FEWEST_BITS = 40
+# Workers begin with each epoch, so the first reads should all be in its order; one in five may be of something else.
 _LEAST_SHARE = 0.8
+# Wide enough for 16 workers with batches of 256.
 _HEAD = 4096
-_WORDS_OF_A_SEED = 2
+_WORDS_OF_A_SEED = 2  # a number of 64 bits
 
 
 def chosen(explanations: Iterable[Fields], data_set: DataSet, epochs: Sequence[int]) -> tuple[Fields, int] | None:
@@ -42,7 +47,7 @@ def chosen(explanations: Iterable[Fields], data_set: DataSet, epochs: Sequence[i
 
 
 def _positions(spec: JobSpec, data_set: DataSet, epoch: int) -> Iterable[Mapping[int, int]]:
-    """By rank: where the reads stand in its stream."""
+    """For each rank, where dataset indices stand in its stream: all those that were read, and perhaps others."""
     n, default = data_set.n, spec.sampler == "torch-random" and spec.generator == "default"
     if default or (spec.sampler == "torch-distributed" and spec.world_size == 1):
         seed = _drawn(spec, epoch) if default else spec.seed + (epoch if spec.set_epoch else 0)
@@ -61,7 +66,10 @@ def _drawn(spec: JobSpec, epoch: int) -> int:
 
 
 def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:
-    """How much the reads tell: each that comes right behind its process' last one. 0 if too many do not fit."""
+    """How much evidence the reads are: each counts that comes right behind the last one of its process.
+
+    0 if too many of the reads are not in the streams at all.
+    """
     inside = following = total = 0
     for head in data_set.heads:
         following_here, inside_here = max(_fitting(position_of, head) for position_of in ranks)
@@ -70,5 +78,6 @@ def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:
 
 
 def _fitting(position_of: Mapping[int, int], head: Sequence[int]) -> tuple[int, int]:
+    """How many of a process' reads come right behind the one before, and how many are in the stream."""
     places = [position_of.get(value, -2) for value in head]
     return sum(after == place + 1 for place, after in pairwise(places)), sum(place >= 0 for place in places)

@@ -1,7 +1,8 @@
-"""Is a seed that the search came up with the right one? And what else do the reads tell: ranks, workers, batch size.
+"""Checks a seed against all that was read first, and learns from that of ranks, workers and batch size.
 
-In: a seed, a hypothesis, all first reads. Out: a `Finding`, or None for a seed that was chance. Called by
-`mlfs.explain.search`.
+In: a seed that passed the search's tests, the hypothesis that it passed them for, all first reads. Out: a `Finding`, or
+None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.inference` refines the finding
+with further reads, and asks here first whether the files are read in their own order.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, bits, step
+from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
 from mlfs.orders.mt19937 import TorchWords
 
+# So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
 
 
@@ -20,10 +23,12 @@ class Finding(NamedTuple):
     """What explains the reads.
 
     Attributes:
-        data_set: which one. n: its samples.
-        seed: of the permutation's generator, 0 .. 2^32 - 1. words_before: drawn from it before the permutation.
-        world: ranks. ranks: those seen reading. batch: a rank's batch, None where no gap tells. workers: of a rank,
-            None where unknown. bits: how much evidence there is, in bits, the choice of hypotheses not taken off.
+        data_set: its number among those that were asked about. n: how many samples it has.
+        seed: of the permutation's generator, 0 to 2^32 - 1; -1 where there is no permutation.
+        words_before: how many words were drawn from that generator before the permutation.
+        world: how many ranks there are. ranks: those that were seen reading.
+        batch: of a rank, None where no gap tells it. workers: of a rank, None where nothing tells their number.
+        bits: how much evidence there is; the choice of hypotheses is not taken off.
     """
 
     data_set: int
@@ -54,42 +59,42 @@ def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
 
 
 def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | None:
-    """Check every first read of the hypothesis' process, then learn from the other processes."""
+    """Check all first reads of the process that the hypothesis is about, then learn from the other processes."""
     h, n = hypothesis, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
-    shape = shape_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if shape is None or (told := bits(n, shape.matched)) < FEWEST_BITS:
+    pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
+    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < FEWEST_BITS:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
-        h.data_set, n, seed, h.words_before, h.world, ranks, shape.batch or batch, shape.workers or workers, told
+        h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, told
     )
 
 
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
-    """The data set that some process reads in its own order from the start, if there is one. Its `seed` is -1.
+    """The data set that some process reads from its start in the order of its samples, if there is one.
 
-    Of several the largest: who reads the first class's files may go on to the second.
+    Of several it is the largest: a process that reads the first class's files may go on to the second class.
     """
     by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
     for index in by_size:
         n, heads = data_sets[index]
         for values in heads:
             world = values[1] - values[0] if len(values) > 1 else 0
-            shape = shape_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
-            if shape is not None and shape.matched >= FEWEST_READS - 1:
+            pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
+            if pattern is not None and pattern.matched >= FEWEST_READS - 1:
                 batch, workers, ranks = learn(heads, range(n), world)
-                told = bits(n, shape.matched)
-                return Finding(index, n, -1, 0, world, ranks, shape.batch or batch, shape.workers or workers, told)
+                told = bits_of_distinct(n, pattern.matched)
+                return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
     return None
 
 
 def refine(finding: Finding, data_set: DataSet) -> Finding:
-    """The finding with what further first reads tell of ranks, batch and workers."""
+    """Add to the finding what first reads that came since tell of ranks, batch and workers."""
     position_of: Mapping[int, int] | range = range(data_set.n)
     if finding.seed >= 0:
         head = order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST)
@@ -99,18 +104,22 @@ def refine(finding: Finding, data_set: DataSet) -> Finding:
     return finding._replace(batch=finding.batch or batch, workers=finding.workers or workers, ranks=ranks)
 
 
-class Shape(NamedTuple):
-    """How a process reads its rank's stream: batch and workers where a gap tells them, and how many reads fit."""
+class Pattern(NamedTuple):
+    """How one process reads its rank's stream: batch and workers, where a gap between reads tells them.
+
+    Attributes:
+        matched: how many reads are as the pattern has it.
+    """
 
     batch: int | None
     workers: int | None
     matched: int
 
 
-def shape_of(places: list[int], rank: int, world: int) -> Shape | None:
-    """The shape of a process that starts at its rank's start, by the places of its reads; None when it is not that.
+def pattern_of(places: list[int], rank: int, world: int) -> Pattern | None:
+    """The pattern in the places of a process' first reads; None unless it begins where its rank's stream does.
 
-    All reads must fit but the last one, which may be of a process that was about to do something else.
+    All reads must fit but the last one: the process may have gone on to something else.
     """
     if any(place < 0 or (place - rank) % world for place in places[:-1]):
         return None
@@ -119,12 +128,12 @@ def shape_of(places: list[int], rank: int, world: int) -> Shape | None:
     if not steps or steps[0] != 0:
         return None
     if run == len(steps):
-        return Shape(None, None, run)
+        return Pattern(None, None, run)
     if steps[run] % run or steps[run] <= run:
         return None
     workers = steps[run] // run
     fits = all(at == step(i, run, workers) for i, at in enumerate(steps))
-    return Shape(run, workers, len(steps)) if fits else None
+    return Pattern(run, workers, len(steps)) if fits else None
 
 
 def learn(

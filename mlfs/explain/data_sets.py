@@ -1,4 +1,4 @@
-"""Which data sets the files that were read may belong to: directories and layouts, as a framework would number them.
+"""Finds the data sets that the files read may belong to: a directory, and a layout by which a framework numbers files.
 
 In: first reads as entries, the tree. Out: `Candidate`s, each with its reads as dataset indices. Called by
 `mlfs.explain.inference` in a worker thread.
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.explain.explanations import JOB_NAME
+from mlfs.explain.fields import JOB_NAME
 from mlfs.explain.question import FEWEST_SAMPLES, DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
@@ -22,16 +22,24 @@ from mlfs.tree.manifest import Manifest
 SampleIds = npt.NDArray[np.int32]
 MakeSamples = Callable[[JobSpec], npt.NDArray[np.int64]]
 
+# Each candidate multiplies the hypotheses that every seed is compared with.
 MOST_CANDIDATES = 8
+# The root of a data set, a part of it (`train`), and two more.
 _MOST_ROOTS = 4
+# A candidate must have half of the files read: the others may be of another data set, or be no samples.
 _LEAST_SHARE = 0.5
-# Sorting the names of more files in every way costs the loop too much of the interpreter.
+# Sorting the names of more files in every way would keep the interpreter from the daemon's loop for too long.
 _MOST_FILES_FOR_ALL_LAYOUTS = 2_000_000
 _LIKELY_LAYOUTS = ("imagefolder", "sorted")
 
 
 class Candidate(NamedTuple):
-    """A data set that it may be: the job fields that name it, the entry of each index, the reads as indices."""
+    """A data set that the files read may belong to.
+
+    Attributes:
+        fields: those of a job that name the data set. ids: the entry of each dataset index.
+        data_set: the reads as dataset indices.
+    """
 
     fields: dict[str, object]
     ids: SampleIds
@@ -39,7 +47,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples) -> list[Candidate]:
-    """All of them, without those that number the files as an earlier one does."""
+    """The likeliest first, each numbering of the same files once."""
     found: list[Candidate] = []
     known: list[SampleIds] = []
     layouts = list(_LIKELY_LAYOUTS)
@@ -66,7 +74,7 @@ def candidates(manifest: Manifest, heads: Sequence[Sequence[int]], make_samples:
 
 
 def roots(manifest: Manifest, heads: Sequence[Sequence[int]]) -> list[str]:
-    """The deepest directory that holds all files read, and those above it; as paths."""
+    """The paths of the deepest directory that holds all files read, and of those above it."""
     parents = manifest.parent_view
     common: list[int] | None = None
     for entry in {parents[entry] for head in heads for entry in head}:
@@ -92,7 +100,7 @@ def _while_equal(one: list[int], other: list[int]) -> list[int]:
 
 
 def as_indices(heads: Sequence[Sequence[int]], ids: SampleIds) -> DataSet:
-    """The reads as dataset indices; what is no sample is left out. Of a file that is several samples, the first."""
+    """The reads as dataset indices. A file that is no sample is left out, one that is several counts as the first."""
     wanted = np.unique(np.fromiter((entry for head in heads for entry in head), dtype=np.int64))
     at = np.flatnonzero(np.isin(ids, wanted))
     index_of = dict(zip(ids[at][::-1].tolist(), at[::-1].tolist(), strict=True))

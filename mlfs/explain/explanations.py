@@ -1,7 +1,8 @@
-"""Which registrations a finding may stand for, the likeliest first, and what it is in words.
+"""Makes jobs of what the search found: all registrations that give the epoch that was read, the likeliest first.
 
-In: a finding, the draws of torch's default generator that may have given its seed. Out: fields of jobs. Called by
-`mlfs.explain.inference`. Several explanations give the same first epoch; the second epoch's first reads decide.
+In: a finding, and the draws of torch's default generator that may have given its seed. Out: fields of jobs, and a line
+for people about each. Called by `mlfs.explain.inference` and `mlfs.explain.inferred_jobs`. Several registrations give
+the same first epoch; the second epoch's first reads choose between them.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfs.explain.confirm import Finding
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
 
-JOB_NAME = "inferred"
-# Nobody told how many epochs there will be: more than anybody waits for.
-EPOCHS = 1000
-
-# What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed: nothing; a
-# validation loader's base_seed, or that and its sampler's seed; less, for workers that stay have one base_seed for all.
+# What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
+# as workers that stay have one base_seed for all epochs; a validation loader's base_seed; that and its sampler's seed.
 BETWEEN: tuple[dict[str, object], ...] = (
     {"words_between": 0},
     {"words_between": 0, "persistent_workers": True},
@@ -26,11 +24,9 @@ BETWEEN: tuple[dict[str, object], ...] = (
 MOST_DRAWS = 16
 BASE_SEED_WORDS = SEED_WORDS = 2
 
-Fields = dict[str, object]
-
 
 def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
-    """Job fields without those of the data set, best first. All give the same first epoch."""
+    """Job fields without those of the data set, the likeliest first. All give the same first epoch."""
     common = _common(finding)
     if finding.seed < 0:
         return [common | {"sampler": "sequential"}]
@@ -54,12 +50,14 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
 
 
 def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list[Fields]:
-    """What a script draws between two epochs, if it is known where in which generator both epochs' seeds were drawn.
+    """What a script draws between two epochs, if both epochs' seeds may have been drawn from the same generator.
 
     Args:
-        lost: explanations by the default generator of the epochs up to `epoch`. draws: of the one after it.
+        lost: explanations, by the default generator, of the epochs up to `epoch`.
+        draws: that may have given the seed of the epoch after it.
+
     Returns:
-        fields to replace those of the explanation with; empty if it is another generator.
+        fields to replace those of the explanation with; none if both epochs have no generator in common.
     """
     found: list[Fields] = []
     for fields in lost:
@@ -73,13 +71,14 @@ def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list
 
 
 def _step(words: int) -> Fields:
-    """Fields of a job that takes so many words an epoch."""
+    """Fields of a job whose epoch takes so many words of its generator."""
     if words >= BASE_SEED_WORDS + SEED_WORDS:
         return {"words_between": words - BASE_SEED_WORDS - SEED_WORDS}
     return {"words_between": words - SEED_WORDS, "persistent_workers": True}
 
 
 def _common(finding: Finding) -> Fields:
+    """The fields that do not hang on how the seed came about."""
     fields: Fields = {"name": JOB_NAME, "epochs": EPOCHS, "world_size": finding.world}
     if finding.world > 1:
         # Ranks that have not read yet are taken to be here when most of the others are.
@@ -91,7 +90,7 @@ def _common(finding: Finding) -> Fields:
 
 
 def in_words(fields: Fields) -> str:
-    """One line for people."""
+    """An explanation in a line for people."""
     sampler = str(fields["sampler"])
     said = [sampler, f"seed {fields['seed']}"] if "seed" in fields else [sampler]
     if "generator" in fields:

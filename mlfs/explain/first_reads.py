@@ -1,7 +1,7 @@
-"""What has been read so far, as much of it as inferring needs: bounded, whatever comes.
+"""The first reads of each process that no job explains, and the last reads of all: bounded, whatever comes.
 
-In: opens (entry, process, its parent). Out: the first reads of each process, and the last ones of all. Called by
-`mlfs.explain.inference` for each open: cheap.
+In: opens (entry, process, its parent). Out: what inferring needs of them. Called by `mlfs.explain.inference` and
+`mlfs.explain.inferred_job` for each open: cheap.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+# Eight ranks with eight workers each.
 MOST_PROCESSES = 64
+# A data set of 40 files, the smallest that is searched for, needs some 20 reads; batches of up to 32 show their gap.
 MOST_FIRST_READS = 64
+# What a job that is found can be shown of what came before: some epochs of a small data set, seconds of a fast loader.
 RECENT_READS = 4096
+# A first process that idles, such as one that only looks at a sample, is waited for this many times as many reads.
 _PATIENCE = 8
 
 
@@ -23,7 +27,7 @@ class Read(NamedTuple):
     parent: int
 
 
-class Reads:
+class FirstReads:
     """First reads by process, in the order of each process' first one; and the last reads in order.
 
     Attributes:

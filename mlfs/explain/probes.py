@@ -1,7 +1,7 @@
-"""What a seed must give to be the right one: conditions on the first words of its generator, as a trie.
+"""Conditions on the first words of a seed's generator, by which seeds are told that cannot be right.
 
-In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Plan`, flat arrays that the searches walk. Called by
-`mlfs.explain.question` (makes probes) and the searches.
+In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Trie`, flat arrays that the searches walk. Made by
+`mlfs.explain.question`, compiled by `mlfs.explain.search` and `mlfs.explain.generators`.
 
 Why conditions on words are exact. torch's randperm takes j_i = i + word_i % (n - i) and swaps positions i and j_i. A
 value v stands at position v until the first step i with j_i = v, which puts it to position i for good if i <= v. So
@@ -31,13 +31,17 @@ class Condition(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Tests that all must hold, and what it means if they do: an index into whatever the caller keeps."""
+    """Tests that must all hold.
+
+    Attributes:
+        tag: what it means if they do: an index into whatever the caller keeps.
+    """
 
     tag: int
     tests: tuple[Condition, ...]
 
 
-class Plan(NamedTuple):
+class Trie(NamedTuple):
     """A trie of tests, breadth first: node x holds a test, and is followed by nodes first[x] .. first[x + 1] - 1.
 
     Attributes:
@@ -58,8 +62,8 @@ class Plan(NamedTuple):
     roots: int
 
 
-def compile_plan(probes: Iterable[Probe]) -> Plan:
-    """The trie of the probes: tests that several begin with are made once.
+def compile_trie(probes: Iterable[Probe]) -> Trie:
+    """The trie of the probes: tests that several probes begin with are made once.
 
     Raises:
         ValueError: a word out of reach, a residue outside of its modulus, or a probe without tests.
@@ -90,7 +94,7 @@ def compile_plan(probes: Iterable[Probe]) -> Plan:
 def _grouped(
     group: list[tuple[tuple[Condition, ...], int]],
 ) -> list[tuple[Condition, list[tuple[tuple[Condition, ...], int]]]]:
-    """By first test, in the order of the words; with the rest of the tests of each."""
+    """Group probes by their first test, in the order of its word; each probe is left with the rest of its tests."""
     found: dict[Condition, list[tuple[tuple[Condition, ...], int]]] = {}
     for tests, tag in group:
         if not tests:
@@ -105,10 +109,10 @@ def _checked(test: Condition) -> Condition:
     return test
 
 
-def _arrays(nodes: Sequence[Condition], first: Sequence[int], tags: Sequence[int], roots: int) -> Plan:
+def _arrays(nodes: Sequence[Condition], first: Sequence[int], tags: Sequence[int], roots: int) -> Trie:
     shifts = [(test.modulus & -test.modulus).bit_length() - 1 for test in nodes]
     inverses = [pow(test.modulus >> s, -1, WORD_VALUES) for test, s in zip(nodes, shifts, strict=True)]
-    return Plan(
+    return Trie(
         np.array([test.word for test in nodes], dtype=np.int64),
         np.array(inverses, dtype=np.uint32),
         np.array(shifts, dtype=np.uint32),

@@ -1,7 +1,7 @@
-"""What was read, and which seeds could explain it: hypotheses, each as a probe.
+"""The ways in which a seed's permutation may have been read: hypotheses, and what each demands of the seed.
 
 In: for each data set that it may be (a layout of a directory) the first reads of each process, as dataset indices. Out:
-hypotheses with their probes, the likely ones and the rest. Called by `mlfs.explain.search`.
+hypotheses, the likely ones and the rest, and a probe for each. Called by `mlfs.explain.search`.
 
 A process that reads for rank r of `world` ranks reads, in order, positions r + world * s of the epoch's permutation,
 with s = 0, 1, 2, ... for a process that reads all of its rank's batches, and s = (i // batch) * batch * workers +
@@ -11,29 +11,38 @@ i % batch for the first of several workers (torch/utils/data/dataloader.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import lgamma, log, log2
+from math import log2
 from typing import NamedTuple
 
+from mlfs.explain.evidence import LEAST_BITS, bits_of_distinct
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe
 
 FEWEST_READS = 10
-# 32 for the seed, 17 for the hypotheses, 10 for batch and workers; 2^-21 remains for a chance finding.
-FEWEST_BITS = 80
+# The choice that there is: 2^32 seeds of a permutation and as many of generators, nearly 2^16 hypotheses, 2^10 batches
+# and numbers of workers.
+FEWEST_BITS = 33 + 17 + 10 + LEAST_BITS
+# With fewer samples half of an epoch would be over before the reads tell 80 bits.
 FEWEST_SAMPLES = 40
 NEVER = 1 << 62
+# A seed that passes eight tests has passed 64 bits of them in a data set of 256 samples: further ones would only slow
+# the search down, and all reads are checked again in `confirm`.
 MOST_TESTS = 8
+# Processes whose first reads are searched with: two ranks with eight workers each.
 MOST_HEADS = 16
+# Tests may let so many bits of chance pass as make `confirm`, which is slow, look at about a thousand seeds.
 _BITS_LEFT_TO_CONFIRM = 10
 
+# World sizes, small batches and numbers of workers that are tried: those that people use. A batch of nine or more needs
+# no hypothesis of its own, as a process' first reads show no gap then.
 _WORLDS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112)
 _SMALL_BATCHES = range(2, 9)
 _WORKERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _MOST_RANKS_WITH_SMALL_BATCHES = 8
-_HEADS_WITH_SMALL_BATCHES = 4
-_LATE_HEADS = 2
+_HEADS_WITH_SMALL_BATCHES = 4  # the first that begin: one of them is a rank's first worker
+_LATE_HEADS = 2  # that may have read something else first
 # Of a node of several ranks with several workers each, some process is a rank's first worker.
 _HEADS_OF_OTHER_NODES, _HEADS_OF_LARGE_WORLDS, _LARGE_WORLD = 8, 4, 16
-_WITHOUT_GAP = 8  # a batch that is no small one is at least as large
+_WITHOUT_GAP = 8  # reads that come without a gap where the batch is no small one
 _MOST_RANK = 64
 _MOST_SKIPPED = 2
 # A DataLoader whose generator is the sampler's draws its base_seed from it first: 2 words.
@@ -72,18 +81,12 @@ class Hypothesis(NamedTuple):
     workers: int
 
 
-def bits(n: int, reads: int) -> float:
-    """What that many reads of different samples out of n tell: log2 of n (n - 1) ... (n - reads + 1)."""
-    reads = min(n, reads)
-    return (lgamma(n + 1) - lgamma(n - reads + 1)) / log(2)
-
-
 def reads_needed(n: int) -> int:
-    """Reads of one process that tell one of 2^32 seeds from chance; the last is not counted: see `confirm`."""
+    """How many reads of one process tell a seed from chance. The last of them need not fit: see `confirm`."""
     if n < FEWEST_SAMPLES:
         return NEVER
     reads = FEWEST_READS
-    while bits(n, reads - 1) < FEWEST_BITS:
+    while bits_of_distinct(n, reads - 1) < FEWEST_BITS:
         reads += 1
     return reads
 
@@ -94,7 +97,7 @@ def step(i: int, batch: int, workers: int) -> int:
 
 
 def likely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
-    """Rank 0's process is among those seen, or there is one rank."""
+    """The hypotheses by which rank 0 reads on this node."""
     return [h for d, data_set in enumerate(data_sets) for h in _likely_of(d, data_set)]
 
 
@@ -115,7 +118,7 @@ def _likely_of(d: int, data_set: DataSet) -> Iterator[Hypothesis]:
 
 
 def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
-    """The node's ranks are others than rank 0: this mount is one of several."""
+    """The hypotheses by which only other ranks than rank 0 read on this node: it is one of several."""
     return [
         Hypothesis(d, head, 0, 0, rank, world, 0, 1)
         for d, data_set in enumerate(data_sets)
@@ -127,7 +130,7 @@ def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
 
 
 def probes(data_sets: list[DataSet], hypotheses: list[Hypothesis]) -> list[Probe]:
-    """The probes of the hypotheses, tagged by their index; those that could be chance too often are left out."""
+    """A probe for each hypothesis, tagged by its index. Those that too many seeds would pass by chance are left out."""
     found = []
     bits_needed = 32 + log2(max(2, len(hypotheses))) - _BITS_LEFT_TO_CONFIRM
     for tag, hypothesis in enumerate(hypotheses):

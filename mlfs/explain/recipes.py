@@ -1,7 +1,7 @@
-"""Orders that are not torch's: each sampler that mlfs knows, with the seeds that people choose.
+"""Tries the samplers that are not torch's, each with the seeds that people choose.
 
-In: what was read. Out: a `Recipe`, fields of a job, when one explains the reads. Called by `mlfs.explain.search` after
-the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
+In: what was read first, as dataset indices. Out: a `Recipe`, fields of a job, when one explains the reads. Called by
+`mlfs.explain.search` after the common seeds of torch. Each try makes a whole epoch's order, so there are few of them.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.confirm import shape_of
-from mlfs.explain.question import FEWEST_BITS, DataSet, bits
+from mlfs.explain.confirm import pattern_of
+from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
+from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
+from mlfs.explain.question import FEWEST_BITS, DataSet
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 
-Fields = dict[str, object]
-
-SEEDS = (42, 0, 1, 1234, 123, 2, 3, 1337, 12345, 7, 10, 100, 2023, 2024, 2025, 2026)
 _WORLDS = (1, 2, 4, 8)
 # Python's shuffle is a loop: a second for a million samples.
 _MOST_FOR_PYTHON = 200_000
-_EPOCHS = 1000
 
 
 class Recipe(NamedTuple):
-    """An explanation: which data set, and the job's fields without those of the data set."""
+    """An explanation.
+
+    Attributes:
+        data_set: its number among those that were asked about. fields: those of a job, without those of the data set.
+    """
 
     data_set: int
     fields: Fields
 
 
 def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
-    """What is tried, the likeliest first. `told`: seeds that are likelier than others."""
-    for seed in dict.fromkeys((*told, *SEEDS)):
+    """The fields that are tried, the likeliest first. `told`: seeds that are likelier than popular ones."""
+    for seed in dict.fromkeys((*told, *POPULAR_SEEDS[:WHOLE_ORDERS])):
         yield {"sampler": "hf-datasets", "seed": seed}
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
         yield {"sampler": "numpy", "seed": seed, "legacy": False}
@@ -51,8 +54,11 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "ra-sampler", "world_size": world}
 
 
-def kin(fields: Fields) -> list[Fields]:
-    """Recipes with the same first epoch: whether the generator goes on, begins again, or shuffles what is shuffled."""
+def same_first_epoch(fields: Fields) -> list[Fields]:
+    """The recipes that give the same first epoch as this one.
+
+    They differ in the second: the generator goes on, or begins again, or what is shuffled already is shuffled again.
+    """
     sampler = fields["sampler"]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
         return []
@@ -65,19 +71,19 @@ def kin(fields: Fields) -> list[Fields]:
 
 
 def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterator[Recipe | None]:
-    """One value a try: None, or the recipe that explains the reads, which is the last."""
+    """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
         for fields in recipes(data_set.n, told):
-            shape = _tried(fields, data_set)
-            yield None if shape is None else Recipe(index, shape)
-            if shape is not None:
+            explained = _tried(fields, data_set)
+            yield None if explained is None else Recipe(index, explained)
+            if explained is not None:
                 return
 
 
 def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
-    """The fields, with batch and workers, if some process reads from the start of rank 0's first epoch."""
+    """The fields, with the batch size if it shows, when some process reads the first epoch of rank 0 from its start."""
     try:
-        spec = parse_job({"name": "inferred", "epochs": _EPOCHS, **fields})
+        spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
         stream = build_order(spec, data_set.n).rank_stream(0, 0)
     except JobError:
         return None  # of a version of mlfs without it, or not for so many samples
@@ -85,8 +91,8 @@ def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
     at = np.flatnonzero(np.isin(stream, wanted))
     position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
     for head in data_set.heads:
-        shape = shape_of([position_of.get(value, -1) for value in head], 0, 1)
-        if shape is not None and bits(data_set.n, shape.matched) >= FEWEST_BITS:
-            known = {} if shape.batch is None else {"batch_size": shape.batch}
-            return {"epochs": _EPOCHS, "world_size": 1} | fields | known
+        pattern = pattern_of([position_of.get(value, -1) for value in head], 0, 1)
+        if pattern is not None and bits_of_distinct(data_set.n, pattern.matched) >= FEWEST_BITS:
+            known = {} if pattern.batch is None else {"batch_size": pattern.batch}
+            return {"epochs": EPOCHS, "world_size": 1} | fields | known
     return None

@@ -1,10 +1,10 @@
-"""From recorded opens to an explicit order: which process is which rank's stream, and where epochs end.
+"""Makes an explicit order of recorded opens: tells which process reads which stream, and where epochs end.
 
-In: opens in the order of time. Out: paths by epoch and stream. Called by `mlfs.cli.replay`. Source: none; it is for
-loaders whose order nobody can compute, but which read in the same order when they are run again.
+In: opens in the order of time. Out: paths by epoch and stream. Called by `mlfs.cli.replay`, for loaders whose order
+nobody can compute, but which read in the same order when they are run again.
 
-A stream is what one process reads, as that is what has an order: workers that read side by side are streams beside each
-other. A process that begins when another has ended goes on with its stream: a loader's workers live for an epoch.
+A stream is what one process reads, as only that has an order. Workers that read side by side are streams beside each
+other; a process that begins when another has ended goes on with its stream, as a loader's workers live for an epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 Path = bytes
 Streams = list[list[Path]]
+# A new epoch has begun if half of the next 32 opens are of files that were read before; padding repeats fewer.
 _LOOK_AHEAD = 32
+# A last epoch that has less than this share of the one before was cut short.
 _WHOLE_SHARE = 0.9
 
 

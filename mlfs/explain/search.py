@@ -1,13 +1,18 @@
-"""The search for a seed, stage by stage, the likely ones first. `mlfs.explain.generators` goes on from a seed.
+"""The search for the seed that explains first reads: stage by stage, the likely seeds first.
 
-In: what was read. Out: events, as they come: progress, findings. Called by `mlfs.explain.seed_search`. A generator: who
-asks for the next event has the next slice computed, and may stop at any.
+In: what was read, as dataset indices. Out: events, as they come: how far the search is, and what it finds. Called by
+`mlfs.explain.seed_search`. `find` is a Python generator: asking for the next event has the next slice of seeds tried,
+and the caller may stop at any of them.
 
-Stages. 1: seeds 0 .. 2^20 - 1, given to the permutation's generator, or to torch.manual_seed, whose fourth word seeds
-a RandomSampler (2 words are the DataLoader's base_seed). 2: samplers of others. 3: what generators with seeds that
-people choose hand out after a model was initialised from them. 4: all 2^32 seeds of a permutation, which also catches
-scripts without any seed: whatever torch drew, it is one of them; then which generators may have drawn it. 5: all seeds,
-and none of the ranks that read here is rank 0.
+1. The seeds 0 to 2^20 - 1, each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a
+   RandomSampler is seeded with the fourth word that torch's default generator gives (the DataLoader's base_seed takes
+   the two words before).
+2. Samplers that are not torch's, with the seeds that people choose.
+3. What torch's default generator gives later, where one of those seeds was set and a model initialised before the first
+   epoch.
+4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
+   `mlfs.explain.generators` then finds out which generators may have drawn it.
+5. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
 """
 
 from __future__ import annotations
@@ -19,20 +24,20 @@ import numpy as np
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm
 from mlfs.explain.generators import generators
-from mlfs.explain.probes import compile_plan
+from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS
+from mlfs.explain.probes import compile_trie
 from mlfs.explain.question import DataSet, Hypothesis, likely, probes, unlikely
 from mlfs.explain.recipes import explaining, recipes
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
-    WELL_KNOWN,
     Draw,
     Event,
-    Found,
-    Progress,
     Ranges,
-    Search,
-    Wanted,
+    SearchExtent,
+    SeedFound,
+    StageProgress,
+    TrySeeds,
     Words,
     search_with_numba,
     slices,
@@ -42,28 +47,30 @@ from mlfs.explain.search_stages import (
 COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
-# A look at the first words of the generators above takes seconds, and spares minutes.
+# How many words of a popular seed's generator stage 3 looks at: so many that all seeds together take seconds, with
+# numba and without, as stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
 _FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
-_MOST_USUAL, _LESS_USUAL_LOOK = 8, 1 << 22
+_LESS_USUAL_LOOK = 1 << 22
+# A seed that was told is worth more of a look; without numba this takes some two seconds for each.
 _LATEST_TOLD_SLOW = 1 << 24
-EVERYTHING = Wanted()
+EVERYTHING = SearchExtent()
 
 
-def find(data_sets: list[DataSet], wanted: Wanted = EVERYTHING) -> Iterator[Event]:
-    """All stages, up to what explains the reads. The last event is that, or a Progress that is done."""
-    sure, rest = likely(data_sets), [] if wanted.again else unlikely(data_sets)
-    found = yield from _common(data_sets, (sure, rest), wanted)
-    if found is None and not wanted.again and (yield from _recipes(data_sets, wanted.told)):
+def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
+    """Search until something explains the reads. Where nothing does, the last event is a StageProgress that is done."""
+    sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
+    found = yield from _common(data_sets, (sure, rest), extent)
+    if found is None and not extent.again and (yield from _recipes(data_sets, extent.told)):
         return
-    search = wanted.search()
+    search = extent.search()
     if found is None:
-        found = yield from _chosen(data_sets, sure, wanted, search)
+        found = yield from _chosen(data_sets, sure, extent, search)
     if found is None:
-        found = yield from _all("all seeds", data_sets, sure, wanted.ranges, search)
+        found = yield from _all("all seeds", data_sets, sure, extent.ranges, search)
     if found is None:
-        yield from _all("all seeds, other nodes' ranks", data_sets, rest, wanted.ranges, search)
-    elif drawn_by_torch(found.finding) and found.finding.seed not in wanted.told and not wanted.again:
-        yield from generators(found, wanted, search)
+        yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
+    elif drawn_by_torch(found.finding) and found.finding.seed not in extent.told and not extent.again:
+        yield from generators(found, extent, search)
 
 
 def drawn_by_torch(finding: Finding) -> bool:
@@ -72,16 +79,16 @@ def drawn_by_torch(finding: Finding) -> bool:
 
 
 def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """Those of a permutation whose seed another generator drew."""
+    """The hypotheses by which torch's default generator may have drawn the permutation's seed."""
     return [h for h in hypotheses if h.world == 1 and h.words_before == 0]
 
 
 def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
-    """Samplers of others. Returns whether one explains the reads."""
+    """Stage 2. Returns whether a sampler that is not torch's explains the reads."""
     of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
-    yield Progress(OTHERS_STAGE, 0, of)
+    yield StageProgress(OTHERS_STAGE, 0, of)
     for done, recipe in enumerate(explaining(data_sets, told), 1):
-        yield Progress(OTHERS_STAGE, done, of) if recipe is None else recipe
+        yield StageProgress(OTHERS_STAGE, done, of) if recipe is None else recipe
         if recipe is not None:
             return True
     return False
@@ -90,7 +97,7 @@ def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event
 def _confirmed(
     seeds: Words, hits: list[tuple[int, int]], hypotheses: list[Hypothesis], data_sets: list[DataSet]
 ) -> tuple[int, Finding] | None:
-    """The first of the hits that is none by chance: its index among the seeds, and what it explains."""
+    """The first hit that explains all first reads of its process: its index among the seeds, and what it explains."""
     for at, tag in hits:
         hypothesis = hypotheses[tag]
         finding = confirm(int(seeds[at]), hypothesis, data_sets[hypothesis.data_set])
@@ -100,68 +107,68 @@ def _confirmed(
 
 
 def _common(
-    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], wanted: Wanted
-) -> Generator[Event, None, Found | None]:
+    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], extent: SearchExtent
+) -> Generator[Event, None, SeedFound | None]:
     """Stage 1."""
-    yield Progress(COMMON_STAGE, 0, wanted.common)
-    told = np.array([seed for seed in wanted.told if seed >= wanted.common], dtype=np.uint32)
-    seeds = np.concatenate([told, np.arange(wanted.common, dtype=np.uint32)])
+    yield StageProgress(COMMON_STAGE, 0, extent.common)
+    told = np.array([seed for seed in extent.told if seed >= extent.common], dtype=np.uint32)
+    seeds = np.concatenate([told, np.arange(extent.common, dtype=np.uint32)])
     drawn: Words | None = None
     for hypotheses in all_hypotheses:
-        hits = search_numpy.search(compile_plan(probes(data_sets, hypotheses)), seeds)
+        hits = search_numpy.search(compile_trie(probes(data_sets, hypotheses)), seeds)
         found = _confirmed(seeds, hits, hypotheses, data_sets)
         if found is not None:
-            yield (event := Found(found[1]))
+            yield (event := SeedFound(found[1]))
             return event
         if drawn is None:  # all of them are among the first hypotheses
             of_one_rank = _drawn(hypotheses)
             drawn = search_numpy.first_words(seeds, SAMPLER_SEED_WORD)
-            hits = search_numpy.search(compile_plan(probes(data_sets, of_one_rank)), drawn)
+            hits = search_numpy.search(compile_trie(probes(data_sets, of_one_rank)), drawn)
             found = _confirmed(drawn, hits, of_one_rank, data_sets)
             if found is not None:
-                yield (event := Found(found[1], (Draw(int(seeds[found[0]]), 0),)))
+                yield (event := SeedFound(found[1], (Draw(int(seeds[found[0]]), 0),)))
                 return event
-    yield Progress(COMMON_STAGE, wanted.common, wanted.common)
+    yield StageProgress(COMMON_STAGE, extent.common, extent.common)
     return None
 
 
 def _chosen(
-    data_sets: list[DataSet], hypotheses: list[Hypothesis], wanted: Wanted, search: Search
-) -> Generator[Event, None, Found | None]:
+    data_sets: list[DataSet], hypotheses: list[Hypothesis], extent: SearchExtent, search: TrySeeds
+) -> Generator[Event, None, SeedFound | None]:
     """Stage 3."""
     quick = search is search_with_numba
-    first_look = min(wanted.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
-    far = {seed: wanted.latest if quick else min(wanted.latest, _LATEST_TOLD_SLOW) for seed in wanted.told}
-    near = dict.fromkeys(WELL_KNOWN[:_MOST_USUAL], first_look)
-    near |= dict.fromkeys(WELL_KNOWN[_MOST_USUAL:], min(first_look, _LESS_USUAL_LOOK))
-    looks = far if wanted.again else near | far
+    first_look = min(extent.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
+    far = {seed: extent.latest if quick else min(extent.latest, _LATEST_TOLD_SLOW) for seed in extent.told}
+    near = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(first_look, _LESS_USUAL_LOOK))
+    near |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], first_look)
+    looks = far if extent.again else near | far
     hypotheses = _drawn(hypotheses)
-    plan = compile_plan(probes(data_sets, hypotheses))
+    trie = compile_trie(probes(data_sets, hypotheses))
     done, of = 0, sum(looks.values())
-    search(plan, np.zeros(1, dtype=np.uint32))
-    yield Progress(CHOSEN_STAGE, 0, of)
+    search(trie, np.zeros(1, dtype=np.uint32))
+    yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, latest in sorted(looks.items(), key=lambda look: look[0] not in far):
         for start, words in words_of(seed, latest):
-            found = _confirmed(words, search(plan, words), hypotheses, data_sets)
+            found = _confirmed(words, search(trie, words), hypotheses, data_sets)
             if found is not None:
-                yield (event := Found(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
+                yield (event := SeedFound(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
                 return event
             done += len(words)
-            yield Progress(CHOSEN_STAGE, done, of)
+            yield StageProgress(CHOSEN_STAGE, done, of)
     return None
 
 
 def _all(
-    stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: Search
-) -> Generator[Event, None, Found | None]:
+    stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: TrySeeds
+) -> Generator[Event, None, SeedFound | None]:
     """Stages 4 and 5."""
-    plan = compile_plan(probes(data_sets, hypotheses))
-    if not plan.roots:
+    trie = compile_trie(probes(data_sets, hypotheses))
+    if not trie.roots:
         return None
-    for progress, seeds, hits in slices(stage, plan, ranges, search):
+    for progress, seeds, hits in slices(stage, trie, ranges, search):
         found = _confirmed(seeds, hits, hypotheses, data_sets)
         if found is not None:
-            yield (event := Found(found[1]))
+            yield (event := SeedFound(found[1]))
             return event
         yield progress
     return None

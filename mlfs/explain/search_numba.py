@@ -1,8 +1,9 @@
 """Tries seeds with numba: a hundred million a second and core. The same as `mlfs.explain.search_numpy`, compiled.
 
-In: a `Plan` and seeds. Out: (index, tag) of each probe that holds. Imported by `mlfs.explain.search` only when numba is
-there. Many generators are seeded side by side, which the compiler turns into vector instructions: as far as the first
-tests need; and those that pass one are gathered until there are as many again, and seeded as far as the plan goes.
+In: a `Trie` and seeds. Out: (index, tag) of each probe that holds. Imported by `mlfs.explain.search_stages` only when
+numba is there. Many generators are seeded side by side, which the compiler turns into vector instructions: as far as
+the first tests need; and those that pass one are gathered until there are as many again, and seeded as far as the trie
+goes.
 """
 
 # numba has no types that mypy knows
@@ -16,7 +17,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.probes import Plan
+from mlfs.explain.probes import Trie
 
 # So many that a vector's step is over before it is that vector's turn again, and so few that all stay in the
 # first-level cache.
@@ -36,13 +37,13 @@ def _compiled(function: Any) -> Any:
         return numba.njit(nogil=True)(function)
 
 
-def search(plan: Plan, seeds: npt.NDArray[np.uint32], most: int = 1 << 16) -> list[tuple[int, int]]:
+def search(trie: Trie, seeds: npt.NDArray[np.uint32], most: int = 1 << 16) -> list[tuple[int, int]]:
     """Each (index into seeds, tag) whose probe holds, at most `most` of them."""
-    if not plan.roots or not len(seeds):
+    if not trie.roots or not len(seeds):
         return []
     indices, tags = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    reach, first_reach = int(plan.word.max()), int(plan.word[: plan.roots].max())
-    total = _search(seeds, first_reach, reach, plan.roots, tuple(plan[:-1]), (indices, tags))
+    reach, first_reach = int(trie.word.max()), int(trie.word[: trie.roots].max())
+    total = _search(seeds, first_reach, reach, trie.roots, tuple(trie[:-1]), (indices, tags))
     kept = min(int(total), most)
     return list(zip(indices[:kept].tolist(), tags[:kept].tolist(), strict=True))
 
@@ -86,10 +87,10 @@ def _holds(z: Any, inverse: Any, shift: Any, limit: Any, residue: Any) -> Any:
 
 
 @_compiled
-def _below(node: int, lane: int, words: Any, plan: Any, stack: Any, index: int, out: Any, hits: int) -> int:
+def _below(node: int, lane: int, words: Any, trie: Any, stack: Any, index: int, out: Any, hits: int) -> int:
     """Walk the trie from a root that holds in one lane."""
     low, high = words
-    word, inverse, shift, limit, residue, first, tag = plan
+    word, inverse, shift, limit, residue, first, tag = trie
     indices, tags = out
     depth, stack[0] = 1, node
     while depth:
@@ -112,7 +113,7 @@ def _below(node: int, lane: int, words: Any, plan: Any, stack: Any, index: int, 
 
 @_compiled
 def _walk(
-    seeds: Any, waiting: Any, count: int, words: Any, reach: int, plan: Any, stack: Any, out: Any, hits: int
+    seeds: Any, waiting: Any, count: int, words: Any, reach: int, trie: Any, stack: Any, out: Any, hits: int
 ) -> int:
     """Walk the trie for those that passed a first test: `count` of them, at most as many as there are lanes."""
     state = np.zeros(LANES, _U)
@@ -120,7 +121,7 @@ def _walk(
         state[lane] = seeds[waiting[0, lane]]
     _seed_lanes(state, words[0], words[1], reach)
     for lane in range(count):
-        hits = _below(waiting[1, lane], lane, words, plan, stack, waiting[0, lane], out, hits)
+        hits = _below(waiting[1, lane], lane, words, trie, stack, waiting[0, lane], out, hits)
     return hits
 
 
@@ -132,9 +133,9 @@ def _move_up(waiting: Any, count: int) -> None:
 
 
 @_inlined
-def _passing(node: int, outputs: Any, held: Any, plan: Any) -> bool:
+def _passing(node: int, outputs: Any, held: Any, trie: Any) -> bool:
     """Which lanes pass a first test, and whether any does."""
-    inverse, shift, limit, residue = plan[1][node], plan[2][node], plan[3][node], plan[4][node]
+    inverse, shift, limit, residue = trie[1][node], trie[2][node], trie[3][node], trie[4][node]
     some = False
     for lane in range(LANES):
         yes = _holds(outputs[lane], inverse, shift, limit, residue)
@@ -144,7 +145,7 @@ def _passing(node: int, outputs: Any, held: Any, plan: Any) -> bool:
 
 
 @_compiled
-def _search(seeds: Any, first_reach: int, reach: int, roots: int, plan: Any, out: Any) -> int:
+def _search(seeds: Any, first_reach: int, reach: int, roots: int, trie: Any, out: Any) -> int:
     state, outputs, held = np.empty(LANES, _U), np.empty(LANES, _U), np.empty(LANES, np.uint8)
     low, high = np.empty((first_reach + 2, LANES), _U), np.empty((first_reach + 1, LANES), _U)
     words = (np.empty((reach + 2, LANES), _U), np.empty((reach + 1, LANES), _U))
@@ -160,19 +161,19 @@ def _search(seeds: Any, first_reach: int, reach: int, roots: int, plan: Any, out
         _seed_lanes(state, low, high, first_reach)
         last = -1
         for node in range(roots):
-            i = plan[0][node]
+            i = trie[0][node]
             if i != last:
                 last = i
                 for lane in range(LANES):
                     outputs[lane] = _temper(low[i, lane], low[i + 1, lane], high[i, lane])
-            if not _passing(node, outputs, held, plan):
+            if not _passing(node, outputs, held, trie):
                 continue
             for lane in range(lanes):
                 if held[lane]:
                     waiting[0, count], waiting[1, count] = base + lane, node
                     count += 1
             if count >= LANES:
-                hits = _walk(seeds, waiting, full, words, reach, plan, stack, out, hits)
+                hits = _walk(seeds, waiting, full, words, reach, trie, stack, out, hits)
                 count -= LANES
                 _move_up(waiting, count)
-    return _walk(seeds, waiting, count, words, reach, plan, stack, out, hits)
+    return _walk(seeds, waiting, count, words, reach, trie, stack, out, hits)

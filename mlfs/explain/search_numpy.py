@@ -1,6 +1,6 @@
 """Tries seeds with numpy alone: ten million a second and core, whole columns at a time.
 
-In: a `Plan` and seeds. Out: (seed, tag) of each probe that holds. Called by `mlfs.explain.search`, for small ranges (it
+In: a `Trie` and seeds. Out: (seed, tag) of each probe that holds. Called by `mlfs.explain.search`, for small ranges (it
 needs no compiling) and where numba is not installed. Source of the generator: init_genrand and genrand_int32 of
 mt19937ar.c, which torch's MT19937RNGEngine.h repeats.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.explain.probes import Plan
+from mlfs.explain.probes import Trie
 
 Words = npt.NDArray[np.uint32]
 CHUNK = 1 << 16  # the state of that many seeds stays in the second-level cache
@@ -75,13 +75,13 @@ def first_words(seeds: Words, index: int) -> Words:
     return result
 
 
-def search(plan: Plan, seeds: Words) -> list[tuple[int, int]]:
+def search(trie: Trie, seeds: Words) -> list[tuple[int, int]]:
     """Each (index into seeds, tag) whose probe holds."""
-    passed = _passed(plan, seeds)
+    passed = _passed(trie, seeds)
     if not passed:
         return []
     which = np.unique(np.concatenate(list(passed.values())))
-    reach = int(plan.word.max())
+    reach = int(trie.word.max())
     found: list[tuple[int, int]] = []
     size = min(CHUNK, _WORDS_AT_ONCE // (reach + 1))
     for start in range(0, len(which), size):
@@ -90,47 +90,47 @@ def search(plan: Plan, seeds: Words) -> list[tuple[int, int]]:
         hits: list[tuple[int, int]] = []
         for node, indices in passed.items():
             inside = indices[(indices >= part[0]) & (indices <= part[-1])]
-            _descend(plan, outputs, node, np.searchsorted(part, inside), hits)
+            _descend(trie, outputs, node, np.searchsorted(part, inside), hits)
         found += [(int(part[at]), tag) for at, tag in hits]
     return found
 
 
-def _passed(plan: Plan, seeds: Words) -> dict[int, npt.NDArray[np.int64]]:
+def _passed(trie: Trie, seeds: Words) -> dict[int, npt.NDArray[np.int64]]:
     """Which seeds pass a first test, by first test: few, so that only for few the words of the other tests are made."""
     passed: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for start in range(0, len(seeds) if plan.roots else 0, CHUNK):
-        outputs = Outputs(seeds[start : start + CHUNK], int(plan.word[: plan.roots].max()))
+    for start in range(0, len(seeds) if trie.roots else 0, CHUNK):
+        outputs = Outputs(seeds[start : start + CHUNK], int(trie.word[: trie.roots].max()))
         at, word = -1, seeds
-        for node in range(plan.roots):
-            if plan.word[node] != at:
-                at = int(plan.word[node])
+        for node in range(trie.roots):
+            if trie.word[node] != at:
+                at = int(trie.word[node])
                 word = outputs.word(at)
-            held = _holding(plan, node, word)
+            held = _holding(trie, node, word)
             if len(held):
                 passed.setdefault(node, []).append(held + start)
     return {node: np.concatenate(held) for node, held in passed.items()}
 
 
-def _holding(plan: Plan, node: int, word: Words) -> npt.NDArray[np.int64]:
+def _holding(trie: Trie, node: int, word: Words) -> npt.NDArray[np.int64]:
     """For which of the words the node's test holds."""
-    residue, shift = plan.residue[node], int(plan.shift[node])
+    residue, shift = trie.residue[node], int(trie.shift[node])
     scaled: Words = word - residue
     if shift < 32:
-        scaled *= plan.inverse[node]
+        scaled *= trie.inverse[node]
     if 0 < shift < 32:
         scaled = (scaled >> np.uint32(shift)) | (scaled << np.uint32(32 - shift))
-    held = np.flatnonzero(scaled <= plan.limit[node])
+    held = np.flatnonzero(scaled <= trie.limit[node])
     fitting: npt.NDArray[np.int64] = held[word[held] >= residue]
     return fitting
 
 
 def _descend(
-    plan: Plan, outputs: Outputs, node: int, which: npt.NDArray[np.int64], hits: list[tuple[int, int]]
+    trie: Trie, outputs: Outputs, node: int, which: npt.NDArray[np.int64], hits: list[tuple[int, int]]
 ) -> None:
-    held = which[_holding(plan, node, outputs.word(int(plan.word[node]), which))]
+    held = which[_holding(trie, node, outputs.word(int(trie.word[node]), which))]
     if len(held) == 0:
         return
-    if plan.tag[node] >= 0:
-        hits += [(at, int(plan.tag[node])) for at in held.tolist()]
-    for below in range(int(plan.first[node]), int(plan.first[node + 1])):
-        _descend(plan, outputs, below, held, hits)
+    if trie.tag[node] >= 0:
+        hits += [(at, int(trie.tag[node])) for at in held.tolist()]
+    for below in range(int(trie.first[node]), int(trie.first[node + 1])):
+        _descend(trie, outputs, below, held, hits)

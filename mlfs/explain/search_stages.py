@@ -1,7 +1,7 @@
-"""What the stages of the search are made of: what is wanted, what is told, and ranges of seeds tried in slices.
+"""What the stages of the search for a seed are made of: their extent, their events, ranges of seeds tried in slices.
 
-In: plans and ranges of seeds. Out: those that pass, and how far it is. Used by `mlfs.explain.search` and
-`mlfs.explain.generators`.
+In: conditions on a seed as a `Trie`, and ranges of seeds. Out: the seeds that pass, and how far the stage is. Used by
+`mlfs.explain.search` and `mlfs.explain.generators`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import numpy.typing as npt
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding
-from mlfs.explain.probes import Plan
+from mlfs.explain.probes import Trie
 from mlfs.explain.recipes import Recipe
 from mlfs.orders.mt19937 import TorchWords
 
+# Seeds below this one are tried before everything else: it takes a second, and people seldom choose larger ones.
 COMMON_SEEDS = 1 << 20
 ALL_SEEDS = 1 << 32
+# torch's RandomSampler seeds its permutation with a number of 64 bits, of which MT19937 takes the low word: the fourth
+# that the default generator gives, if nothing was drawn before.
 SAMPLER_SEED_WORD = 3
-# What people pass to manual_seed, the most usual first.
-WELL_KNOWN = (42, 0, 1, 1234, 123, 2, 3, 1337, 3407, 12345, 7, 10, 100, 1000, 2023, 2024, 2025, 2026, 2022, 2021, 2020)
-LATEST_WORD = 1 << 27  # 128 million parameters, each drawn once
-_WORDS_AT_ONCE = 1 << 22
+LATEST_WORD = 1 << 27  # a model of 128 million parameters, each drawn once
+_WORDS_AT_ONCE = 1 << 22  # 16 MiB
+# Some 20 ms: whoever asks for the next event never waits long, and a call costs little beside it.
 _SLICE_NUMBA = 1 << 21
 _SLICE_NUMPY = 1 << 18
 
@@ -35,7 +37,7 @@ Ranges = tuple[tuple[int, int], ...]
 WHOLE: Ranges = ((0, ALL_SEEDS),)
 
 
-class Progress(NamedTuple):
+class StageProgress(NamedTuple):
     """Where the search is: seeds tried of all, in a stage."""
 
     stage: str
@@ -51,34 +53,35 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An explanation, and where its seed may have been drawn; empty while not known."""
+class SeedFound:
+    """A seed that explains the reads, and where it may have been drawn; empty while that is not known."""
 
     finding: Finding
     draws: tuple[Draw, ...] = ()
 
 
-class Generators(NamedTuple):
-    """Where the seed may have been drawn, the likeliest first. One of them or none is right: see `generators`."""
+class GeneratorsFound(NamedTuple):
+    """Where the seed may have been drawn, the likeliest first. At most one of them is right: see `generators`."""
 
     draws: tuple[Draw, ...]
 
 
-Event = Progress | Found | Generators | Recipe
-# Index and tag of each of the seeds that passes.
-Search = Callable[[Plan, Words], list[tuple[int, int]]]
+Event = StageProgress | SeedFound | GeneratorsFound | Recipe
+# Tries seeds: (index, tag) for each seed that passes and the probe that it passes.
+TrySeeds = Callable[[Trie, Words], list[tuple[int, int]]]
 
 
-class Wanted(NamedTuple):
-    """What to search, beside what was read.
+class SearchExtent(NamedTuple):
+    """How far to search.
 
     Attributes:
-        ranges: the seeds of the long stages. common: how many seeds stage 1 tries.
-        quick: whether to use numba; None: if it is there and worth compiling for.
-        latest: words of chosen seeds looked at. told: seeds that are worth as much as well-known ones, such as numbers
-            on the script's command line, or the generator of the epoch before.
-        again: torch drew the seed of the epoch before, so it will have drawn this one's too: no need to try the rest,
-            nor to look for its generator where it was not found for the epoch before.
+        ranges: the seeds that the long stages try, as (first, last + 1). common: how many seeds stage 1 tries.
+        quick: whether to use numba; None: if it is installed and worth compiling for.
+        latest: how many words of a seed's generator are looked at, at most.
+        told: seeds that are likelier than popular ones, such as numbers on the script's command line, or the generator
+            that drew the seed of the epoch before.
+        again: whether torch drew the seed of the epoch before. Then it drew this one's too, and other samplers, other
+            nodes' ranks and generators that were not found before need not be tried.
     """
 
     ranges: Ranges = WHOLE
@@ -88,16 +91,15 @@ class Wanted(NamedTuple):
     told: tuple[int, ...] = ()
     again: bool = False
 
-    def search(self) -> Search:
-        """What tries seeds."""
+    def search(self) -> TrySeeds:
+        """The function that tries seeds in the long stages."""
         many = sum(high - low for low, high in self.ranges) > self.common
-        return (
-            search_with_numba if (many and has_numba() if self.quick is None else self.quick) else search_numpy.search
-        )
+        quick = many and has_numba() if self.quick is None else self.quick
+        return search_with_numba if quick else search_numpy.search
 
 
 def has_numba() -> bool:
-    """Whether the quick search is there."""
+    """Whether numba is installed, with which the search is eight times as fast."""
     return find_spec("numba") is not None
 
 
@@ -110,24 +112,27 @@ def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
 
 
 def slices(
-    stage: str, plan: Plan, ranges: Ranges, search: Search
-) -> Iterator[tuple[Progress, Words, list[tuple[int, int]]]]:
-    """All seeds of the ranges, with those that pass. The first is empty: who asks may want to be prepared."""
+    stage: str, trie: Trie, ranges: Ranges, search: TrySeeds
+) -> Iterator[tuple[StageProgress, Words, list[tuple[int, int]]]]:
+    """Try all seeds of the ranges: for each slice how far the stage is, its seeds, and those that pass.
+
+    The first slice is empty: it says that the stage begins, which may compile for some seconds.
+    """
     done, of = 0, sum(high - low for low, high in ranges)
     none = np.zeros(0, dtype=np.uint32)
-    search(plan, np.zeros(1, dtype=np.uint32))  # compiled: from here on seeds take their time and nothing else does
-    yield Progress(stage, 0, of), none, []
+    search(trie, np.zeros(1, dtype=np.uint32))  # compiles: the stage's progress shall tell how long the rest takes
+    yield StageProgress(stage, 0, of), none, []
     size = _SLICE_NUMBA if search is search_with_numba else _SLICE_NUMPY
     for low, high in ranges:
         for start in range(low, high, size):
             seeds = np.arange(start, min(start + size, high), dtype=np.uint32)
-            hits = search(plan, seeds)
+            hits = search(trie, seeds)
             done += len(seeds)
-            yield Progress(stage, done, of), seeds, hits
+            yield StageProgress(stage, done, of), seeds, hits
 
 
-def search_with_numba(plan: Plan, seeds: Words) -> list[tuple[int, int]]:
-    """The quick one, imported when it is needed: numba is an extra."""
+def search_with_numba(trie: Trie, seeds: Words) -> list[tuple[int, int]]:
+    """Try seeds with numba, which is an extra: it is imported only when it is needed."""
     from mlfs.explain import search_numba
 
-    return search_numba.search(plan, seeds)
+    return search_numba.search(trie, seeds)

@@ -1,10 +1,12 @@
 """The process that searches for a seed, on one core, and the daemon's end of it.
 
-In: one question on stdin. Out: events on stdout, one a line. It ends when it is done, when it is killed, and when stdin
-is closed: so it never outlives its daemon. A process of its own because it computes for minutes: the daemon's loop
-keeps the interpreter, its memory goes when it ends, and the kernel can hold it back for everybody else: all but the
-first stage, which takes a second, run at a low priority. Not at the lowest: beside a busy loader on its core it would
-stand still, and what it finds pays for the tenth of the core that it takes there.
+In: one question on stdin. Out: events on stdout, one a line. Begun by `mlfs.explain.attempt`. The process ends when it
+is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
+
+It is a process of its own because it computes for minutes. So it takes nothing of the daemon's interpreter, its memory
+is free when it ends, and the kernel can prefer everybody else: all stages but the first, which takes a second, run at a
+low priority. It is not the lowest, at which the search would stand still beside a busy loader on the same core; what it
+finds pays for the tenth of the core that it takes there.
 """
 
 from __future__ import annotations
@@ -18,18 +20,18 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import COMMON_STAGE, find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Progress, Ranges, Wanted
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
-LOW_PRIORITY = 10
-PROGRESS_EVERY_S = 0.5
+LOW_PRIORITY = 10  # a niceness
+PROGRESS_EVERY_S = 0.5  # often enough for a person who watches `mlfs status`
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
-FEW_WORDS = 1 << 12  # where the range is narrowed, which only tests do
+FEW_WORDS = 1 << 12  # of a generator, where the ranges are narrowed: only tests do that
 _ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
 def ranges_wanted(text: str | None) -> Ranges:
-    """All seeds, or those of "LOW-HIGH,LOW-HIGH" (HIGH not included): for tests, which have no minutes."""
+    """All seeds; or those of "LOW-HIGH,LOW-HIGH", HIGH not included, for tests, which must not take minutes."""
     if not text:
         return WHOLE
     pairs = [part.split("-") for part in text.split(",")]
@@ -42,14 +44,14 @@ class SeedSearch:
     def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
         latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
-        wanted = Wanted(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
-        self._question = question(data_sets, wanted)
+        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._killed = False
 
     def run(self, on_event: Callable[[Event], None]) -> int:
-        """In a worker thread: search, and pass on each event. Returns the process' exit code, 0 for one that ended."""
+        """In a worker thread: search, and pass on each event. Returns the process' exit code, 0 if it never began."""
         with self._lock:
             if self._killed:
                 return 0
@@ -65,11 +67,11 @@ class SeedSearch:
                     for line in process.stdout:
                         on_event(parse_answer(line))
             except (OSError, ValueError):
-                process.kill()  # killed, or not ours any more: there is nothing to tell
+                process.kill()  # the process was killed, or has written nonsense: there is nothing to tell
         return process.returncode
 
     def kill(self) -> None:
-        """From any thread: end it at once."""
+        """From any thread: end the search at once, also one that has not begun."""
         with self._lock:
             self._killed = True
             if self._process is not None:
@@ -77,15 +79,15 @@ class SeedSearch:
 
 
 def main() -> int:
-    """The process."""
-    data_sets, wanted = parse_question(sys.stdin.readline())
+    """What the process does."""
+    data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     told = 0.0
-    for event in find(data_sets, wanted):
-        if isinstance(event, Progress) and (event.stage != COMMON_STAGE or event.done):
+    for event in find(data_sets, extent):
+        if isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
-        if isinstance(event, Progress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+        if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
             continue
         told = now
         print(answer(event), flush=True)

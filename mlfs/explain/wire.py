@@ -12,45 +12,45 @@ from typing import Any
 from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search_stages import Draw, Event, Found, Generators, Progress, Wanted
+from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExtent, SeedFound, StageProgress
 
 
-def question(data_sets: Sequence[DataSet], wanted: Wanted) -> str:
-    """One line."""
-    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "wanted": wanted._asdict()})
+def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
+    """What is asked, as one line."""
+    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
 
 
-def parse_question(line: str) -> tuple[list[DataSet], Wanted]:
-    """What `question` wrote."""
+def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
+    """The data sets and the extent that `question` wrote down."""
     asked: dict[str, Any] = json.loads(line)
     sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
-    wanted = asked["wanted"]
-    ranges = tuple((low, high) for low, high in wanted["ranges"])
-    return sets, Wanted(**wanted | {"ranges": ranges, "told": tuple(wanted["told"])})
+    extent = asked["extent"]
+    ranges = tuple((low, high) for low, high in extent["ranges"])
+    return sets, SearchExtent(**extent | {"ranges": ranges, "told": tuple(extent["told"])})
 
 
 def answer(event: Event) -> str:
-    """One line."""
-    if isinstance(event, Progress):
+    """An event, as one line."""
+    if isinstance(event, StageProgress):
         return json.dumps({"progress": list(event)})
     if isinstance(event, Recipe):
         return json.dumps({"recipe": list(event)})
-    if isinstance(event, Found):
+    if isinstance(event, SeedFound):
         return json.dumps({"found": list(event.finding), "draws": event.draws})
     return json.dumps({"draws": event.draws})
 
 
 def parse_answer(line: str) -> Event:
-    """What `answer` wrote."""
+    """The event that `answer` wrote down."""
     said: dict[str, Any] = json.loads(line)
     if "progress" in said:
-        return Progress(*said["progress"])
+        return StageProgress(*said["progress"])
     if "recipe" in said:
         return Recipe(*said["recipe"])
     if "found" in said:
         fields = dict(zip(Finding._fields, said["found"], strict=True))
-        return Found(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
-    return Generators(_draws(said))
+        return SeedFound(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
+    return GeneratorsFound(_draws(said))
 
 
 def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.follow.lanes import Shape
+from mlfs.follow.shape import Shape
 
 Numbers = npt.NDArray[np.int64]
 Seconds = npt.NDArray[np.float64]

@@ -1,28 +1,28 @@
-"""One epoch's predicted streams, and where in them an entry stands.
+"""One epoch's predicted streams, and where in them an entry occurs.
 
-Pure. In: the local ranks' streams of an epoch. Out: entry -> positions, position -> entry. Made by the engine's job (a
-worker thread's work), read by `mlfs.follow.matching`, the prefetcher and the search for variants.
+Pure. In: the local ranks' streams of an epoch. Out: entry -> positions, position -> entry. Made in a worker thread
+(it takes seconds for millions of samples), then read by `mlfs.follow.matching`, by the look-ahead of the prefetching
+and by the search for variants.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.scheduler.followed import Match
+
+__all__ = ["EpochIndex", "Ids", "Match"]
+
 Ids = npt.NDArray[np.int64]
-
-
-class Match(NamedTuple):
-    """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""
-
-    rank_index: int
-    position: int
 
 
 class EpochIndex:
     """Inverse of one epoch's streams: entry id -> (rank index, index in the stream).
+
+    Nothing of it changes once it is made, but for the bytes of `looked`.
 
     Attributes:
         base: linear position of the epoch's first sample.
@@ -31,8 +31,8 @@ class EpochIndex:
         code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
         more: further codes of entries read more than once in the epoch (padding, linked files).
         ids: each local rank's stream, entry ids (-1: outside of the mount).
-        looked: for each rank a byte per position: 1 where its use is counted ahead (the prefetcher saw it) and not
-        over.
+        looked: for each rank a byte per position: 1 from when the prefetching counts the position's use ahead until
+            that use is over.
     """
 
     def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int, begin: int = 0) -> None:
@@ -44,17 +44,19 @@ class EpochIndex:
         self.looked = [bytearray(self.length) for _ in streams]
         dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
         self.code = np.full(n_entries, -1, dtype=dtype)
-        self.more: dict[int, list[int]] = {}
-        if not self.length:
-            return
-        flat = np.concatenate(streams)
-        codes = np.arange(len(flat), dtype=dtype)
-        inside = flat >= 0
-        flat, codes = flat[inside], codes[inside]
-        self.code[flat[::-1]] = codes[::-1]  # the first position wins: written last
-        repeated = self.code[flat] != codes
-        for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
-            self.more.setdefault(entry, []).append(code)
+        more: dict[int, list[int]] = {}
+        if self.length:
+            flat = np.concatenate(streams)
+            codes = np.arange(len(flat), dtype=dtype)
+            inside = flat >= 0
+            flat, codes = flat[inside], codes[inside]
+            self.code[flat[::-1]] = codes[::-1]  # of several codes of an entry the first stays: it is written last
+            repeated = self.code[flat] != codes
+            for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
+                more.setdefault(entry, []).append(code)
+        self.more: Mapping[int, list[int]] = more
+        for array in (self.code, *self.ids):
+            array.flags.writeable = False
 
     def contains(self, position: int) -> bool:
         """Whether a linear position lies in this epoch."""

@@ -7,22 +7,21 @@ part of the status. Loop only, but for `load_epoch`, which is pure computing and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from mlfs.explain.variants import COUNTS_FROM_ONE, RESUMED
 from mlfs.follow.depth import DepthWatch
-from mlfs.follow.epoch_index import EpochIndex, Match
-from mlfs.follow.lanes import Shape
+from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.matching import Open, StreamMatcher
-from mlfs.follow.progress import Given
+from mlfs.follow.progress import RankProgress
+from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
+from mlfs.follow.shape import Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.scheduler.followed import Seen
 
 RECOVERED = 0.75
 RATE_SECONDS = 2.0
@@ -47,44 +46,25 @@ class JobState(StrEnum):
     FINISHED = "finished"
 
 
-class Outcome(NamedTuple):
-    """What an open came to.
-
-    Attributes:
-        match: the position it was matched to, None when to none.
-        over: entries whose use is over now, or was given up.
-        restarted: it fits the job's first epoch, and not what the job was at: another run of the script, or a script
-            that reads the first epoch's order again.
-    """
-
-    match: Match | None
-    over: list[int]
-    restarted: bool = False
-
-
-HELD = Outcome(None, [])
+HELD = Seen(None)
 
 
 class JobRun:
     """One job.
 
     Attributes:
+        inferred: nobody registered the job, the reads told it.
         given_up: whether following it failed: an open of its samples is nothing to it any more.
         known: what was found out while it ran, in plain words, the last one last.
         way_out: flags of `mlfs register` that say the last one from the start.
         counted_anew: opens before the last adoption that were counted anew against what was adopted.
-        searches, search_after: how often variants were tried, and after how many opens they may be again.
         loading, unknown: epochs whose order is being computed; whose order could not be.
         elsewhere: indexes of ranks that nobody reads here, though the job was registered for all of them.
         held: opens that wait for the order of an epoch that is being computed.
         depth: how many batches the loader's workers are handed ahead.
-        beside: the jobs of the mount, this one among them.
-
-    Invariants: frontier <= cursor for each rank; an epoch's `looked` byte of a position is 1 exactly while its use is
-    counted in the table's pending uses.
     """
 
-    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: npt.NDArray[np.int64]) -> None:
+    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False) -> None:
         self.spec = spec
         self.streams = streams
         self.timeline = Timeline(spec, streams)
@@ -93,25 +73,21 @@ class JobRun:
         self.member = bytearray(self.n_entries)
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
-        self.predicting = True
-        self.finished = False
-        self.inferred = self.given_up = False
+        self.predicting, self.finished = True, False
+        self.inferred, self.given_up = inferred, False
         self.known: list[str] = []
         self.way_out = ""
         self.pfs_bytes_by_epoch: dict[int, int] = {}
         self.matcher = self._matcher_at_start()
         self.shadow: StreamMatcher | None = None
-        self.cursors = [progress.frontier for progress in self.matcher.ranks]
         self.loading: set[int] = set()
         self.unknown: set[int] = set()
         self.held: deque[tuple[int, int, int, float]] = deque()
         self.depth = DepthWatch(spec.start_epoch)
-        self.beside: Mapping[str, JobRun] = {}
         self._others_processes: set[int] = set()
         self.elsewhere: set[int] = set()
         self._near_end, self._waits_from = True, 0
         self.counted_anew = 0
-        self.searches = self.search_after = 0
         self.shadow_is_kin = self.told_begin = False
         self._begun = self._ended = spec.start_epoch
         self._last_reads: dict[int, int] = {}
@@ -119,6 +95,43 @@ class JobRun:
         self.rates: dict[int, float] = {}
         self._rated: list[int] = []
         self._rated_at = 0.0
+
+    # -- what the scheduler asks for (mlfs.plan.scheduler.followed.FollowedJob)
+
+    @property
+    def name(self) -> str:
+        """As registered."""
+        return self.spec.name
+
+    @property
+    def observed(self) -> int:
+        """Reads that were counted."""
+        return self.matcher.observed
+
+    @property
+    def batch_files(self) -> int:
+        """Samples of a rank's batch."""
+        return self.streams.batch_files
+
+    @property
+    def first_length(self) -> int:
+        """Samples a rank of the first epoch."""
+        return self.streams.length(self.spec.start_epoch)
+
+    @property
+    def ranks_at(self) -> Sequence[RankProgress]:
+        """How far each local rank is."""
+        return self.matcher.ranks
+
+    @property
+    def silent_ranks(self) -> Set[int]:
+        """Local ranks that nobody reads here."""
+        return self.elsewhere
+
+    @property
+    def epochs_at_hand(self) -> Mapping[int, EpochIndex]:
+        """The epochs whose order is known and needed."""
+        return self.matcher.epochs
 
     # -- positions
 
@@ -151,28 +164,6 @@ class JobRun:
             if index.contains(position):
                 return index
         return None
-
-    def use_over(self, match: Match) -> int:
-        """The use at a position is over: its entry if the use had been counted ahead, else -1."""
-        index = self.index_at(match.position)
-        offset = match.position - index.base if index else 0
-        if index is None or not index.looked[match.rank_index][offset]:
-            return -1
-        index.looked[match.rank_index][offset] = 0
-        return int(index.ids[match.rank_index][offset])
-
-    def uses_given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
-        """The uses in ranges of positions are over: the entries of those that had been counted ahead."""
-        entries: list[int] = []
-        for rank, (low, high) in given:
-            for index in self.matcher.epochs.values():
-                first, last = max(low, index.base) - index.base, min(high, index.base + index.length) - index.base
-                if first < last:
-                    looked = np.frombuffer(index.looked[rank], dtype=np.uint8)[first:last]
-                    places = np.flatnonzero(looked)
-                    looked[places] = 0
-                    entries += index.ids[rank][first:last][places].tolist()
-        return entries
 
     # -- epochs in memory
 
@@ -207,18 +198,31 @@ class JobRun:
         streams = [self.streams.epoch_ids(epoch, rank) for rank in self.spec.ranks]
         return EpochIndex(epoch, self.base(epoch), streams, self.n_entries, self.timeline.begin(epoch))
 
-    def add_epoch(self, index: EpochIndex) -> list[int]:
-        """Take a loaded epoch into use, and let go of those that all ranks have left.
+    def wanted_epochs(self) -> list[int]:
+        """See FollowedJob: one after the other, for reads that come early wait for the next one."""
+        return [] if self.loading else self.missing_epochs()[:1]
 
-        Returns the entries of uses that were counted ahead in those and never came.
-        """
+    def epoch_asked(self, epoch: int) -> None:
+        """See FollowedJob."""
+        self.loading.add(epoch)
+
+    def epoch_unknown(self, epoch: int) -> None:
+        """See FollowedJob."""
+        self.loading.discard(epoch)
+        self.unknown.add(epoch)
+
+    def add_epoch(self, index: EpochIndex) -> list[int]:
+        """Take a loaded epoch into use, and let go of those that all ranks have left: returns these."""
+        self.loading.discard(index.epoch)
         self.matcher.epochs[index.epoch] = index
         if not self.stream_bytes:
             self.stream_bytes = sum(int(self._sizes[ids[ids >= 0]].sum()) for ids in index.ids)
         self._look_for_the_end()
         low, _ = self.current_epochs()
         left = [e for e in self.matcher.epochs if e < low - 1 and e != self.spec.start_epoch]
-        return [entry for epoch in left for entry in self.matcher.epochs.pop(epoch).outstanding().tolist()]
+        for epoch in left:
+            del self.matcher.epochs[epoch]
+        return left
 
     def began_elsewhere(self) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
@@ -233,11 +237,8 @@ class JobRun:
         begin = range(self.base(epoch), self.base(epoch) + max(FEWEST_FIRST, self.matcher.shape.batch))
         if epoch <= start or self.inferred or not any(seen.position in begin for seen in self.matcher.history):
             return ""  # nothing else than registered, or it was under way already
-        self.way_out = f"--start-epoch {epoch}"
-        if epoch == start + 1:
-            self.known.append(COUNTS_FROM_ONE)
-        else:
-            self.known.append(RESUMED.format(epoch=epoch, start=start))
+        self.way_out = flags_of({"start_epoch": epoch})
+        self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))
         return self.known[-1]
 
     def epochs_begun(self) -> range:
@@ -254,26 +255,26 @@ class JobRun:
 
     # -- observed opens
 
-    def observe(self, entry: int, process: int, parent: int, at_s: float = UNTIMED) -> Outcome:
-        """Record an open of one of the job's samples, and when it came.
+    def observe(
+        self, sample: int, process: int, parent: int, at_s: float = UNTIMED, others: Iterable[JobRun] = ()
+    ) -> Seen:
+        """Record a read of one of the job's samples, and when it came.
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
-        Where jobs have samples in common, opens of a process that surely reads for another job count for nothing.
+        Where jobs have samples in common, reads of a process that surely reads for another job count for nothing.
         """
-        if len(self.beside) > 1 and self._reads_for_another(process):
+        if others and self._reads_for_another(process, others):
             return HELD
-        waits = self.held or (self._near_end and self._may_be_of_a_coming_epoch(entry, process))
+        waits = self.held or (self._near_end and self._may_be_of_a_coming_epoch(sample, process))
         if waits and len(self.held) < MOST_HELD:
-            self.held.append((entry, process, parent, at_s))
+            self.held.append((sample, process, parent, at_s))
             return HELD
-        return self._observe(entry, process, parent, at_s)
+        return self._observe(sample, process, parent, at_s)
 
-    def _reads_for_another(self, process: int) -> bool:
+    def _reads_for_another(self, process: int, jobs: Iterable[JobRun]) -> bool:
         """Whether another job predicts what a process opens, and this one does not."""
         others = self._others_processes
-        if self.matcher.follows(process) or not any(
-            job.matcher.follows(process) for job in self.beside.values() if job is not self
-        ):
+        if self.matcher.follows(process) or not any(job.matcher.follows(process) for job in jobs):
             others.discard(process)
             return False
         if process not in others:
@@ -296,18 +297,18 @@ class JobRun:
         self._waits_from = loaded - self.matcher.lag - 1
         self._near_end = max(self._frontiers()) >= self._waits_from
 
-    def release_held(self) -> list[Outcome]:
-        """An epoch was loaded: match the opens that waited for it."""
+    def release_held(self, others: Iterable[JobRun] = ()) -> list[Seen]:
+        """An epoch was loaded: match the reads that waited for it."""
         held, self.held = self.held, deque()
-        return [self.observe(*opened) for opened in held]
+        return [self.observe(*opened, others) for opened in held]
 
     def replay(self, opens: Iterable[Open]) -> None:
         """Match opens that were observed before this job began."""
         for opened in opens:
             self._observe(opened.entry, opened.process, opened.parent)
 
-    def take_counts(self, other: JobRun, opens: list[Open]) -> None:
-        """Go on with the counts of a job that this one replaces, but for the opens that were counted anew."""
+    def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
+        """Go on with the counts of a job of which `said` was found out, but for the opens that were counted anew."""
         old, mine = other.matcher, self.matcher
         old.forget(opens)
         for (epoch, index), cell in old.cells.items():
@@ -315,32 +316,29 @@ class JobRun:
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             mine.count(epoch, place, cell.observed, cell.agreed)
         self.pfs_bytes_by_epoch = dict(other.pfs_bytes_by_epoch)
-        self.known = list(other.known)
-        self.searches, self.counted_anew = other.searches, len(opens)
+        self.known, self.way_out = [*other.known, *filter(None, [said])], way_out
+        self.counted_anew = len(opens)
         self._ended = max(self._ended, other._ended)
         self._begun = max(self._begun, other._begun)
 
-    def _observe(self, entry: int, process: int, parent: int, at_s: float = UNTIMED) -> Outcome:
+    def _observe(self, entry: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         before = self.matcher.agreed
         match, given = self.matcher.observe(entry, process, parent)
         if self.depth.epoch >= 0:
             self._watch_depth(entry, process, match, at_s)
         unfit = self.matcher.agreed <= before
         if (unfit or self.shadow is not None) and self._shadow_leads(entry, process, parent, match):
-            return Outcome(None, [], True)
-        over = self.uses_given_up(given) if given else []
+            return Seen(None, (), True)
         if match is None:
-            return Outcome(None, over)
+            return Seen(None, given)
         rank, frontier = match.rank_index, self.matcher.ranks[match.rank_index].frontier
         if frontier >= self._last_read(rank):
             self._look_at_the_end()
         if frontier >= self._waits_from:
             self._near_end = True
-        self.cursors[rank] = max(self.cursors[rank], frontier)
         if rank in self.elsewhere:
             self._reads_here_after_all(rank)
-        used = self.use_over(match)
-        return Outcome(match, [used, *over] if used >= 0 else over)
+        return Seen(match, given)
 
     def _reads_here_after_all(self, rank_index: int) -> None:
         """A rank that nobody seemed to read for has begun: its epochs have not ended yet."""
@@ -384,54 +382,44 @@ class JobRun:
         if self.shadow is not None:
             self.shadow.epochs = self.matcher.epochs
             self.matcher, self.shadow = self.shadow, None
-            self.cursors = [progress.frontier for progress in self.matcher.ranks]
             self.predicting, self.finished = True, False
             self.depth = DepthWatch(self.spec.start_epoch)
             self.depth.missed()
             self._begun = self._ended = self.spec.start_epoch
 
-    def find_elsewhere(self) -> list[int]:
-        """Ranks that nobody reads here, where nobody said which do; returns entries no longer wanted for them."""
+    def newly_silent(self) -> list[int]:
+        """Local ranks that nobody reads here, where nobody said which do: those that were not known before."""
         if "ranks" in getattr(self.spec, "model_fields_set", ("ranks",)) or len(self.matcher.ranks) == 1:
             return []
         start = self.timeline.start
         if max(self._frontiers()) - start <= self.matcher.lag:
             return []
         silent = {i for i, p in enumerate(self.matcher.ranks) if p.frontier == start} - self.elsewhere
-        if not silent:
-            return []
         self.elsewhere |= silent
-        entries = self.uses_given_up((rank, (start, self.cursors[rank])) for rank in silent)
-        for rank in silent:
-            self.cursors[rank] = start
-        return entries
+        return sorted(silent)
 
-    def judge(self) -> bool:
-        """Update `predicting` from the agreement; True when it has just changed."""
+    def judge(self, now_s: float) -> list[str]:
+        """Update `predicting` from the agreement; in words, what has changed that a person should know."""
+        self._rate(now_s)
         agreement = self.matcher.agreement
         before = self.predicting
         if self.predicting and self.matcher.drifting:
             self.predicting = False
         elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
             self.predicting = True
-            self.cursors = [progress.frontier for progress in self.matcher.ranks]
-        return self.predicting != before
+        said = [str(self.state)] if self.predicting != before else []
+        elsewhere = self.began_elsewhere()
+        return [*said, elsewhere] if elsewhere else said
 
-    def release_ahead(self) -> list[int]:
-        """Forget all uses counted ahead; returns their entries, once for each use."""
-        entries = []
-        for index in self.matcher.epochs.values():
-            entries += index.outstanding().tolist()
-            index.looked = [bytearray(index.length) for _ in index.ids]
-        self.cursors = [progress.frontier for progress in self.matcher.ranks]
-        return entries
+    def forget_restart(self) -> None:
+        """What seemed to be a second run of the script is something else."""
+        self.shadow = None
 
-    def give_up(self) -> list[int]:
-        """Predict nothing and look at nothing any more; returns the entries of uses counted ahead."""
+    def give_up(self) -> None:
+        """Predict nothing and look at nothing any more."""
         self.given_up, self.predicting = True, False
         self.member = bytearray(self.n_entries)
         self.held.clear()
-        return self.release_ahead()
 
     def resized(self, entry: int, more_bytes: int) -> None:
         """A sample changed its size at the source."""
@@ -442,7 +430,7 @@ class JobRun:
         """Attribute bytes read from the PFS to an epoch."""
         self.pfs_bytes_by_epoch[epoch] = self.pfs_bytes_by_epoch.get(epoch, 0) + size_bytes
 
-    def rate(self, now_s: float) -> None:
+    def _rate(self, now_s: float) -> None:
         """Update how many samples a second each local rank reads (for `status`); called when something was read."""
         frontiers = [progress.frontier for progress in self.matcher.ranks]
         if not self._rated:
@@ -488,7 +476,7 @@ class JobRun:
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent))
                 for seen in self.matcher.history
             )
-            self.shadow.shape, self.shadow.lag = self.matcher.shape, self.matcher.lag
+            self.shadow.assume_loader_of(self.matcher)
             self.shadow.epochs = {first.epoch: first}
         self.shadow.observe(entry, process, parent)
         if self.shadow.observed < SHADOW_OPENS:

@@ -10,13 +10,16 @@ apart; the processes of a rank begin a batch apart. Candidates from that are tri
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.follow.lanes import Shape
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.score import Open
+from mlfs.follow.shape import Shape
 
 Positions = npt.NDArray[np.int64]
 
@@ -34,6 +37,35 @@ class Seen(NamedTuple):
     rank_index: int
     epoch: int
     x: int
+
+
+def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
+    """Opens at the positions that they were matched to; those that were matched to none are left out."""
+    seen = []
+    for o in opens:
+        if o.position >= 0:
+            index = epochs.get(o.cell.epoch)
+            begin = index.base + index.begin if index else 0
+            seen.append(Seen(o.process, o.rank_index, o.cell.epoch, o.position - begin))
+    return seen
+
+
+def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
+    """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
+
+    This finds the shape where matching by a wrong one has led astray.
+    """
+    in_order = [epochs[epoch] for epoch in sorted(epochs)]
+    counts: Counter[int] = Counter()
+    seen = []
+    for o in opens:
+        index = in_order[counts[o.entry]] if counts[o.entry] < len(in_order) else None
+        counts[o.entry] += 1
+        codes = index.codes(o.entry) if index else []
+        if index and codes:
+            rank, offset = divmod(codes[0], index.length)
+            seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
+    return seen
 
 
 def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:

@@ -1,21 +1,28 @@
 """How far one rank's stream has been read.
 
-Pure. In: positions that were read. Out: the oldest unread position, the furthest read one, and what is given up. Used
-by `mlfs.follow.matching`; the prefetcher reads `frontier`.
+Pure. In: positions that were read. Out: the oldest unread position, the position after the furthest read one, and what
+is given up: a position that the script left out must not be waited for for ever. Used by `mlfs.follow.tracker`; the
+prefetching looks ahead from `frontier`.
 """
 
 from __future__ import annotations
 
 Given = tuple[int, int]
-"""Positions that are given up: from, up to but without."""
+"""Positions that are given up: the first one, and the one after the last."""
 
 _FEW = 64
+"""Positions up to which taking them out of a set one by one is cheaper than making the set anew."""
 
 
 class RankProgress:
     """How far one rank's stream has been read.
 
-    Invariant: floor <= frontier; each position below floor is done; `done` holds the done positions at or above it.
+    Attributes:
+        floor: the oldest position that is neither read nor given up.
+        frontier: the position after the furthest one that was read in order.
+        done: the positions at or above the floor that were read.
+
+    Invariant: floor <= frontier.
     """
 
     __slots__ = ("done", "floor", "frontier")
@@ -31,7 +38,7 @@ class RankProgress:
         Without `advance` the frontier stays: a match by chance must not carry it away. Some of the positions given up
         may have been read.
         """
-        floor = self.floor
+        floor, frontier = self.floor, self.frontier
         if position == floor:
             floor += 1
             done = self.done
@@ -41,10 +48,11 @@ class RankProgress:
             self.floor = floor
         elif position > floor:
             self.done.add(position)
-        if advance and position >= self.frontier:
-            self.frontier = position + 1
-        self.frontier = max(self.frontier, floor)
-        return self._expire(self.frontier - lag) if self.frontier - lag > floor else None
+        if advance and position >= frontier:
+            self.frontier = frontier = position + 1
+        if frontier < floor:
+            self.frontier = frontier = floor
+        return self._expire(frontier - lag) if frontier - lag > floor else None
 
     def _expire(self, floor: int) -> Given:
         """Give up what lies below `floor`."""
@@ -57,6 +65,7 @@ class RankProgress:
             self.done.remove(floor)
             floor += 1
         self.floor = floor
+        self.frontier = max(self.frontier, floor)  # positions beyond it may have been read without moving it
         return given
 
     def is_done(self, position: int) -> bool:

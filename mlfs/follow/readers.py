@@ -1,60 +1,112 @@
-"""Who opens what: the observed opens of a job, and the processes that they come from.
+"""The processes that read for a job, and what is known of each.
 
-Pure. In: opens as `mlfs.follow.matching` has counted them. Out: the same, counted anew where a process turns out to
-have been under way when its job was registered.
+Pure. In: what each process opened. Out: the worker streams that it may be reading, the likeliest first; the ranks that
+the processes of one parent read for. Used by `mlfs.follow.tracker`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
+from collections import OrderedDict
 
-from mlfs.follow.lanes import Cell, Lane
+from mlfs.follow.worker_stream import WorkerStream
 
-
-class Open(NamedTuple):
-    """An observed open, how it was counted, and the position it was matched to (-1: none).
-
-    `again`: its process had opened the entry before it once more, which was not counted.
-    """
-
-    entry: int
-    process: int
-    parent: int
-    cell: Cell
-    agrees: bool
-    rank_index: int
-    position: int
-    again: bool = False
+REMEMBERED_PARENTS = 4096
+"""Parent processes that are remembered; each rank has one, and a script that is started again has others."""
+STREAMS_OF_A_READER = 6
+"""Worker streams that a process may be reading: the same entry may occur in three epochs, and for two ranks in each."""
+SURE_STREAK = 8
+"""Predicted opens in a row that are too many for chance, even in data sets of a few samples."""
 
 
 class Reader:
     """A process.
 
     Attributes:
-        lanes: that it may be in, the likeliest first. last_entry: that it opened. again: it opened that once more.
-        rank_index: the rank it reads for, -1 while that is not known. streak: opens in a row that agreed.
-        followed: whether any lane was ever confirmed.
+        streams: the worker streams that it may be reading, the likeliest first.
+        last_entry: what it opened last, -1 before anything.
+        rank_index: the rank that it reads for, -1 while that is not known.
+        streak: how many of its last opens were predicted, without one between them that was not.
     """
 
-    __slots__ = ("again", "followed", "lanes", "last_entry", "rank_index", "streak")
+    __slots__ = ("_opened_again", "last_entry", "rank_index", "streak", "streams")
 
     def __init__(self) -> None:
-        self.lanes: list[Lane] = []
+        self.streams: list[WorkerStream] = []
         self.last_entry = -1
-        self.again = False
         self.rank_index = -1
         self.streak = 0
-        self.followed = False
+        self._opened_again = False  # it has opened its last entry once more
+
+    def reads_next(self, entry: int) -> WorkerStream | None:
+        """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None.
+
+        The open is then counted for the process; the caller moves the stream on.
+        """
+        if not self.streams or self._opened_again:
+            return None
+        stream = self.streams[0]
+        if stream.next_entry != entry or stream.entered_at >= 0:
+            return None
+        self.last_entry = entry
+        self.streak += 1
+        return stream
+
+    def opens_again(self) -> None:
+        """It opened its last entry once more, which is not counted."""
+        self._opened_again = True
+
+    def opens(self, entry: int, agrees: bool) -> bool:
+        """It opened an entry, predicted or not. Returns whether it had opened the one before once more."""
+        again, self._opened_again = self._opened_again, False
+        self.last_entry = entry
+        self.streak = self.streak + 1 if agrees else 0
+        return again
+
+    def reads_for(self, rank_index: int) -> bool:
+        """It is now known for which rank it reads. Returns whether that was not known before."""
+        first = self.rank_index < 0
+        self.rank_index = rank_index
+        return first
+
+    # -- the streams that it may be reading
+
+    def begins(self, streams: list[WorkerStream]) -> None:
+        """It probably begins to read one of these."""
+        self.streams = [*streams, *self.streams][:STREAMS_OF_A_READER]
+
+    def strays(self, streams: list[WorkerStream]) -> None:
+        """It might be reading one of these, though nothing but its last open says so."""
+        self.streams = [*self.streams[: STREAMS_OF_A_READER - len(streams)], *streams]
+
+    def put_first(self, stream: WorkerStream) -> None:
+        """This stream is the likeliest from now on."""
+        if not self.streams or self.streams[0] is not stream:
+            self.streams = [stream, *(other for other in self.streams if other is not stream)]
+
+    def put_second(self, streams: list[WorkerStream]) -> None:
+        """These streams are the likeliest but for the first."""
+        self.streams[1:1] = streams
+
+    def drop_unlikely(self) -> None:
+        """Keep as many streams as are worth a look."""
+        del self.streams[STREAMS_OF_A_READER:]
 
 
-def first_opens_of_late(history: deque[Open], process: int, lane: Lane) -> list[tuple[int, Open]]:
-    """The opens of a process that was under way before anybody looked, once its lane is confirmed: where, and which.
+class Families:
+    """For which ranks the processes of one parent read: the workers of a rank are children of the rank's process."""
 
-    They came in the predicted order; only where in it the process is was not known yet. None unless all that it has
-    opened so far, and that was not predicted, lies in the lane.
-    """
-    own = [(at, seen) for at, seen in enumerate(history) if seen.process == process]
-    if any(seen.agrees for _, seen in own) or len(own) != lane.streak:
-        return []
-    return own
+    def __init__(self) -> None:
+        self._ranks: OrderedDict[int, frozenset[int]] = OrderedDict()
+
+    def add(self, parent: int, rank_index: int) -> None:
+        """A child of the parent reads for the rank. A parent of 0 is not known, and nothing is noted."""
+        known = self._ranks.get(parent, frozenset())
+        if parent and rank_index not in known:
+            self._ranks[parent] = known | {rank_index}
+            if len(self._ranks) > REMEMBERED_PARENTS:
+                self._ranks.popitem(last=False)
+
+    def only_rank(self, parent: int) -> int:
+        """The rank that all children of the parent read for, -1 when there are several or none is known."""
+        known = self._ranks.get(parent, frozenset())
+        return next(iter(known)) if len(known) == 1 else -1

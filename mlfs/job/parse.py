@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from mlfs.errors import JobError
+from mlfs.job.catalogue import BUILT_IN
+from mlfs.job.layouts import layout_names
 from mlfs.job.presets import PRESETS
 from mlfs.job.refusals import nearest, show
+from mlfs.job.samplers import built_in
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
-from mlfs.orders.catalogue import BUILT_IN
-from mlfs.orders.layouts import layout_names
-from mlfs.orders.registry import built_in
 
 
 def job_schema() -> dict[str, Any]:

@@ -11,18 +11,19 @@ when not given: the sampler's own default holds, as its module's docstring says.
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mlfs.errors import JobError
+from mlfs.job.layouts import layout_fields, layout_names
 from mlfs.job.presets import PRESETS
 from mlfs.job.ranks import Ranks
 from mlfs.job.refusals import is_path, nearest, one_of, refuse, show
-from mlfs.orders.layouts import layout_fields, layout_names
-from mlfs.orders.registry import built_in, readers_of, sampler_names
-from mlfs.orders.split import are_fractions
+from mlfs.job.samplers import built_in, readers_of, sampler_names
 
 VERSION: Final = 1
 # Each rank takes an entry in a few lists, and a mistyped world size should not fill the memory.
@@ -32,6 +33,11 @@ MAX_EPOCHS: Final = 1_000_000
 MAX_WORDS: Final = 10**10
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
+
+
+def are_fractions(lengths: Sequence[float]) -> bool:
+    """Whether torch's random_split takes these lengths for fractions of the whole."""
+    return math.isclose(sum(lengths), 1) and sum(lengths) <= 1
 
 
 def _group(title: str) -> dict[str, Any]:

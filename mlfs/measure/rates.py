@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlfs.measure.refine import Measured
-from mlfs.plan.circuit_breaker import Pace
+from mlfs.plan.circuit_breaker import Pace, size_class
 
 Route = Hashable
 
@@ -58,11 +58,6 @@ class LaneRate:
         weight = max(SMOOTHING, 1 / self.batches)
         self.mean_bytes += weight * (size_bytes - self.mean_bytes)
         self.mean_s += weight * (wall_s - self.mean_s)
-
-
-def size_class(size_bytes: float) -> int:
-    """A number that is the same for sizes within a factor of four. Bandwidths are compared within such a class only."""
-    return int(size_bytes).bit_length() // 2
 
 
 class Reading(NamedTuple):

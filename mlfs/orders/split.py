@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.job.spec import are_fractions
 from mlfs.orders.order import Indices
 from mlfs.orders.permutation import randperm
 from mlfs.orders.python_mt import PythonGenerator
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
 
 
 _LEGACY_SEEDS = 1 << 32
-
-
-def are_fractions(lengths: Sequence[float]) -> bool:
-    """Whether torch takes the lengths for fractions of the whole."""
-    return math.isclose(sum(lengths), 1) and sum(lengths) <= 1
 
 
 def part_lengths(lengths: Sequence[float], n: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The failures of a store on disk: all are counted, the first of a kind is logged, after a full disk writing rests.
 
 In: failures as the tiers meet them. Out: the `errors` counter of the contract, log lines, whether to try writing now.
-Called by `ssd` and `lmdb_store` from any thread.
+Called by `on_disk`, `ssd` and `lmdb_writer` from any thread.
 """
 
 from __future__ import annotations

@@ -12,26 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from enum import StrEnum
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places.source import Source
 from mlfs.places.tier import KeyedCopy, Tier
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.config import SOURCE
 from mlfs.tree.samples import Samples, Version
 
-SOURCE: Final = 0  # the number of the source among a mount's places
+__all__ = [
+    "SOURCE",
+    "Bytes",
+    "Content",
+    "Copy",
+    "FileChange",
+    "Place",
+    "PlaceKind",
+    "Places",
+    "SourcePlace",
+    "StoringPlace",
+    "TierPlace",
+]
 
 Bytes = bytes | bytearray | memoryview
-
-
-class PlaceKind(StrEnum):
-    """What a place is made of; the values are the words that `status` and the measurements use."""
-
-    SOURCE = "pfs"
-    RAM = "ram"
-    SSD = "ssd"
-    LMDB = "lmdb"
-    PEER = "peer"
 
 
 class FileChange(NamedTuple):

@@ -1,7 +1,7 @@
 """When a tier is passed over for the source, and when it is used again.
 
 Pure; no clock. In: what a tier and the source gave lately for samples of the same sizes, how long readers waited. Out:
-whether the tier is used. Called once a second by the daemon (mlfs.engine.routes).
+whether the tier is used. Called once a second by the daemon (mlfs.plan.scheduler.routing).
 
 A sample that lies in a tier could come from the source as well: NoPFS takes the fastest of the cases that apply
 (Section 4; `PerformanceModel.fastest`). But the source is shared by everybody, and what is read from it though it lies
@@ -32,6 +32,11 @@ MOST_TRY_S = 960.0
 TRY_LASTS_S = 60.0
 CALM_S = 600.0
 IN_COMMON = 0.5
+
+
+def size_class(size_bytes: float) -> int:
+    """A number that is the same for sizes within a factor of four. Bandwidths are compared within such a class only."""
+    return int(size_bytes).bit_length() // 2
 
 
 class Pace(NamedTuple):

@@ -5,8 +5,9 @@ route, which resource rules, and what one more unit of each resource would chang
 cluster is bought, and by mlfs.measure.speeds while a mount runs.
 
 It is the bound of docs/model.md in seconds. The first epoch brings every byte from the PFS, each later one what does
-not fit in the N * D bytes of the caches. PFS, network and classes work side by side, so the slowest of them rules (Yang
-and Cong, Section III: the true cost is the larger of training and loading).
+not fit in the N * D bytes of the caches, or, where nodes do not share them, what a node has not kept of its own reads
+(mlfs.plan.frequency). PFS, network and classes work side by side, so the slowest of them rules (Yang and Cong, Section
+III: the true cost is the larger of training and loading).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mlfs.plan.frequency import hit_share
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.placement import pfs_bound_bytes
 
@@ -94,7 +96,10 @@ class RunCost(NamedTuple):
 
 
 def held_bytes(model: PerformanceModel, work: Workload) -> dict[str, float]:
-    """Distinct bytes that each class keeps, all nodes together, fastest class first; the rest stays on the PFS."""
+    """Distinct bytes that each class can keep, fastest class first; the rest stays on the PFS.
+
+    Of all nodes together, where they share their caches; else of one node.
+    """
     left, held = work.data_bytes, {}
     for storage in model.classes:
         nodes = model.nodes if work.shared else 1
@@ -118,6 +123,8 @@ def _missing_bytes(model: PerformanceModel, work: Workload) -> int:
 
 def _later(model: PerformanceModel, work: Workload) -> EpochCost:
     """Any later epoch: what the caches keep comes from them, from the own node's as far as they reach."""
+    if not work.shared and model.nodes > 1:
+        return _later_alone(model, work)
     scale = work.read_bytes / work.data_bytes if work.data_bytes else 0.0
     missing = _missing_bytes(model, work) * scale
     left = work.read_bytes - missing
@@ -128,6 +135,17 @@ def _later(model: PerformanceModel, work: Workload) -> EpochCost:
         by_class[storage.name] = own
         left -= own
     return _cost(model, work, missing, max(0.0, left), by_class)
+
+
+def _later_alone(model: PerformanceModel, work: Workload) -> EpochCost:
+    """The mean of the later epochs where each node has its own caches alone, and keeps what it reads most."""
+    by_class: dict[str, float] = {}
+    kept = hits = 0.0
+    for storage in model.classes:  # the fastest first: it holds what is read most
+        kept += storage.capacity_bytes / work.data_bytes
+        before, hits = hits, hit_share(work.epochs, model.nodes, kept)
+        by_class[storage.name] = (hits - before) * work.read_bytes
+    return _cost(model, work, (1.0 - hits) * work.read_bytes, 0.0, by_class)
 
 
 def _cost(

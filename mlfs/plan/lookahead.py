@@ -1,8 +1,7 @@
-"""All reads to come: who reads which sample in which epoch, when it is read next, and how far apart the reads are.
+"""All reads to come: which node reads which sample in which epoch.
 
-Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: arrays by sample: readers
-by epoch, frequencies, first use, next uses, reuse distances. `mlfs.plan.owners` places by the readers;
-scripts/bench_plan.py measures both.
+Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: readers by epoch and sample,
+from which `mlfs.plan.owners` places; frequencies. Called by scripts/bench_plan.py, which measures planning a whole run.
 
 `Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.
@@ -10,8 +9,8 @@ million samples and 1,024 nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,6 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.unsignedinteger[Any]]
 
-NEVER = -1
 # Reads of samples that were read before in the epoch, as padding at its end makes them. Up to so many are noted one by
 # one, which is quicker than the pass over the whole epoch that finds any number of them.
 _FEW = 64
@@ -115,68 +113,3 @@ def read_epochs(
     for epoch in wanted:
         readers.add([(node, streams.epoch_ids(epoch, rank)) for rank, node in enumerate(node_of_rank)])
         yield readers
-
-
-def first_uses(epochs: Iterable[Ids], n_samples: int) -> Ids:
-    """The linear position of each sample's first read in a stream, `NEVER` for a sample that is not read."""
-    first = np.full(n_samples, NEVER, dtype=np.int64)
-    base = 0
-    for ids in epochs:
-        inside = np.flatnonzero(ids >= 0)
-        samples, index = np.unique(ids[inside], return_index=True)
-        fresh = first[samples] == NEVER
-        first[samples[fresh]] = base + inside[index[fresh]]
-        base += len(ids)
-    return first
-
-
-class EpochUses(NamedTuple):
-    """The next uses of one epoch of a stream.
-
-    Attributes:
-        epoch: which one it is.
-        base: the linear position of its first read.
-        next_use: for each read, the linear position of the same sample's next read, `NEVER` for none.
-    """
-
-    epoch: int
-    base: int
-    next_use: Ids
-
-    @property
-    def reuse_distance(self) -> Ids:
-        """Reads of the stream from this read of the sample to the next, `NEVER` for none."""
-        here = np.arange(self.base, self.base + len(self.next_use), dtype=np.int64)
-        return np.where(self.next_use == NEVER, NEVER, self.next_use - here)
-
-
-def next_uses(epoch_ids: Callable[[int], Ids], lengths: Sequence[int], n_samples: int) -> Iterator[EpochUses]:
-    """When each read's sample is read next, in a pass from the last epoch back to the first.
-
-    The pass holds one number for each sample, whatever the number of epochs.
-
-    Args:
-        epoch_ids: gives the stream of an epoch; negative ids are no samples of this data set.
-        lengths: the length of the stream in each epoch.
-    """
-    upcoming = np.full(n_samples, NEVER, dtype=np.int64)
-    base = sum(lengths)
-    for epoch in range(len(lengths) - 1, -1, -1):
-        ids = epoch_ids(epoch)
-        base -= len(ids)
-        yield EpochUses(epoch, base, _step_back(ids, base, upcoming))
-
-
-def _step_back(ids: Ids, base: int, upcoming: Ids) -> Ids:
-    """The next use of every read of an epoch. Afterwards `upcoming` has each sample's first read in this epoch."""
-    result = np.full(len(ids), NEVER, dtype=np.int64)
-    inside = np.flatnonzero(ids >= 0)
-    order = inside[np.argsort(ids[inside], kind="stable")]
-    ordered = ids[order]
-    repeated = ordered[1:] == ordered[:-1]
-    last = np.append(~repeated, True)[: len(order)]
-    first = np.append(True, ~repeated)[: len(order)]
-    result[order[last]] = upcoming[ordered[last]]
-    result[order[:-1][repeated]] = base + order[1:][repeated]
-    upcoming[ordered[first]] = base + order[first]
-    return result

@@ -1,9 +1,9 @@
 """Which storage class of this node keeps a sample: RAM first, then LMDB for small samples or SSD for the rest.
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
-class, or NOWHERE. Called by the engine when a sample was fetched from the PFS, and before, to plan. What is placed
-stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read (docs/model.md:
-hits of an epoch are at most the capacity, whatever the policy).
+class, or NOWHERE. Called by `mlfs.plan.scheduler.keeping` when a sample is fetched from the PFS, and before, to plan.
+What is placed stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read
+(docs/model.md: hits of an epoch are at most the capacity, whatever the policy).
 
 A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
 (a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as
@@ -139,24 +139,26 @@ def spare(rooms: Sequence[ClassRoom], wanted: int, reserved_bytes: Sequence[int]
     return result
 
 
-def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> int:
-    """Return the index in `rooms` of the class that shall keep a sample of `size_bytes`, or NOWHERE.
+def preferred(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> list[int]:
+    """The indices in `rooms` of the classes that can keep a sample of `size_bytes`, the best first.
 
     RAM before disks; LMDB before SSD because its own limit (`largest_bytes`) already restricts it to the samples it is
     better at; the faster disks of a kind before clearly slower ones; among equals the one with most room, so that
     several disks fill evenly. What is planned for a disk goes to RAM last.
     """
     preference = _DISKS_FIRST if wanted >= DISK else _PREFERENCE
-    best, best_rank = NOWHERE, (True, 99, 0, 0)
-    for index, room in enumerate(rooms):
-        if room.footprint_bytes > room.free_bytes:
-            continue
-        if room.largest_bytes and size_bytes > room.largest_bytes:
-            continue
-        rank = (wanted >= DISK and room.level != wanted, preference[room.kind], room.slower, -room.free_bytes)
-        if rank < best_rank:
-            best, best_rank = index, rank
-    return best
+    ranked = [
+        ((wanted >= DISK and room.level != wanted, preference[room.kind], room.slower, -room.free_bytes), index)
+        for index, room in enumerate(rooms)
+        if room.footprint_bytes <= room.free_bytes and not (room.largest_bytes and size_bytes > room.largest_bytes)
+    ]
+    return [index for _, index in sorted(ranked)]
+
+
+def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> int:
+    """The index in `rooms` of the class that shall keep a sample of `size_bytes`, or NOWHERE; see `preferred`."""
+    best = preferred(size_bytes, rooms, wanted)
+    return best[0] if best else NOWHERE
 
 
 def pfs_bound_bytes(stream_bytes: int, capacity_bytes: int, nodes: int = 1) -> int:

@@ -1,7 +1,7 @@
 """The simulated job's order: every epoch all samples in a new random order, or what a real sampler makes of its seed.
 
 In: number of samples, the job's shape, a seed or a registered job's streams. Out: ids by step, node and place in the
-batch; who reads what in which epoch. Called by `mlfs.sim.run`. The same seed gives the same order on every machine.
+batch; who reads what in which epoch. Called by `mlfs.sim.job`. The same seed gives the same order on every machine.
 """
 
 from __future__ import annotations

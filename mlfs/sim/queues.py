@@ -1,7 +1,7 @@
 """Nodes of several GPUs: what the queue of each GPU has to do, beside what the node as a whole has to do.
 
 In: a `Tally`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of each
-GPU. Called by `mlfs.sim.clock.Loading`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
+GPU. Called by `mlfs.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
 
 A queue of k of the node's P threads has k / P of what the node gets. The node's own lanes stand beside those of its
 queues: however threads are divided, and whichever queue runs ahead, a node never loads faster than all its threads do.

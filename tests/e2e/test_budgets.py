@@ -60,6 +60,7 @@ def read_as_predicted(mount: MlfsMount, epochs: range, most: int | None = None) 
             (mount.path / name).read_bytes()
 
 
+@pytest.mark.promise("daemon-memory")
 def test_memory_stays_in_its_budget_with_100000_files(many: Path) -> None:
     began = time.monotonic()
     with MlfsMount(many, "--ram", "64M", "--staging", "32M") as mount:
@@ -77,6 +78,7 @@ def test_memory_stays_in_its_budget_with_100000_files(many: Path) -> None:
         assert status["fetches"]["pfs"]["count"] > 0
 
 
+@pytest.mark.promise("daemon-memory")
 def test_the_manifest_takes_less_than_200_bytes_a_file(many: Path) -> None:
     fd = os.open(many, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -98,6 +100,7 @@ def few(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.promise("daemon-memory")
 @pytest.mark.parametrize("registered", [True, False], ids=["job", "no job"])
 def test_nothing_grows_over_epochs(few: Path, tmp_path: Path, registered: bool) -> None:
     epochs = 13
@@ -139,6 +142,7 @@ def idle_share(pid: int) -> float:
     return (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
 
 
+@pytest.mark.promise("idle")
 def test_an_idle_mount_uses_no_cpu(few: Path) -> None:
     began = time.monotonic()
     with MlfsMount(few, "--staging", "1M") as mount:

@@ -113,6 +113,7 @@ def forget_pages(fd: int) -> None:
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+@pytest.mark.promise("change-noticed", "change-vanished")
 @every_size
 @every_change
 def test_before_it_is_fetched(source: Path, mount: MlfsMount, size: str, name: str, change: Change) -> None:
@@ -129,6 +130,7 @@ def test_before_it_is_fetched(source: Path, mount: MlfsMount, size: str, name: s
     assert mount.status()["manifest"]["changed"] == noticed + 1
 
 
+@pytest.mark.promise("change-unnoticed")
 @every_size
 @every_change
 def test_after_it_was_read(source: Path, mount: MlfsMount, size: str, name: str, change: Change) -> None:
@@ -149,6 +151,7 @@ def test_after_it_was_read(source: Path, mount: MlfsMount, size: str, name: str,
     assert read_whole(mount.path / name) == after
 
 
+@pytest.mark.promise("change-whole", "change-stale", "change-vanished")
 @every_size
 @every_change
 def test_while_a_handle_is_open(source: Path, mount: MlfsMount, size: str, name: str, change: Change) -> None:
@@ -179,6 +182,7 @@ def only_old(fd: int, old: bytes) -> None:
         assert data is None or data == old[offset : offset + len(data)]
 
 
+@pytest.mark.promise("change-whole")
 def test_a_writer_that_never_rests_shows_no_mix(
     source: Path, mount: MlfsMount, unused: dict[str, Iterator[int]]
 ) -> None:
@@ -200,6 +204,7 @@ def test_a_writer_that_never_rests_shows_no_mix(
     assert len(seen) > 1
 
 
+@pytest.mark.promise("change-copies", "view-added")
 def test_between_two_mounts_with_copies_on_disk_and_a_saved_index(tmp_path: Path) -> None:
     names = ["same", *(change.__name__ for change in CHANGES)]
     source = make_tree(tmp_path / "source", {f"c/{name}": 50_000 for name in names})

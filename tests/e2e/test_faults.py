@@ -53,6 +53,7 @@ def wrong(root: Path, but: tuple[str, ...] = ()) -> list[str]:
     return [name for name in FILES if name not in but and read(root, name) != content(name, FILES[name])]
 
 
+@pytest.mark.promise("fail-ahead")
 def test_errors_of_a_prefetch_are_no_readers_business(slow: SlowSource, mount: MlfsMount) -> None:
     broken = list(FILES)[3:9]
     for name in broken:
@@ -64,6 +65,7 @@ def test_errors_of_a_prefetch_are_no_readers_business(slow: SlowSource, mount: M
     assert "source_retried" not in mount.status()["errors"]
 
 
+@pytest.mark.promise("fail-retry")
 def test_errors_of_demand_reads_are_tried_once_more(slow: SlowSource, mount: MlfsMount) -> None:
     once, at_read, always, large = (
         "class00/img_00001.jpg",
@@ -100,6 +102,7 @@ def checksums(root: Path, workers: int) -> dict[str, int]:
     return dict(zip(names, (int(x) for batch in loader for x in batch), strict=True))
 
 
+@pytest.mark.promise("hang-timeout", "hang-others")
 def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMount) -> None:
     hanging = ("class01/img_00007.jpg", "class02/img_00009.jpg")
     for name in hanging:
@@ -117,6 +120,7 @@ def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMou
     wait_until(lambda: wrong(mount.path) == [])
 
 
+@pytest.mark.promise("hang-others")
 def test_prefetching_goes_on_behind_files_that_hang(tmp_path: Path) -> None:
     """On a source so fast that few lanes read it, many samples at a time."""
     files = image_folder(classes=4, files=150, size=3000)
@@ -154,6 +158,7 @@ def _target(fd: Path) -> str:
         return ""
 
 
+@pytest.mark.promise("hang-unmount")
 def test_unmount_while_a_file_hangs(slow: SlowSource) -> None:
     name = "class01/img_00007.jpg"
     with MlfsMount(slow.path, "--source-timeout", TIMEOUT) as mount:
@@ -166,6 +171,7 @@ def test_unmount_while_a_file_hangs(slow: SlowSource) -> None:
         slow.control(release={"path": name})
 
 
+@pytest.mark.promise("gone-kept")
 def test_a_source_that_goes_away_leaves_what_was_fetched(slow: SlowSource, mount: MlfsMount) -> None:
     mount.register(seed=0, epochs=2, root="class01", layout="sorted")
     mine = [name for name in FILES if name.startswith("class01/")]
@@ -203,6 +209,7 @@ def mapped(path: Path) -> bytes:
         return view[:]
 
 
+@pytest.mark.promise("pages")
 def test_every_kind_of_reader_while_prefetching_and_while_the_kernel_takes_pages_back(slow: SlowSource) -> None:
     slow.control(bandwidth_bytes_s=30e6)
     flags = ("--ram", "1M", "--staging", "4M")  # too small for all: samples come and go

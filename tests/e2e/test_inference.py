@@ -263,6 +263,7 @@ def test_a_search_that_began_before_the_first_worker_had_read_begins_again(image
             process.join(WAIT_S)
 
 
+@pytest.mark.promise("infer-register")
 def test_a_registration_ends_the_search_at_once(images: Path) -> None:
     """An order of no seed: the search would go on for minutes."""
     paths = sorted(str(path.relative_to(images)) for path in images.glob("*/*"))
@@ -284,6 +285,7 @@ def searchers(mount: MlfsMount) -> list[int]:
     return [pid for pid, words in mount.pids().items() if "mlfs.explain.seed_search" in words]
 
 
+@pytest.mark.promise("infer-off")
 def test_forbidden_it_does_nothing(images: Path) -> None:
     with MlfsMount(images, "--infer", "off") as mount:
         for path in sorted(Path(mount.path).glob("*/*")):

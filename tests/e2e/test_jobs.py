@@ -26,6 +26,7 @@ def images(tmp_path: Path) -> Path:
     )
 
 
+@pytest.mark.promise("once")
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Path, workers: int) -> None:
     with SlowSource(images, open_latency="2ms", bandwidth="100M") as slow, MlfsMount(slow.path) as mount:
@@ -47,6 +48,7 @@ def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Pat
         assert status["tiers"][0]["samples"] == FILES
 
 
+@pytest.mark.promise("bound", "ram")
 def test_pfs_bytes_meet_the_bound_when_the_data_does_not_fit(images: Path) -> None:
     total = sum(p.stat().st_size for p in images.glob("*/*"))
     ram = total // 2
@@ -69,6 +71,7 @@ def test_pfs_bytes_meet_the_bound_when_the_data_does_not_fit(images: Path) -> No
         assert slow.counts()["opens"] == status["fetches"]["pfs"]["count"]
 
 
+@pytest.mark.promise("drift-stops", "drift-bytes")
 def test_a_wrong_seed_is_said_in_plain_words_and_costs_no_read(images: Path) -> None:
     with SlowSource(images, open_latency="0ms", bandwidth="1G") as slow, MlfsMount(slow.path) as mount:
         mount.register(seed=1234, epochs=3, batch_size=16)
@@ -125,6 +128,7 @@ def test_the_orders_shown_are_torchs(images: Path) -> None:
         assert (spec["seed"], spec["world_size"], spec["ranks"]) == (-5, 7, [2, 3])
 
 
+@pytest.mark.promise("control-refusal")
 @pytest.mark.parametrize(
     ("line", "field"),
     [
@@ -160,6 +164,7 @@ def test_bad_lines_fail_in_write_and_say_why(images: Path, line: str, field: str
         assert mount.status()["jobs"] == []
 
 
+@pytest.mark.promise("control-owner")
 def test_only_the_owner_may_write(images: Path) -> None:
     with MlfsMount(images, "--allow-other") as mount:
         child = os.fork()

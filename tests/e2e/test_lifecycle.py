@@ -204,6 +204,7 @@ def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
 # -- ends
 
 
+@pytest.mark.promise("killed")
 def test_killed_and_mounted_again_killed_and_unmounted(slow: SlowSource, tmp_path: Path) -> None:
     with MlfsMount(slow.path, state=tmp_path / "state") as mount:
         os.kill(mount.pid, signal.SIGKILL)
@@ -242,8 +243,16 @@ def detach_and_terminate(served: Foreground) -> None:
     served.process.terminate()
 
 
+@pytest.mark.promise("end-signals", "end-elsewhere", "end-own", "end-clean")
 @pytest.mark.parametrize(
-    "end", [signal_twice(signal.SIGTERM), signal_twice(signal.SIGINT), abort, detach_and_terminate]
+    "end",
+    [
+        signal_twice(signal.SIGTERM),
+        signal_twice(signal.SIGINT),
+        signal_twice(signal.SIGHUP),
+        abort,
+        detach_and_terminate,
+    ],
 )
 def test_ends_with_a_file_held_open_leave_nothing_but_what_was_below(
     slow: SlowSource, tmp_path: Path, end: Callable[[Foreground], None]
@@ -278,6 +287,7 @@ def unmount_by_hand(served: Foreground, fd: int) -> None:
     subprocess.run(["fusermount3", "-u", served.mount.path], check=True)
 
 
+@pytest.mark.promise("end-signals", "end-elsewhere", "end-clean")
 @pytest.mark.parametrize("end", [let_go, unmount_by_hand])
 def test_quiet_ends(slow: SlowSource, tmp_path: Path, end: Callable[[Foreground, int], None]) -> None:
     mount = MlfsMount(slow.path, state=tmp_path / "state")
@@ -290,6 +300,7 @@ def test_quiet_ends(slow: SlowSource, tmp_path: Path, end: Callable[[Foreground,
         assert "detaching" not in served.log.read_text()
 
 
+@pytest.mark.promise("end-busy")
 def test_busy_says_who_and_goes_on_and_force_does_not_wait(slow: SlowSource, tmp_path: Path) -> None:
     with MlfsMount(slow.path, state=tmp_path / "state") as mount, held_open(mount.path / NAME) as fd:
         busy = mount.run("unmount", str(mount.path), "--timeout", "300ms", check=False)
@@ -304,6 +315,7 @@ def test_busy_says_who_and_goes_on_and_force_does_not_wait(slow: SlowSource, tmp
         assert still_there(slow)
 
 
+@pytest.mark.promise("end-own")
 def test_unmount_and_a_signal_at_once_leave_the_source_mounted(slow: SlowSource, tmp_path: Path) -> None:
     """Two hands that both unmount: the second must not take away what the first uncovered."""
     with MlfsMount(slow.path, state=tmp_path / "state") as mount, held_open(mount.path / NAME) as fd:
@@ -329,6 +341,7 @@ def test_unmount_and_a_signal_at_once_leave_the_source_mounted(slow: SlowSource,
         assert dead.value.errno in DEAD
 
 
+@pytest.mark.promise("hang-unmount", "end-clean")
 def test_in_the_middle_of_a_prefetch_and_while_the_source_hangs(tmp_path: Path) -> None:
     backing = make_tree(tmp_path / "backing", image_folder(classes=4, files=100, size=100_000))
     with SlowSource(backing, open_latency="2ms", bandwidth="5M") as slow:

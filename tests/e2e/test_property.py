@@ -170,6 +170,7 @@ def check(handles: Handles, calls: list[Call]) -> None:
         assert not ours_and_theirs or ours_and_theirs[0] == ours_and_theirs[1], call
 
 
+@pytest.mark.promise("view-bytes")
 @FEW
 @given(tree=TREES, calls=CALLS)
 def test_any_tree_answers_as_its_source(tree: dict[bytes, dict[bytes, int]], calls: list[Call]) -> None:
@@ -189,6 +190,7 @@ def shared() -> Iterator[tuple[MlfsMount, Handles]]:
         yield both
 
 
+@pytest.mark.promise("view-bytes")
 @pytest.mark.parametrize("order", ["none", "right", "wrong"])
 def test_any_calls_answer_as_the_source_with_any_prediction(shared: tuple[MlfsMount, Handles], order: str) -> None:
     mount, handles = shared

@@ -91,6 +91,7 @@ def fast(source: Path) -> SlowSource:
     return SlowSource(source, open_latency="0ms", bandwidth="1G")
 
 
+@pytest.mark.promise("once", "ram")
 def test_ram_fills_first_then_lmdb_and_ssd_by_size(source: Path, tmp_path: Path) -> None:
     right = sums(source)
     with fast(source) as slow, MlfsMount(slow.path, *flags(tmp_path)) as mount:
@@ -114,6 +115,7 @@ def test_ram_fills_first_then_lmdb_and_ssd_by_size(source: Path, tmp_path: Path)
         assert {tier["errors"] for tier in by_class.values()} == {0}
 
 
+@pytest.mark.promise("bound")
 def test_without_room_exactly_the_overflow_comes_from_the_source(source: Path, tmp_path: Path) -> None:
     right = sums(source)
     small_flags = flags(tmp_path, lmdb="1M", ssd="1M")
@@ -132,6 +134,7 @@ def test_without_room_exactly_the_overflow_comes_from_the_source(source: Path, t
             assert total - held - (2 << 20) <= overflow <= total - held + 50 * PAGE * 2
 
 
+@pytest.mark.promise("change-copies")
 def test_copies_are_found_again_and_a_changed_file_is_read_new(source: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with fast(source) as slow:
@@ -166,6 +169,7 @@ def damage(path: Path, how: str) -> None:
             file.write(b"garbage")
 
 
+@pytest.mark.promise("copy-damaged")
 @pytest.mark.parametrize("mounted", [False, True], ids=["between mounts", "while mounted"])
 def test_damaged_ssd_copies_cost_one_read_and_one_line(source: Path, tmp_path: Path, mounted: bool) -> None:
     right, state = sums(source), tmp_path / "state"
@@ -201,6 +205,7 @@ def check_damage(mount: MlfsMount, slow: SlowSource) -> None:
     assert len(re.findall("damaged copy", log_of(mount))) == 1
 
 
+@pytest.mark.promise("copy-damaged")
 def test_a_garbage_lmdb_file_and_flipped_bytes_while_mounted(source: Path, tmp_path: Path) -> None:
     right, state = sums(source), tmp_path / "state"
     words = ["--ram", str(PAGE), "--staging", "1M", "--lmdb", f"{tmp_path}/lmdb:16M"]
@@ -227,6 +232,7 @@ def test_a_garbage_lmdb_file_and_flipped_bytes_while_mounted(source: Path, tmp_p
             assert len(re.findall("damaged environment", log_of(again))) == 1
 
 
+@pytest.mark.promise("copy-full")
 @pytest.mark.parametrize("kind", ["ssd", "lmdb"])
 def test_a_full_disk_is_borne(source: Path, tmp_path: Path, small_disk: Path, kind: str) -> None:
     right = sums(source)
@@ -241,6 +247,7 @@ def test_a_full_disk_is_borne(source: Path, tmp_path: Path, small_disk: Path, ki
         assert log_of(mount).count("WARNING") == 1
 
 
+@pytest.mark.promise("copy-read-only")
 @pytest.mark.parametrize("kind", ["ssd", "lmdb"])
 def test_a_read_only_cache_directory_is_read(source: Path, tmp_path: Path, small_disk: Path, kind: str) -> None:
     state, held = tmp_path / "state", SMALL
@@ -283,6 +290,7 @@ def test_cache_command_on_what_a_mount_made(source: Path, tmp_path: Path) -> Non
             assert list((tmp_path / directory).rglob("*.s")) + list((tmp_path / directory).rglob("*.mdb")) == []
 
 
+@pytest.mark.promise("copy-shared")
 def test_two_sources_share_a_directory_at_once(source: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -62,6 +62,7 @@ def walk(root: Path) -> dict[bytes, os.stat_result]:
     return found
 
 
+@pytest.mark.promise("view-names")
 def test_names_and_attributes_are_the_sources(tree: Path, mounted: Path) -> None:
     expected, seen = walk(tree), walk(mounted)
     assert set(seen) == set(expected)
@@ -70,17 +71,21 @@ def test_names_and_attributes_are_the_sources(tree: Path, mounted: Path) -> None
         assert [getattr(seen[path], f) for f in fields] == [getattr(status, f) for f in fields], path
 
 
+@pytest.mark.promise("view-order")
 def test_listings_never_change_their_order(mounted: Path) -> None:
     assert os.listdir(mounted / "a") == os.listdir(mounted / "a") == sorted(os.listdir(mounted / "a"))
 
 
+@pytest.mark.promise("view-links")
 def test_links_lead_where_they_lead_in_the_source(tree: Path, mounted: Path) -> None:
     assert os.readlink(mounted / "a/link.jpg") == "one.jpg"
     assert os.readlink(mounted / "broken") == "/nowhere"
     assert (mounted / "directory-link" / "link.jpg").read_bytes() == (tree / "a/one.jpg").read_bytes()
     assert (mounted / "a/hard.jpg").read_bytes() == (tree / "a/one.jpg").read_bytes()
+    assert os.stat(mounted / "a/hard.jpg").st_ino != os.stat(mounted / "a/one.jpg").st_ino
 
 
+@pytest.mark.promise("view-bytes")
 def test_every_regular_file_reads_the_same(tree: Path, mounted: Path) -> None:
     for path, status in walk(tree).items():
         if stat.S_ISREG(status.st_mode) and status.st_size < 1 << 30:
@@ -91,6 +96,7 @@ def test_every_regular_file_reads_the_same(tree: Path, mounted: Path) -> None:
                     assert data == file.read(), path
 
 
+@pytest.mark.promise("view-bytes")
 def test_reads_beyond_four_gigabytes(mounted: Path) -> None:
     fd = os.open(mounted / "sparse.bin", os.O_RDONLY)
     try:
@@ -101,6 +107,7 @@ def test_reads_beyond_four_gigabytes(mounted: Path) -> None:
         os.close(fd)
 
 
+@pytest.mark.promise("view-bytes")
 @pytest.mark.parametrize("name", ["one.jpg", "large.bin", "page.bin"])
 def test_every_way_to_read(tree: Path, mounted: Path, name: str, tmp_path: Path) -> None:
     expected = (tree / "a" / name).read_bytes()
@@ -137,6 +144,7 @@ def test_every_way_to_read(tree: Path, mounted: Path, name: str, tmp_path: Path)
         os.close(direct)
 
 
+@pytest.mark.promise("view-bytes")
 def test_many_readers_of_one_file(tree: Path, mounted: Path) -> None:
     expected = (tree / "a/large.bin").read_bytes()
     wrong = []
@@ -172,6 +180,7 @@ def refusals(mounted: Path) -> Iterator[tuple[str, object]]:
     yield "setxattr", lambda: os.setxattr(file, "user.x", b"1")
 
 
+@pytest.mark.promise("view-read-only")
 def test_whatever_writes_is_refused_as_read_only(tree: Path, mounted: Path) -> None:
     before = (tree / "a/one.jpg").read_bytes()
     for name, attempt in refusals(mounted):
@@ -181,6 +190,7 @@ def test_whatever_writes_is_refused_as_read_only(tree: Path, mounted: Path) -> N
     assert (tree / "a/one.jpg").read_bytes() == before
 
 
+@pytest.mark.promise("view-control")
 def test_the_control_directory_is_there_and_in_no_listing(mounted: Path) -> None:
     assert ".mlfs" not in os.listdir(mounted)
     assert all(b".mlfs" not in path for path in walk(mounted))

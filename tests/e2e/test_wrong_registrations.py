@@ -37,6 +37,7 @@ def follows_again(job: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.promise("variant")
 @pytest.mark.parametrize(
     ("script", "registered", "words"),
     [

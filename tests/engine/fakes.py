@@ -18,9 +18,14 @@ import trio
 import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
-from mlfs.engine.fetch import ClassTier
+from mlfs.explain.explainer import Explainer
+from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
+from mlfs.places.tier import Tier
+from mlfs.plan.scheduler.events import JobEnded
+from mlfs.plan.scheduler.states import SampleTable
+from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
 
@@ -64,7 +69,7 @@ class InlineRunner:
 
     async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
         self.calls.append(pool)
-        if args and isinstance(args[0], int) and args[0] in self.hang:
+        if args and any(args[0] == entry or getattr(args[0], "sample", -1) == entry for entry in self.hang):
             await trio.sleep_forever()
         limiter = self._limits.get(pool)
         if limiter is None:
@@ -166,30 +171,45 @@ class CountingSource(PosixSource):
 class Mount:
     """An engine over a tree, with all its parts at hand."""
 
-    def __init__(self, engine: Engine, pages: FakePages, source: CountingSource, runner: InlineRunner) -> None:
+    def __init__(
+        self, engine: Engine, pages: FakePages, source: CountingSource, runner: InlineRunner, explainer: Any
+    ) -> None:
         self.engine = engine
+        self.explainer = explainer
         self.pages = pages
         self.source = source
         self.runner = runner
         self.files: list[int] = engine.manifest.files.tolist()
 
+    @property
+    def table(self) -> SampleTable:
+        """The scheduler's records, to look at."""
+        return self.engine.scheduler.table
+
     async def read(self, entry: int, pid: int = 1) -> bytes:
         """Open, read, close, as the handlers do; the bytes come from the page cache if it has them."""
         engine = self.engine
-        handle = 0 if engine.demand.hit(entry) else await engine.demand.open(entry)
-        engine.opened(entry, pid)
+        handle, source_bytes = (0, 0) if engine.opens.hit(entry) else await engine.opens.open(entry)
+        engine.opened(entry, pid, source_bytes)
         size = engine.manifest.size_view[entry]
         if handle:
-            data = bytes(await engine.demand.read_large(handle, 0, size))
-            engine.released(engine.demand.close_large(handle))
+            data = bytes(await engine.ranges.read_large(handle, 0, size))
+            engine.released(engine.ranges.close_large(handle))
             return data
         held = self.pages.held.get(entry)
         if held is None:
-            data = bytes(await engine.demand.read(entry, engine.manifest.generation_view[entry], 0, size))
+            data = bytes(await engine.ranges.read(entry, engine.manifest.generation_view[entry], 0, size))
         else:
             data = bytes(held)
         engine.released(entry)
         return data
+
+    def drop_lingering(self) -> None:
+        """Have the window drop what lingers, as it does when a job is registered."""
+        window = self.engine.scheduler._window
+        window.set_linger(False)
+        window.set_linger(True)
+        self.engine._driver.step(JobEnded("nobody"))
 
     def content(self, entry: int) -> bytes:
         """What the source file holds."""
@@ -215,21 +235,30 @@ def tree(directory: Path, count: int, size: int = 5000) -> Iterator[int]:
 @asynccontextmanager
 async def running(
     directory: Path, count: int = 60, size: int = 5000, *, staging: int = 1 << 20, ram: int = 0,
-    disks: list[ClassTier] | None = None, seconds: dict[str, float] | None = None, pfs_threads: int = 4,
-    hedge_s: float = 10.0, timeout_s: float = 30.0,
+    disks: list[tuple[PlaceKind, Tier, int]] | None = None,
+    seconds: dict[str, float] | None = None, pfs_threads: int = 4,
+    hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
+    listeners: Any = (), runner: InlineRunner | None = None,
 ) -> Any:  # fmt: skip
     """An engine that runs."""
     with tree(directory, count, size) as fd:
         manifest = scan(fd)
         source = CountingSource(fd, manifest)
-        pages, runner = FakePages(), InlineRunner(seconds)
+        explainer = explainer or Explainer(None)
+        pages, runner = FakePages(), runner or InlineRunner(seconds)
         limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
-        tiers = [ClassTier("ram", RamTier(ram), 0), *(disks or [])]
-        engine = Engine(manifest, source, tiers, pages, runner, limits, trio.current_time, kin)
-        mount = Mount(engine, pages, source, runner)
+        samples = Samples.whole_files(manifest)
+        tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
+        tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
+        places = Places(SourcePlace(source, samples), tiers)
+        engine = Engine(
+            samples, source, places, pages, runner, limits, trio.current_time, explainer, listeners,
+            kin,
+        )  # fmt: skip
+        mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(engine.run)
             yield mount
             nursery.cancel_scope.cancel()
-        tiers[0].tier.close()
+        tiers[0].close()

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 from fakes import Mount, given_job, running, shuffled, simulate
 
-from mlfs.engine.table import State, footprint_bytes
 from mlfs.plan.placement import pfs_bound_bytes
+from mlfs.plan.scheduler.states import State, footprint_bytes
 
 
 async def train(mount: Mount, epochs: list[list[list[int]]], step_s: float = 0.01, pid0: int = 100) -> None:
@@ -33,19 +33,19 @@ async def train(mount: Mount, epochs: list[list[list[int]]], step_s: float = 0.0
 
 def check_budgets(mount: Mount) -> None:
     """The window's sum is what the states say, and the tiers hold what the table believes, within their budgets."""
-    table = mount.engine.table
+    table = mount.table
     window = sum(table.footprint(e) for e in mount.files if table.state[e] != State.ABSENT)
     assert window == table.window_bytes
-    for index, (_, tier, _) in enumerate(mount.engine.tiers):
-        held = [e for e in mount.files if table.held_by[e] == index + 1]
-        assert sorted(tier.keys()) == sorted(mount.engine.manifest.path(e) for e in held)
-        assert tier.used_bytes == sum(tier.footprint_bytes(mount.engine.manifest.size_view[e]) for e in held)
-        assert tier.used_bytes <= tier.capacity_bytes
+    for number, place in enumerate(mount.engine.places.storing, 1):
+        held = [e for e in mount.files if table.held_by[e] == number]
+        assert [e for e in mount.files if place.contains(e)] == held
+        assert place.used_bytes == sum(place.footprint_bytes(mount.engine.manifest.size_view[e]) for e in held)
+        assert place.used_bytes <= place.capacity_bytes
 
 
 def kept_samples(mount: Mount) -> int:
     """Samples in the RAM tier."""
-    return mount.engine.table.held_by.count(1)
+    return mount.table.held_by.count(1)
 
 
 def test_a_registered_job_never_waits_after_its_start(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_pfs_bytes_meet_the_bound_and_the_window_holds(tmp_path: Path, kept: int
         async with running(tmp_path, 60, seconds={"pfs": 0.005}, ram=kept * cost, staging=8 * cost) as mount:
             epochs = shuffled(mount.files, 4, 2)
             await mount.engine.register(*given_job(epochs, batch_size=2))
-            table = mount.engine.table
+            table = mount.table
 
             async def watch() -> None:
                 while True:
@@ -106,7 +106,7 @@ def test_demand_reads_without_a_job_are_fetched_once_and_kept(tmp_path: Path) ->
                     assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(0.1)
             assert Counter(mount.source.read) == dict.fromkeys(mount.files, 1)
-            mount.engine.staging.drop_lingering()
+            mount.drop_lingering()
             await trio.sleep(0.1)
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)
@@ -124,7 +124,7 @@ def test_unkept_pages_linger_within_the_window_without_a_job(tmp_path: Path) -> 
             for entry in mount.files:
                 await mount.read(entry)
                 await trio.sleep(0.05)
-                assert mount.engine.table.window_bytes <= 10 * cost
+                assert mount.table.window_bytes <= 10 * cost
             assert len(mount.pages.held) == 10
             assert set(mount.pages.held) == set(mount.files[-10:])
 
@@ -219,8 +219,7 @@ def test_changed_files_are_read_new_and_cached_copies_go(tmp_path: Path) -> None
                 path = tmp_path / os.fsdecode(mount.engine.manifest.path(entry))
                 path.write_bytes(os.urandom(size))
                 os.utime(path, ns=(1, size + 7))
-                mount.engine.staging.linger = False
-                mount.engine.staging.drop_lingering()
+                mount.drop_lingering()
                 await trio.sleep(0.1)
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(0.1)
@@ -240,12 +239,12 @@ def test_a_wrong_prediction_stops_the_guessing_and_reads_go_on(tmp_path: Path) -
             await train(mount, real)
             await trio.sleep(1)
             assert not job.predicting
-            assert mount.engine.staging.linger
+            assert mount.engine.scheduler._window.linger
             check_budgets(mount)
             await train(mount, real[:1])
             await trio.sleep(1)
-            assert mount.engine.table.window_bytes <= 40 * cost
-            assert sum(mount.engine.table.pending) == 0
+            assert mount.table.window_bytes <= 40 * cost
+            assert sum(mount.table.pending) == 0
 
     simulate(body)
 
@@ -278,14 +277,14 @@ def test_registering_again_resumes_and_unregistering_leaves_nothing(tmp_path: Pa
             job = await mount.engine.register(*again)
             await trio.sleep(1)
             assert job.matcher.ranks[0].frontier == 2 * 90 + 30
-            assert job.cursors[0] >= 2 * 90 + 30 + 10
+            assert mount.engine.scheduler.uses["train"].cursors[0] >= 2 * 90 + 30 + 10
             await train(mount, [[epochs[2][0][30:]], epochs[3]])
             await trio.sleep(1)
             assert job.finished
-            assert mount.engine.unregister("train")
-            assert not mount.engine.unregister("train")
+            assert mount.engine.end("train")
+            assert not mount.engine.end("train")
             await trio.sleep(1)
-            table = mount.engine.table
+            table = mount.table
             assert sum(table.pending) == 0
             assert table.window_bytes <= 20 * cost
             check_budgets(mount)
@@ -361,10 +360,10 @@ def test_what_a_reader_fetched_is_not_fetched_again_before_a_tier_has_it(tmp_pat
     async def body() -> None:
         async with running(tmp_path, 3, ram=1 << 20, seconds={"keep": 5.0}) as mount:
             entry = mount.files[0]
-            mount.engine.staging.linger = False
             for _ in range(4):
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(0.5)
+                mount.drop_lingering()
             assert mount.source.read == [entry]
             await trio.sleep(10)
             assert kept_samples(mount) == 1
@@ -378,7 +377,7 @@ def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path
     async def body() -> None:
         async with running(tmp_path, 3, size=5 << 20, staging=1 << 20) as mount:
             entry = mount.files[0]
-            fetcher, demand = mount.engine.fetcher, mount.engine.demand
+            fetcher, ranges = mount.engine._fetcher, mount.engine.ranges
             stale = fetcher.open(entry)
             path = Path(os.fsdecode(mount.root)) / os.fsdecode(mount.engine.manifest.path(entry))
             (path.parent / "incoming").write_bytes(b"new" * 2_000_000)
@@ -386,14 +385,14 @@ def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path
             fetcher.open(entry).close()  # by another reader: it notices
             true, opened = fetcher.open, [stale]
             fetcher.open = lambda entry: opened.pop() if opened else true(entry)
-            handle = await demand.open(entry)
-            assert bytes(await demand.read_large(handle, 0, 9)) == b"new" * 3
+            handle, _ = await ranges.open(entry)
+            assert bytes(await ranges.read_large(handle, 0, 9)) == b"new" * 3
             assert stale.fd < 0
             mount.engine.manifest.update(entry, 1, 1, 1)
             with pytest.raises(OSError, match="changed at the source") as caught:
-                await demand.read_large(handle, 0, 9)
+                await ranges.read_large(handle, 0, 9)
             assert caught.value.errno == errno.ESTALE
-            assert demand.close_large(handle) == entry
+            assert ranges.close_large(handle) == entry
 
     simulate(body)
 
@@ -416,7 +415,7 @@ def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, mo
             await trio.sleep(1)
             assert job.given_up
             assert not job.predicting
-            assert not any(mount.engine.table.pending)
+            assert not any(mount.table.pending)
             check_budgets(mount)
             await mount.engine.register(*given_job(epochs))
             await trio.sleep(1)

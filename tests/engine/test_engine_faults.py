@@ -8,19 +8,32 @@ import trio
 from fakes import running, simulate
 
 
-def test_a_fault_of_who_watches_the_opens_costs_the_watching_only(tmp_path: Path) -> None:
+class Listens:
+    """A listener that notes what it hears, or fails."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+        self.told = 0
+        self.seen: list[int] = []
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        self.told += 1
+        if self.fails:
+            raise ZeroDivisionError
+        self.seen.append(entry)
+
+    def installed(self, job: object) -> None:
+        pass
+
+
+def test_a_fault_of_who_listens_to_the_opens_costs_the_listening_only(tmp_path: Path) -> None:
     async def body() -> None:
-        async with running(tmp_path, 3) as mount:
-            seen: list[int] = []
-
-            def fault(*_: object) -> None:
-                raise ZeroDivisionError
-
-            mount.engine.watchers += [fault, lambda entry, *_: seen.append(entry)]
+        faulty, other = Listens(True), Listens(False)
+        async with running(tmp_path, 3, listeners=(faulty, other)) as mount:
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(1)
-            assert seen == list(mount.files)
-            assert fault not in mount.engine.watchers
+            assert other.seen == list(mount.files)
+            assert faulty.told == 1
 
     simulate(body)

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
-from fakes import GivenStreams, InlineRunner, given_job, running, shuffled, simulate
+from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.engine.fetch import ClassTier
-from mlfs.engine.placing import Counting, Placing
 from mlfs.engine.planner import MOST_EPOCHS
-from mlfs.engine.table import footprint_bytes
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
 from mlfs.measure.refine import Measured
 from mlfs.plan.lane_governor import LaneGovernor
+from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
+from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.keeping import Keeping, Plan, plan_alone
+from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
 PAGE = 4096
+
+
+def plan_of(mount: Mount) -> Plan | None:
+    """The plan at work."""
+    plan: Plan | None = mount.engine.scheduler.keeping.plan
+    return plan
+
+
+def about(mount: Mount) -> Mapping[str, Any]:
+    """What the plan is about."""
+    plan = plan_of(mount)
+    assert plan is not None
+    return plan.about
+
+
+def planned(mount: Mount) -> list[int]:
+    """The samples that the plan keeps."""
+    plan = plan_of(mount)
+    assert plan is not None
+    return [entry for entry in mount.files if plan.classes[entry] != NOWHERE]
 
 
 def hits(stream: list[int], kept: set[int]) -> int:
@@ -40,24 +61,23 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
             epochs = [[ranks[0]] for ranks in shuffled(m.files, 12, 4, seed=5)]
             await m.engine.register(*given_job(epochs, world_size=4))
             await trio.sleep(1)
-            placing = m.engine.fetcher.placing
-            assert not m.engine.planner.waiting
-            assert placing.planned["samples"] == capacity
+            assert not m.engine.planner.under_way
+            assert about(m)["samples"] == capacity
             stream = [entry for epoch in epochs for entry in epoch[0]]
             for entry in stream:
                 assert await m.read(entry, 100) == m.content(entry)
                 await trio.sleep(0.01)
             await trio.sleep(1)
-            held = {entry for entry in m.files if m.engine.table.held_by[entry]}
+            held = {entry for entry in m.files if m.table.held_by[entry]}
             assert len(held) == capacity
             best = sum(sorted((count - 1 for count in Counter(stream).values()), reverse=True)[:capacity])
             first_come = hits(stream, set(list(dict.fromkeys(stream))[:capacity]))
             # What was fetched before the plan was there fills the window at most.
             assert first_come < hits(stream, held) <= best
             assert hits(stream, held) >= best - 2 * 3
-            assert placing.reserved_bytes == [0, 0] or len(held - set(np.flatnonzero(placing.classes >= 0))) > 0
-            assert m.engine.unregister("train")
-            assert placing.classes is None
+            assert not any(m.engine.scheduler.keeping._reserved_bytes) or len(held - set(planned(m))) > 0
+            assert m.engine.end("train")
+            assert plan_of(m) is None
 
     simulate(body)
 
@@ -67,7 +87,7 @@ def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -
         async with running(tmp_path, 12, ram=1 << 20) as mount:
             await mount.engine.register(*given_job(shuffled(mount.files, 3, 2)))
             await trio.sleep(1)
-            assert mount.engine.fetcher.placing.classes is None
+            assert plan_of(mount) is None
             assert "plan" not in mount.runner.calls
 
     simulate(body)
@@ -80,7 +100,7 @@ def test_only_so_many_epochs_are_counted(tmp_path: Path) -> None:
             await mount.engine.register(*given_job(epochs, world_size=2))
             await trio.sleep(1)
             assert mount.runner.calls.count("plan") == MOST_EPOCHS + 1  # and the plan itself
-            assert mount.engine.fetcher.placing.planned["reads"] == 2 * MOST_EPOCHS
+            assert about(mount)["reads"] == 2 * MOST_EPOCHS
 
     simulate(body)
 
@@ -99,39 +119,30 @@ def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> 
             streams.epoch_ids = gone
             await mount.engine.register(spec, streams)
             await trio.sleep(1)
-            assert not mount.engine.planner.waiting
-            assert mount.engine.fetcher.placing.classes is None
+            assert not mount.engine.planner.under_way
+            assert plan_of(mount) is None
             assert await mount.read(mount.files[0]) == mount.content(mount.files[0])
 
     simulate(body)
 
 
-def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    placing = Placing(memoryview(np.full(4, PAGE, dtype=np.int64)))
+def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=3 * footprint_bytes(5000), seconds={"plan": 1.0}) as mount:
+            for name, part in (("first", mount.files[:4]), ("second", mount.files[8:])):
+                await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
+            await trio.sleep(13.5)  # both are counted, and the plan for both is being made
+            mount.engine.end("first")
+            await trio.sleep(0.1)
+            assert plan_of(mount) is None or set(planned(mount)) <= set(mount.files)
+            await trio.sleep(10)
+            assert 0 < len(planned(mount)) <= 3
+            assert set(planned(mount)) <= set(mount.files[8:])
+            mount.engine.end("second")
+            await trio.sleep(10)
+            assert plan_of(mount) is None
 
-    def counting(name: str, reads: list[int]) -> Counting:
-        spec: Any = SimpleNamespace(name=name)
-        return Counting(spec, GivenStreams([[[]]], 1), np.array(reads, np.uint16))  # type: ignore[arg-type]
-
-    def keep(*args: Any, **more: Any) -> Any:
-        ended = [name for name in ending if placing.forget(name) is not None]
-        ending.clear()
-        assert len(ended) <= 1
-        return keep_most_read(*args, **more)
-
-    monkeypatch.setattr("mlfs.engine.placing.keep_most_read", keep)
-    ending: list[str] = []
-    placing.adopt(counting("first", [9, 9, 2, 2]), bytearray(4), (2 * PAGE, 0))
-    assert placing.classes is not None
-    assert placing.classes.tolist() == [MEMORY, MEMORY, NOWHERE, NOWHERE]
-    ending.append("first")
-    placing.adopt(counting("second", [2, 2, 4, 4]), bytearray(4), (2 * PAGE, 0))
-    assert placing.classes.tolist() == [NOWHERE, NOWHERE, MEMORY, MEMORY]
-    ending.append("second")
-    placing.plan(bytearray(4), (2 * PAGE, 0))
-    assert placing.classes is None
-    assert placing.reserved_bytes == [0, 0]
-    assert not placing.forget("second")
+    simulate(body)
 
 
 def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
@@ -140,13 +151,11 @@ def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
             for name, part in (("first", mount.files[:4]), ("second", mount.files[8:])):
                 await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
             await trio.sleep(1)
-            placing = mount.engine.fetcher.placing
-            assert placing.planned["reads"] == 48
-            mount.engine.unregister("first")
+            assert about(mount)["reads"] == 48
+            mount.engine.end("first")
             await trio.sleep(1)
-            assert placing.planned["reads"] == 24
-            assert placing.classes is not None
-            assert set(np.flatnonzero(placing.classes != NOWHERE)) <= set(mount.files[8:])
+            assert about(mount)["reads"] == 24
+            assert set(planned(mount)) <= set(mount.files[8:])
 
     simulate(body)
 
@@ -155,36 +164,37 @@ def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
 @given(st.data())
 def test_planned_samples_find_their_room_and_budgets_hold(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 25))
-    sizes = data.draw(st.lists(st.integers(1, 6 * PAGE), min_size=n, max_size=n))
-    reads = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
+    sizes = np.array(data.draw(st.lists(st.integers(1, 6 * PAGE), min_size=n, max_size=n)), dtype=np.int64)
+    reads = np.array(data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), dtype=np.uint16)
     capacities = [data.draw(st.integers(0, 20)) * PAGE, data.draw(st.integers(0, 40)) * PAGE]
-    placing = Placing(memoryview(np.array(sizes, dtype=np.int64)))
-    spec: Any = SimpleNamespace(name="job", ranks=(0,), world_size=2, epochs=9, start_epoch=0)
-    counting = Counting(
-        spec, GivenStreams([[[e for e in range(n) for _ in range(reads[e])]]], 1), np.zeros(n, np.uint16)
-    )  # type: ignore[arg-type]
-    counting.add(0)
-    assert counting.reads.tolist() == reads
-    held = bytearray(n)
-    placing.adopt(counting, held, capacities)
-    free = list(capacities)
+    table = SampleTable(memoryview(sizes), 1 << 30)
+    kinds = (PlaceKind.SOURCE, PlaceKind.RAM, PlaceKind.SSD)
+    places = [
+        PlaceInfo(kind, str(kind), 1, capacity, footprint_bytes=footprint_bytes)
+        for kind, capacity in zip(kinds, (0, *capacities), strict=True)
+    ]
+    keeping = Keeping(places, table)
+    plan = plan_alone(sizes, reads, keeping.capacities_bytes)
+    keeping.adopt(plan)
+    used = [0, 0, 0]
     order = data.draw(st.permutations(range(n)))
-    for entry in order:
-        cost = footprint_bytes(sizes[entry])
-        rooms = [ClassRoom("ram", free[MEMORY], cost), ClassRoom("ssd", free[DISK], cost)]
-        chosen = placing.choose(entry, sizes[entry], rooms)
-        if chosen != NOWHERE:
-            free[chosen] -= cost
-            held[entry] = 1
-            placing.kept(entry)
-        assert min(free) >= 0
-    assert placing.classes is not None
-    for entry in range(n):
-        if placing.classes[entry] != NOWHERE:
-            assert held[entry]
-        elif not held[entry]:  # not planned and not kept: there was no room for it at the end either
-            assert footprint_bytes(sizes[entry]) > max(free) or order.index(entry) < n - 1
-    assert placing.reserved_bytes == [0, 0]
+    for sample in order:
+        cost = footprint_bytes(int(sizes[sample]))
+        keep_in = keeping.promise(1, sample, [False] * 3)
+        if keep_in:
+            used[keep_in[0]] += cost
+            assert keeping.statistics().promised_bytes == cost
+            keeping.kept(1, sample, keep_in[0], used[keep_in[0]])
+        assert used[1] <= capacities[0]
+        assert used[2] <= capacities[1]
+        assert keeping.statistics().promised_bytes == 0
+    free = max(capacities[0] - used[1], capacities[1] - used[2])
+    for sample in range(n):
+        if plan.classes[sample] != NOWHERE:
+            assert table.held_by[sample]
+        elif not table.held_by[sample]:  # not planned and not kept: there was no room for it at the end either
+            assert footprint_bytes(int(sizes[sample])) > free or order.index(sample) < n - 1
+    assert not any(keeping._reserved_bytes)
 
 
 @settings(deadline=None, max_examples=100)
@@ -219,8 +229,8 @@ def test_sizes_that_change_count_from_the_next_epoch_on(tmp_path: Path) -> None:
             epochs = [[ranks[0]] for ranks in shuffled(m.files, 8, 2, seed=5)]
             await m.engine.register(*given_job(epochs, world_size=2))
             await trio.sleep(1)
-            placing, table = m.engine.fetcher.placing, m.engine.table
-            assert placing.planned["samples"] == capacity
+            table = m.table
+            assert about(m)["samples"] == capacity
             for entry in m.files:
                 (tmp_path / m.engine.manifest.path(entry).decode()).write_bytes(b"x" * 3 * footprint_bytes(5000))
             for epoch in epochs:
@@ -229,12 +239,10 @@ def test_sizes_that_change_count_from_the_next_epoch_on(tmp_path: Path) -> None:
                     await trio.sleep(0.05)
             while any(m.engine.under_way().values()):
                 await trio.sleep(0.1)
-            assert placing.classes is not None
-            planned = [entry for entry in m.files if placing.classes[entry] != NOWHERE]
-            assert 0 < len(planned) < capacity  # what was staged before the change is as small as it was
-            assert sum(table.footprint(entry) for entry in planned) == placing.planned["bytes"]
-            assert placing.planned["bytes"] <= capacity * footprint_bytes(5000)
-            ram = m.engine.tiers[0].tier
+            assert 0 < len(planned(m)) < capacity  # what was staged before the change is as small as it was
+            assert sum(table.footprint(entry) for entry in planned(m)) == about(m)["bytes"]
+            assert about(m)["bytes"] <= capacity * footprint_bytes(5000)
+            ram = m.engine.places.storing[0]
             assert ram.used_bytes <= ram.capacity_bytes
 
     simulate(body)
@@ -291,8 +299,11 @@ def test_a_tier_that_refuses_is_passed_over(tmp_path: Path) -> None:
         def contains(self, _key: bytes) -> bool:
             return False
 
+        def drop(self, _key: bytes) -> None:
+            pass
+
     async def body() -> None:
-        disks: Any = [ClassTier("ssd", Full(), 0)]  # type: ignore[arg-type]
+        disks: Any = [(PlaceKind.SSD, Full(), 0)]
         async with running(tmp_path, 20, ram=1 << 20, disks=disks) as mount:
             assert isinstance(mount.runner, InlineRunner)
             await mount.engine.register(*given_job([[r[0]] for r in shuffled(mount.files, 4, 2)], world_size=2))
@@ -300,6 +311,6 @@ def test_a_tier_that_refuses_is_passed_over(tmp_path: Path) -> None:
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)
             await trio.sleep(1)
-            assert mount.engine.table.held_by.count(1) == 20
+            assert mount.table.held_by.count(1) == 20
 
     simulate(body)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 from fakes import Mount, running, simulate
-from test_variants import BATCH, EPOCHS, FILES, read_all, script_opens
+from test_corrections import BATCH, EPOCHS, FILES, read_all, script_opens
 
 from mlfs.follow.job import JobRun
 from mlfs.follow.timeline import Timeline

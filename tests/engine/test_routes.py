@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
-from mlfs.engine.fetch import ClassTier
+from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mountd.status import messages, pfs_status
 
 SIZE = 5000
+DISK = "ssd:/scratch"
 FILES = 48
 WINDOW = 16 * 8192
+SLOW = {"pfs": 0.02, DISK: 0.5}
 
 
 class Disk(RamTier):
     """A disk that counts what it was asked for."""
 
-    name = "ssd:/scratch"
+    name = DISK
     gets = 0
 
     def get(self, *args: Any) -> Any:
@@ -35,12 +38,19 @@ class Lanes(InlineRunner):
     async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
         if pool == "demand":
             fetched = call(*args)
-            await trio.sleep(self.seconds["pfs" if fetched.route == "pfs" else "tier1"])
+            await trio.sleep(self.seconds[DISK if fetched.place else "pfs"])
             return fetched
-        seconds = self.seconds.get(pool, 0.0) * len(args[0])
+        seconds = self.seconds.get(pool, 0.0) * len(getattr(args[0], "items", ())) if args else 0.0
         await trio.sleep(seconds)
-        done, spent = call(*args)
-        return done, spent._replace(wall_s=seconds)
+        result = call(*args)
+        if seconds:
+            result.wall_s = seconds
+        return result
+
+
+def left(mount: Mount) -> bool:
+    """Whether the disk is passed over."""
+    return mount.engine.scheduler.statistics().routing.left[2]
 
 
 async def read_epoch(mount: Mount, epoch: list[list[int]], pause_s: float = 0.001) -> None:
@@ -49,30 +59,44 @@ async def read_epoch(mount: Mount, epoch: list[list[int]], pause_s: float = 0.00
         await trio.sleep(pause_s)
 
 
+class Hanging(Lanes):
+    """From some moment on the source hangs."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        super().__init__(seconds)
+        self.hanging = False
+        self.stopped = trio.Event()
+        self.left: Callable[[], bool] = lambda: False
+
+    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        if self.hanging and (pool == "pfs" or (pool == "demand" and self.left())):
+            await self.stopped.wait()
+        return await super().run(pool, call, *args)
+
+
 async def settle(mount: Mount) -> None:
     while any(mount.engine.under_way().values()):
         await trio.sleep(0.1)
 
 
-async def filled(mount: Mount, seconds: dict[str, float], epochs: list[list[list[int]]]) -> Any:
+async def filled(mount: Mount, epochs: list[list[list[int]]]) -> Any:
     """All samples lie on the disk, and the source was measured while they came. Returns the job."""
-    mount.engine.prefetcher.runner = mount.engine.demand.runner = Lanes(seconds)
     job = await mount.engine.register(*given_job(epochs))
     await read_epoch(mount, epochs[0])
     await settle(mount)
-    assert mount.engine.table.held_by.count(2) == FILES
+    assert mount.table.held_by.count(2) == FILES
     return job
 
 
 def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) -> None:
     async def body() -> None:
-        disk, seconds = Disk(1 << 20), {"pfs": 0.02, "tier1": 0.5}
-        disks: Any = [ClassTier("ssd", disk, 0)]
-        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+        disk, seconds = Disk(1 << 20), {"pfs": 0.02, DISK: 0.5}
+        disks: Any = [(PlaceKind.SSD, disk, 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW, runner=Lanes(seconds)) as mount:
             engine, epochs = mount.engine, shuffled(mount.files, 100, 1)
-            job = await filled(mount, seconds, epochs)
+            job = await filled(mount, epochs)
             coming = iter(range(1, 100))
-            while not engine.routes.left[1]:
+            while not left(mount):
                 await read_epoch(mount, epochs[next(coming)])
             (said,) = messages(engine)
             assert "ssd:/scratch is slower than the source" in said
@@ -81,10 +105,10 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             gets = disk.gets
             for _ in range(4):
                 await read_epoch(mount, epochs[next(coming)])
-            assert engine.routes.left[1]
+            assert left(mount)
             assert disk.gets - gets < 2 * FILES  # a few, to see how it does
-            seconds["tier1"] = 0.01
-            while engine.routes.left[1]:
+            seconds[DISK] = 0.01
+            while left(mount):
                 await read_epoch(mount, epochs[next(coming)], 0.1)
             await read_epoch(mount, epochs[next(coming)])
             await settle(mount)
@@ -101,11 +125,11 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
     simulate(body)
 
 
-async def leave(mount: Mount, seconds: dict[str, float], epochs: list[list[list[int]]]) -> int:
+async def leave(mount: Mount, epochs: list[list[list[int]]]) -> int:
     """Read until the disk is passed over, and all is settled; returns the next epoch."""
-    await filled(mount, seconds, epochs)
+    await filled(mount, epochs)
     number = 0
-    while not mount.engine.routes.left[1]:
+    while not left(mount):
         number += 1
         await read_epoch(mount, epochs[number])
     await settle(mount)
@@ -114,58 +138,52 @@ async def leave(mount: Mount, seconds: dict[str, float], epochs: list[list[list[
 
 def test_what_the_source_fails_to_give_comes_from_the_tier_that_was_left(tmp_path: Path) -> None:
     async def body() -> None:
-        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
-        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+        disks: Any = [(PlaceKind.SSD, Disk(1 << 20), 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW, runner=Lanes(SLOW)) as mount:
             engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
-            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
+            number = await leave(mount, epochs)
             mount.source.failures = dict.fromkeys(mount.files, 1000)
             before = engine.counters.all.fetches["pfs"].count
             await read_epoch(mount, epochs[number])
             await read_epoch(mount, epochs[number + 1])
             assert engine.counters.all.fetches["pfs"].count == before
             assert not engine.counters.errors
-            assert engine.demand.fetcher.read_bytes(mount.files[0]).data == mount.content(mount.files[0])
+            assert engine._fetcher.read_bytes(mount.files[0], 0, 2).data == mount.content(mount.files[0])
 
     simulate(body)
 
 
 def test_a_source_that_hangs_has_all_tiers_used_again(tmp_path: Path) -> None:
     async def body() -> None:
-        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
-        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
-            engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
-            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
-            stopped = trio.Event()
-
-            class Hanging(Lanes):
-                async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
-                    if pool == "pfs" or (pool == "demand" and engine.routes.left[1]):
-                        await stopped.wait()
-                    return await super().run(pool, call, *args)
-
-            engine.prefetcher.runner = engine.demand.runner = Hanging({"pfs": 0.02, "tier1": 0.01})
+        disks: Any = [(PlaceKind.SSD, Disk(1 << 20), 0)]
+        runner = Hanging(SLOW)
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW, runner=runner) as mount:
+            epochs = shuffled(mount.files, 60, 1)
+            runner.left = partial(left, mount)
+            number = await leave(mount, epochs)
+            runner.seconds, runner.hanging = {"pfs": 0.02, DISK: 0.01}, True
             for epoch in epochs[number : number + 3]:
                 await read_epoch(mount, epoch)
-            assert not engine.routes.left[1]
-            stopped.set()
+            assert not left(mount)
+            runner.stopped.set()
 
     simulate(body)
 
 
 def test_a_changed_file_is_read_anew_and_a_left_tier_gets_nothing(tmp_path: Path) -> None:
     async def body() -> None:
-        disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
-        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+        disks: Any = [(PlaceKind.SSD, Disk(1 << 20), 0)]
+        async with running(tmp_path, FILES, SIZE, disks=disks, staging=WINDOW, runner=Lanes(SLOW)) as mount:
             engine, epochs = mount.engine, shuffled(mount.files, 60, 1)
-            number = await leave(mount, {"pfs": 0.02, "tier1": 0.5}, epochs)
+            number = await leave(mount, epochs)
             entry = epochs[number][0][-1]  # not staged yet
             path = Path(tmp_path, engine.manifest.path(entry).decode())
             path.write_bytes(b"new" * 3000)
             await read_epoch(mount, epochs[number])
             await settle(mount)
             assert engine.changed_files == 1
-            assert not engine.table.held_by[entry]
-            assert engine.table.held_by.count(2) == FILES - 1
+            assert not mount.table.held_by[entry]
+            assert mount.table.held_by.count(2) == FILES - 1
             assert engine.jobs["train"].stream_bytes == (FILES - 1) * SIZE + 9000
 
     simulate(body)
@@ -174,15 +192,15 @@ def test_a_changed_file_is_read_anew_and_a_left_tier_gets_nothing(tmp_path: Path
 def test_a_tier_is_not_left_while_nobody_waits_or_the_source_is_no_better(tmp_path: Path) -> None:
     async def body() -> None:
         for name, seconds, pause_s in (
-            ("rest", {"pfs": 0.02, "tier1": 0.5}, 0.5),
-            ("alike", {"pfs": 0.45, "tier1": 0.5}, 0.001),
+            ("rest", {"pfs": 0.02, DISK: 0.5}, 0.5),
+            ("alike", {"pfs": 0.45, DISK: 0.5}, 0.001),
         ):
             root = tmp_path / name
             root.mkdir()
-            disks: Any = [ClassTier("ssd", Disk(1 << 20), 0)]
-            async with running(root, FILES, SIZE, disks=disks, staging=WINDOW) as mount:
+            disks: Any = [(PlaceKind.SSD, Disk(1 << 20), 0)]
+            async with running(root, FILES, SIZE, disks=disks, staging=WINDOW, runner=Lanes(seconds)) as mount:
                 epochs = shuffled(mount.files, 9, 1)
-                await filled(mount, seconds, epochs)
+                await filled(mount, epochs)
                 for epoch in epochs[1:]:
                     await read_epoch(mount, epoch, pause_s)
                 await settle(mount)

@@ -8,7 +8,7 @@ import pytest
 import trio
 from fakes import given_job, running, shuffled, simulate
 
-from mlfs.engine.table import footprint_bytes
+from mlfs.plan.scheduler.states import footprint_bytes
 
 
 @pytest.mark.parametrize("window", [3, 6, 12])
@@ -20,7 +20,7 @@ def test_what_waiting_readers_brought_is_not_kept_for_later_beyond_the_window(tm
         async with running(tmp_path, 24, seconds={"pfs": 0.02, "drop": 0.01}, staging=staging) as mount:
             epochs = shuffled(mount.files, 6, 1)
             await mount.engine.register(*given_job(epochs, batch_size=2))
-            table = mount.engine.table
+            table = mount.table
             for (stream,) in epochs:
                 for entry in stream:
                     assert await mount.read(entry, 100) == mount.content(entry)

@@ -14,10 +14,12 @@ from mlfs.explain.choice import chosen
 from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES
-from mlfs.explain.explanations import Fields, continued, explanations
+from mlfs.explain.explanations import continued, explanations
+from mlfs.explain.fields import Fields
+from mlfs.explain.popular import LOOKED_THROUGH
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
-from mlfs.explain.recipes import kin
-from mlfs.explain.search_stages import LATEST_WORD, WELL_KNOWN, Draw
+from mlfs.explain.recipes import same_first_epoch
+from mlfs.explain.search_stages import LATEST_WORD, Draw
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 
@@ -76,7 +78,7 @@ def test_what_is_drawn_between_two_epochs_tells_the_third(between: int, persiste
 
 def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
     """Seeds tried, times hypotheses, times shapes (batch and workers), times the share of orders that begin so."""
-    seeds = 2**32 + 2**20 + (len(WELL_KNOWN) + MOST_SEEDS) * LATEST_WORD
+    seeds = 2**32 + 2**20 + (LOOKED_THROUGH + MOST_SEEDS) * LATEST_WORD
     shapes = 2**10
     for n in (40, 41, 50, 64, 100, 600, 50_000, 1_281_167):
         counted = reads_needed(n) - 1  # the last one need not fit
@@ -88,11 +90,11 @@ def test_a_false_finding_is_rarer_than_one_in_a_million() -> None:
 
 
 def test_the_shuffles_of_a_script_that_begin_alike_are_kin() -> None:
-    (first, *others) = kin({"sampler": "numpy", "legacy": False, "seed": 3, "world_size": 1, "epochs": 5})
+    (first, *others) = same_first_epoch({"sampler": "numpy", "legacy": False, "seed": 3, "world_size": 1, "epochs": 5})
     orders = [build_order(parse_job(fields | {"name": "j"}), 100) for fields in (first, *others)]
     assert len({order.rank_stream(0, 0).tobytes() for order in orders}) == 1
     assert len({order.rank_stream(2, 0).tobytes() for order in orders}) > 2
-    assert kin({"sampler": "grain", "seed": 3}) == []
+    assert same_first_epoch({"sampler": "grain", "seed": 3}) == []
 
 
 def test_a_seed_is_looked_for_on_the_command_line() -> None:

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSamp
 
 from mlfs.explain.confirm import confirm_sequential, refine
 from mlfs.explain.explanations import explanations
-from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, Reads
+from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
-from mlfs.explain.search_stages import Found, Wanted
+from mlfs.explain.search_stages import SearchExtent, SeedFound
 
 N = 1500
 NO_RANGE = ((0, 0),)
@@ -85,7 +85,9 @@ def test_a_loader_is_explained_by_its_own_arguments(
     observe: Callable[[], DataSet], expected: dict[str, object]
 ) -> None:
     seen = observe()
-    found = [event for event in find([seen], Wanted(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, Found)]
+    found = [
+        event for event in find([seen], SearchExtent(NO_RANGE, 1 << 16, latest=1 << 12)) if isinstance(event, SeedFound)
+    ]
     assert len(found) == 1
     ranked = explanations(refine(found[0].finding, seen), found[0].draws)
     assert expected in [{key: fields.get(key) for key in expected} for fields in ranked]
@@ -106,7 +108,7 @@ def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, work
 
 
 def test_what_is_kept_of_the_reads_is_bounded() -> None:
-    reads = Reads()
+    reads = FirstReads()
     for entry in range(20_000):
         reads.add(entry, pid=entry % 1000, parent=1)
         reads.add(entry, pid=entry % 1000, parent=1)  # opened twice: one read
@@ -117,11 +119,11 @@ def test_what_is_kept_of_the_reads_is_bounded() -> None:
 
 
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:
-    reads = Reads()
+    reads = FirstReads()
     reads.add(7, pid=1, parent=0)
     for entry in range(40):
         reads.add(entry, pid=2, parent=1)
         reads.add(100 + entry, pid=3, parent=1)
-    assert not Reads().enough(10)
+    assert not FirstReads().enough(10)
     assert reads.enough(10)
     assert reads.heads(10)[0] == list(range(40))

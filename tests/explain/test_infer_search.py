@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from mlfs.explain import search_numba, search_numpy
 from mlfs.explain.confirm import Finding, order_head
-from mlfs.explain.probes import Condition, Plan, Probe, compile_plan
+from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
-from mlfs.explain.search_stages import Draw, Event, Found, Generators, Progress, Wanted
+from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExtent, SeedFound, StageProgress
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
@@ -37,9 +37,9 @@ def brute_force(tests: list[tuple[int, ...]], seeds: list[int]) -> list[tuple[in
     return sorted(found)
 
 
-def plan_of(tests: list[tuple[int, ...]]) -> Plan:
+def plan_of(tests: list[tuple[int, ...]]) -> Trie:
     chains = [tuple(Condition(*flat[i : i + 3]) for i in range(0, len(flat), 3)) for flat in tests]
-    return compile_plan(Probe(tag, chain) for tag, chain in enumerate(chains))
+    return compile_trie(Probe(tag, chain) for tag, chain in enumerate(chains))
 
 
 @st.composite
@@ -55,10 +55,10 @@ def chains(draw: st.DrawFn) -> tuple[int, ...]:
 @given(st.lists(chains(), min_size=1, max_size=6, unique=True), SEEDS)
 def test_both_searches_find_what_trying_every_seed_finds(tests: list[tuple[int, ...]], low: int) -> None:
     low = min(low, 2**32 - 64)
-    plan, seeds = plan_of(tests), list(range(low, low + 64))
+    trie, seeds = plan_of(tests), list(range(low, low + 64))
     expected = brute_force(tests, seeds)
-    assert sorted(search_numpy.search(plan, np.array(seeds, dtype=np.uint32))) == expected
-    assert sorted(search_numba.search(plan, np.array(seeds, dtype=np.uint32))) == expected
+    assert sorted(search_numpy.search(trie, np.array(seeds, dtype=np.uint32))) == expected
+    assert sorted(search_numba.search(trie, np.array(seeds, dtype=np.uint32))) == expected
 
 
 @settings(deadline=None, max_examples=40)
@@ -75,25 +75,25 @@ def test_the_head_of_an_order_is_the_orders_head(n: int, seed: int, words: int, 
 def test_the_right_seed_always_passes(data: st.DataObject, n: int, seed: int) -> None:
     """Whatever the permutation: no condition is only nearly true."""
     empty = [DataSet(n, ((0,) * 16,))]
-    wanted = data.draw(st.sampled_from(likely(empty) + unlikely(empty)))
-    head = order_head(n, seed, wanted.words_before, min(n, 1 << 13))
-    places = [wanted.rank + wanted.world * step(i, wanted.batch, wanted.workers) for i in range(16)]
+    extent = data.draw(st.sampled_from(likely(empty) + unlikely(empty)))
+    head = order_head(n, seed, extent.words_before, min(n, 1 << 13))
+    places = [extent.rank + extent.world * step(i, extent.batch, extent.workers) for i in range(16)]
     places = [place for place in places if place < len(head)]
-    reads = (*range(wanted.skipped), *(head[place] for place in places))
-    for probe in probes([DataSet(n, (reads,))], [wanted]):
-        assert search_numpy.search(compile_plan([probe]), np.array([seed], dtype=np.uint32)) == [(0, 0)]
+    reads = (*range(extent.skipped), *(head[place] for place in places))
+    for probe in probes([DataSet(n, (reads,))], [extent]):
+        assert search_numpy.search(compile_trie([probe]), np.array([seed], dtype=np.uint32)) == [(0, 0)]
 
 
 def last_of(events: list[Event]) -> Event:
-    return [event for event in events if not isinstance(event, Progress)][-1]
+    return [event for event in events if not isinstance(event, StageProgress)][-1]
 
 
 @settings(deadline=None, max_examples=4)
 @given(st.integers(0, 2**20 - 1), st.sampled_from([600, 50_000, 1_281_167]))
 def test_a_20_bit_seed_is_found_from_ten_reads(seed: int, n: int) -> None:
     reads = tuple(order_head(n, seed, 0, 10))
-    found = last_of(list(find([DataSet(n, (reads,))], Wanted(NO_RANGE, latest=FEW_WORDS))))
-    assert isinstance(found, Found)
+    found = last_of(list(find([DataSet(n, (reads,))], SearchExtent(NO_RANGE, latest=FEW_WORDS))))
+    assert isinstance(found, SeedFound)
     assert (found.finding.seed, found.finding.world, found.finding.words_before) == (seed, 1, 0)
 
 
@@ -103,8 +103,8 @@ def test_any_seed_is_found_when_the_search_comes_to_it(quick: bool, rank: int) -
     seed, n = 3_000_000_019, 5000
     reads = tuple(order_head(n, seed, 0, 200)[rank::8][:16])
     ranges = ((seed - 9000, seed - 4000), (seed - 1000, seed + 1000))
-    found = last_of(list(find([DataSet(n, (reads,))], Wanted(ranges, 256, quick, FEW_WORDS))))
-    assert isinstance(found, Found)
+    found = last_of(list(find([DataSet(n, (reads,))], SearchExtent(ranges, 256, quick, FEW_WORDS))))
+    assert isinstance(found, SeedFound)
     assert (found.finding.seed, found.finding.world, found.finding.ranks) == (seed, 8, (rank,))
 
 
@@ -113,19 +113,22 @@ def test_the_generator_that_drew_the_seed_is_found_as_well() -> None:
     drawn = int(TorchWords(generator).take(4)[3])
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = ((drawn, drawn + 64), (generator - 100, generator + 28))
-    events = list(find([DataSet(n, reads)], Wanted(ranges, 256, latest=FEW_WORDS)))
-    assert [e.finding.seed for e in events if isinstance(e, Found)] == [drawn]
-    assert last_of(events) == Generators((Draw(generator, 0),))
+    events = list(find([DataSet(n, reads)], SearchExtent(ranges, 256, latest=FEW_WORDS)))
+    assert [e.finding.seed for e in events if isinstance(e, SeedFound)] == [drawn]
+    assert last_of(events) == GeneratorsFound((Draw(generator, 0),))
     assert [parse_answer(answer(event)) for event in events] == events
-    assert parse_question(question([DataSet(n, reads)], Wanted(ranges))) == ([DataSet(n, reads)], Wanted(ranges))
+    assert parse_question(question([DataSet(n, reads)], SearchExtent(ranges))) == (
+        [DataSet(n, reads)],
+        SearchExtent(ranges),
+    )
 
 
 def test_shuffles_of_other_generators_are_never_taken_for_torchs() -> None:
     shuffles = [random.SystemRandom().sample(range(1000), 40) for _ in range(32)]
     shuffles += [np.random.default_rng().permutation(1000)[:40].tolist() for _ in range(32)]
     data_sets = [DataSet(1000, tuple(tuple(reads) for reads in shuffles[at::4])) for at in range(4)]
-    events = list(find(data_sets, Wanted(((7, 1031),), 2048, False, FEW_WORDS, again=True)))
-    assert {type(event) for event in events} == {Progress}
+    events = list(find(data_sets, SearchExtent(((7, 1031),), 2048, False, FEW_WORDS, again=True)))
+    assert {type(event) for event in events} == {StageProgress}
 
 
 @settings(deadline=None, max_examples=2)
@@ -135,8 +138,8 @@ def test_an_order_of_no_seed_is_never_taken_for_one(chance: int, n: int) -> None
     heads = tuple(tuple(order[start : start + 30].tolist()) for start in (0, n // 4, n // 2))
     assert [
         e
-        for e in find([DataSet(n, heads)], Wanted(((7, 1031),), 2048, False, FEW_WORDS))
-        if not isinstance(e, Progress)
+        for e in find([DataSet(n, heads)], SearchExtent(((7, 1031),), 2048, False, FEW_WORDS))
+        if not isinstance(e, StageProgress)
     ] == []
 
 
@@ -153,7 +156,7 @@ def test_other_samplers_are_tried_with_seeds_that_people_choose(
 ) -> None:
     workers = [order.reshape(-1, 8)[worker::2].ravel()[:24] for worker in (0, 1)]
     data_set = DataSet(2000, tuple(tuple(reads.tolist()) for reads in workers))
-    found = last_of(list(find([data_set], Wanted(NO_RANGE, 256, latest=FEW_WORDS))))
+    found = last_of(list(find([data_set], SearchExtent(NO_RANGE, 256, latest=FEW_WORDS))))
     assert isinstance(found, Recipe)
     assert found.fields.items() >= expected.items()
     assert parse_answer(answer(found)) == found
@@ -163,9 +166,9 @@ def test_a_seed_drawn_after_a_model_was_made_is_found_in_the_words_of_well_known
     n, before = 3000, 51_234
     drawn = int(TorchWords(1337).take(before + 4)[-1])
     reads = (tuple(order_head(n, drawn, 0, 16)),)
-    events = list(find([DataSet(n, reads)], Wanted(((drawn, drawn + 64),), 256, latest=1 << 16)))
+    events = list(find([DataSet(n, reads)], SearchExtent(((drawn, drawn + 64),), 256, latest=1 << 16)))
     found = last_of(events)
-    assert isinstance(found, Found)  # so early in a well-known generator that it is not by chance
+    assert isinstance(found, SeedFound)  # so early in a well-known generator that it is not by chance
     assert (found.finding.seed, found.draws) == (drawn, (Draw(1337, before),))
 
 
@@ -176,8 +179,8 @@ def test_all_generators_that_drew_the_seed_are_told_the_likeliest_first() -> Non
     assert [int(TorchWords(generator).take(4)[3]) for generator in generators] == [drawn, drawn]
     reads = (tuple(order_head(n, drawn, 0, 16)),)
     ranges = tuple((low - 50, low + 50) for low in (drawn, *generators))
-    events = list(find([DataSet(n, reads)], Wanted(ranges, 256, latest=FEW_WORDS)))
-    assert last_of(events) == Generators(tuple(Draw(generator, 0) for generator in generators))
+    events = list(find([DataSet(n, reads)], SearchExtent(ranges, 256, latest=FEW_WORDS)))
+    assert last_of(events) == GeneratorsFound(tuple(Draw(generator, 0) for generator in generators))
 
 
 def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
@@ -188,4 +191,4 @@ def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
 
 def test_findings_say_what_they_know() -> None:
     finding = Finding(0, 100, 1, 0, 1, (0,), None, None, 90.0)
-    assert parse_answer(answer(Found(finding))) == Found(finding)
+    assert parse_answer(answer(SeedFound(finding))) == SeedFound(finding)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loaders import TimedLoader
 
 from mlfs.follow.depth import Depth, DepthWatch, depth_of
-from mlfs.follow.lanes import Shape
+from mlfs.follow.shape import Shape
 
 WORKERS = st.integers(1, 8)
 PREFETCH = st.integers(1, 6)

@@ -10,8 +10,8 @@ import pytest
 from loaders import Loader, matcher_for, run_job, streams_of
 
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.lanes import Shape
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import Shape
 
 
 @pytest.mark.parametrize("case", range(80))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ExitCode, JobError
 from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
+from mlfs.job.catalogue import BUILT_IN
+from mlfs.job.catalogue.sampler import Sampler
 from mlfs.job.presets import PRESETS
-from mlfs.orders.catalogue import BUILT_IN
-from mlfs.orders.catalogue.sampler import Sampler
 
 
 def refusal(text: Any) -> JobError:

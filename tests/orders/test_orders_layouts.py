@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from orders_support import IMG_EXTENSIONS, entries_of, job, make_file, manifest_of, torchvision_samples
 
 from mlfs.errors import JobError
-from mlfs.orders.layouts import samples
+from mlfs.job.layouts import layout_names
+from mlfs.orders.layouts import LISTED, samples
 from mlfs.orders.layouts.outside import files_behind
 
 # Below, at and above "/" and between each other in every way: by bytes, by code point, by case, as prefixes.
@@ -209,6 +210,10 @@ def test_a_root_that_is_no_directory_is_an_error(tmp_path: Path, root: str) -> N
     with pytest.raises(JobError, match="there is no directory") as caught:
         ids(str(tmp_path), root=root)
     assert caught.value.field == "root"
+
+
+def test_the_layouts_of_a_job_are_those_that_find_samples() -> None:
+    assert set(layout_names()) == {*LISTED, "manifest"}
 
 
 def test_the_endings_are_torchvisions() -> None:

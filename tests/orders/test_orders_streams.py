@@ -14,7 +14,7 @@ from orders_support import entries_of, job, make_file, manifest_of, torchvision_
 from torch.utils.data import DistributedSampler
 
 from mlfs.errors import JobError
-from mlfs.orders.catalogue import BUILT_IN
+from mlfs.job.catalogue import BUILT_IN
 from mlfs.orders.order import Indices
 from mlfs.orders.streams import JobStreams, build_streams
 
@@ -130,7 +130,7 @@ def test_no_framework_is_imported() -> None:
     code = """if True:
         import sys
         from mlfs.job import parse_job
-        from mlfs.orders.catalogue import BUILT_IN
+        from mlfs.job.catalogue import BUILT_IN
         from mlfs.orders.registry import build_order
         for sampler in BUILT_IN:
             if not sampler.required:

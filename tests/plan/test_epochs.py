@@ -40,9 +40,13 @@ def test_by_hand() -> None:
 
 def test_without_sharing_each_node_has_its_own_caches_alone() -> None:
     work = Workload(1000, 1000, 0, 2, shared=False)
+    # In two epochs each of two nodes reads a quarter of the samples twice: the second time they are there.
     later = run_cost(cluster(2, 100, 200), work).later
-    assert (later.pfs_bytes, later.peer_bytes) == (700, 0)
-    assert run_cost(cluster(4, 1000, 0), work).later.pfs_bytes == 0
+    assert (later.pfs_bytes, later.peer_bytes) == (pytest.approx(500), 0)
+    assert later.class_bytes == pytest.approx({"ram": 200, "ssd": 300})
+    # With room for all of it as well: what a node reads for the first time it has to fetch itself.
+    assert run_cost(cluster(4, 1000, 0), work).later.pfs_bytes == pytest.approx(750)
+    assert run_cost(cluster(1, 100, 200), work).later.pfs_bytes == 700
 
 
 def test_what_is_read_twice_in_an_epoch_and_kept_nowhere_comes_from_the_source_twice() -> None:
@@ -50,9 +54,9 @@ def test_what_is_read_twice_in_an_epoch_and_kept_nowhere_comes_from_the_source_t
     cost = run_cost(cluster(2, 0, 0), padded)
     for epoch in cost[:2]:
         assert (epoch.pfs_bytes, epoch.peer_bytes) == (pytest.approx(1100), 0)
-    kept = run_cost(cluster(2, 1000, 0), padded)
+    kept = run_cost(cluster(1, 1000, 0), padded)
     assert (kept.first.pfs_bytes, kept.later.pfs_bytes) == (1000, 0)
-    half = run_cost(cluster(2, 500, 0), padded)
+    half = run_cost(cluster(1, 500, 0), padded)
     assert (half.first.pfs_bytes, half.later.pfs_bytes) == (pytest.approx(1050), pytest.approx(550))
     assert half.later.peer_bytes == pytest.approx(0)
 
@@ -68,12 +72,15 @@ def test_bytes_add_up_and_the_bound_is_met(
     model, work = cluster(nodes, ram, ssd), Workload(data, data, compute_s, epochs, shared)
     cost = run_cost(model, work)
     assert cost.first.pfs_bytes == data
-    assert cost.later.pfs_bytes == max(0, data - (nodes if shared else 1) * (ram + ssd))
+    if shared or nodes == 1:
+        assert cost.later.pfs_bytes == max(0, data - nodes * (ram + ssd))
+        assert data - sum(held_bytes(model, work).values()) == cost.later.pfs_bytes
+    else:
+        assert max(0, data - nodes * (ram + ssd)) - 1e-6 * data <= cost.later.pfs_bytes <= data
     for epoch in (cost.first, cost.later):
         assert epoch.pfs_bytes + epoch.peer_bytes + sum(epoch.class_bytes.values()) == pytest.approx(data)
         assert epoch.seconds == max(epoch.busy_s.values()) == epoch.busy_s[epoch.rules]
         assert epoch.stall_s >= 0
-    assert data - sum(held_bytes(model, work).values()) == cost.later.pfs_bytes
 
 
 def test_gains_are_sorted_and_what_does_not_rule_gains_nothing() -> None:

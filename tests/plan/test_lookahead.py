@@ -1,4 +1,4 @@
-"""Readers, frequencies, first and next uses, against loops over plain lists."""
+"""Readers and frequencies, against loops over plain lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.lookahead import NEVER, Ids, Readers, first_uses, next_uses, read_epochs
+from mlfs.plan.lookahead import Ids, Readers, read_epochs
 
 N_SAMPLES = 9
-epoch_lists = st.lists(st.lists(st.integers(-1, N_SAMPLES - 1), max_size=14), min_size=1, max_size=5)
 cluster = st.lists(
     st.lists(st.lists(st.integers(-1, N_SAMPLES - 1), max_size=8), min_size=3, max_size=3), min_size=1, max_size=6
 )
@@ -35,26 +34,6 @@ class Listed:
 def readers_of(reads: list[list[list[int]]], node_of_rank: list[int]) -> Readers:
     *_, last = read_epochs(Listed(reads), node_of_rank, N_SAMPLES)
     return last
-
-
-@settings(deadline=None, max_examples=150)
-@given(epoch_lists)
-def test_next_and_first_uses_are_those_of_the_concatenated_stream(epochs: list[list[int]]) -> None:
-    stream = [sample for ids in epochs for sample in ids]
-    wanted = [
-        next((later for later in range(here + 1, len(stream)) if stream[later] == sample), NEVER)
-        if sample >= 0
-        else NEVER
-        for here, sample in enumerate(stream)
-    ]
-    arrays = [np.array(ids, dtype=np.int64) for ids in epochs]
-    found = list(next_uses(arrays.__getitem__, [len(ids) for ids in epochs], N_SAMPLES))
-    assert [uses.epoch for uses in found] == list(range(len(epochs) - 1, -1, -1))
-    assert [int(position) for uses in reversed(found) for position in uses.next_use] == wanted
-    distances = [int(d) for uses in reversed(found) for d in uses.reuse_distance]
-    assert distances == [use - here if use != NEVER else NEVER for here, use in enumerate(wanted)]
-    first = first_uses(arrays, N_SAMPLES)
-    assert first.tolist() == [stream.index(s) if s in stream else NEVER for s in range(N_SAMPLES)]
 
 
 @settings(deadline=None, max_examples=150)

@@ -147,6 +147,7 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # -- when it is used
 
 
+@pytest.mark.promise("view-index")
 def test_the_second_time_it_is_reused(tree: Path, root_fd: int, index: Path) -> None:
     first, report = manifest_for(root_fd, str(tree), index)
     assert (report.how, report.reason, report.warning) == ("scanned", "there is no saved index", "")
@@ -156,6 +157,7 @@ def test_the_second_time_it_is_reused(tree: Path, root_fd: int, index: Path) -> 
     assert manifest_for(root_fd, str(tree), index, rescan=True)[1].how == "scanned"
 
 
+@pytest.mark.promise("view-index")
 @pytest.mark.parametrize(
     "change",
     [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.errors import JobError
+from mlfs.job.layouts import layout_names
 from mlfs.orders.layouts import dali, hf_imagefolder, imagefolder, keras, manifest, sorted, tf_list_files, timm
 from mlfs.orders.layouts.layout import Outside, SampleIds, Tree
 from mlfs.orders.layouts.links import Links
@@ -19,8 +20,11 @@ from mlfs.orders.layouts.names import encode
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-# Directories as a framework lists them. Each has find_samples, LOOKED_FOR and ENDINGS (None: any).
-_LISTED = {
+__all__ = ["LISTED", "layout_names", "samples"]
+
+# Directories as a framework lists them, by the names of `mlfs.job.layouts` but "manifest", which a file of the user's
+# lists. Each has find_samples, LOOKED_FOR and ENDINGS (None: any).
+LISTED = {
     "imagefolder": imagefolder,
     "timm": timm,
     "keras": keras,
@@ -29,17 +33,6 @@ _LISTED = {
     "tf-list-files": tf_list_files,
     "sorted": sorted,
 }
-_FIELDS = {"tf-list-files": frozenset({"extensions", "pattern"}), "manifest": frozenset({"manifest_file"})}
-
-
-def layout_names() -> list[str]:
-    """The names that a job's `layout` may have."""
-    return [*_LISTED, "manifest"]
-
-
-def layout_fields(name: str) -> frozenset[str]:
-    """The fields of a job that a layout reads, besides `root` and `layout`."""
-    return _FIELDS.get(name, frozenset({"extensions"}))
 
 
 def samples(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
@@ -73,7 +66,7 @@ def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
     if spec.layout == "tf-list-files":
         pieces = tf_list_files.find_samples(tree, root, links, spec.extensions, spec.pattern or tf_list_files.PATTERN)
     else:
-        pieces = _LISTED[spec.layout].find_samples(tree, root, links, spec.extensions)
+        pieces = LISTED[spec.layout].find_samples(tree, root, links, spec.extensions)
     found = np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
     if not len(found):
         raise _nothing_found(spec)
@@ -81,7 +74,7 @@ def _listed(spec: JobSpec, tree: Tree, root: int, links: Links) -> SampleIds:
 
 
 def _nothing_found(spec: JobSpec) -> JobError:
-    layout = _LISTED[spec.layout]
+    layout = LISTED[spec.layout]
     endings = spec.extensions or layout.ENDINGS or ("*",)
     looked_for = layout.LOOKED_FOR.format(endings=" ".join(endings), pattern=spec.pattern or tf_list_files.PATTERN)
     where = repr(spec.root) if spec.root else "the source"

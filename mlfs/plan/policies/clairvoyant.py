@@ -4,14 +4,14 @@ kept.
 Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node computes the same placement.
 
 - Once: a sample is fetched from the PFS when it is first read, by its owner, who keeps it and hands it on. After
-  epoch 0
-  only what has no owner comes from the PFS: S - N * D bytes, the bound (docs/model.md, "The bound").
+  epoch 0 only what has no owner comes from the PFS: S - N * D bytes, the bound (docs/model.md, "The bound").
 - Local: the owner is who reads the sample most after epoch 0; room beyond is filled with copies of what a node reads
   most, as far as a class that is slower than the network can serve them while the node computes.
 - Even: no node owns more than its part.
 - Fast: a node's fastest class holds what it reads most.
 - Side by side: PFS, peers and each class have their own threads, so that none waits behind another.
-- Pooled: they serve all GPUs of the node, the nearest need first (`mlfs.engine.prefetch`), so that none has too few.
+- Pooled: they serve all GPUs of the node, the nearest need first (`mlfs.plan.scheduler.look_ahead`), so that none has
+  too few.
 """
 
 from __future__ import annotations

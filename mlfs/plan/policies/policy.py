@@ -1,7 +1,7 @@
 """What a policy is: the one interface behind which every way of caching and fetching stands.
 
 Pure: numpy in, numpy out. In: a `View` of the run (performance model, sizes, who reads what in which epoch). Out:
-for each epoch the `Reads`: who reads which sample from where. Called by the simulator and by the daemon's planner.
+for each epoch the `Reads`: who reads which sample from where. Called by the simulator.
 
 A policy's module defines `POLICY`. `POLICY.begin(view)` returns a `Run`, which is asked for each epoch once, in order:
 what it keeps between epochs is the caches' contents, nothing else.

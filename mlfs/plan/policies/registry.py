@@ -1,4 +1,4 @@
-"""All policies by name, in the order in which tables show them. Pure. Called by the simulator and its command.
+"""All policies by name, in the order in which tables show them. Pure. Called by `mlfs simulate`.
 
 `lower_bound` is another name of `perfect`, as the tables of NoPFS's authors call it.
 """

@@ -71,6 +71,7 @@ def test_an_open_file_changed_during_the_read_is_stale(
     opened.close()
 
 
+@pytest.mark.promise("change-renamed")
 def test_an_open_file_goes_on_when_it_is_replaced_renamed_or_removed(tree: Tree) -> None:
     path = tree.add("f", b"A" * 100)
     opened = tree.source.open(tree.id("f"))

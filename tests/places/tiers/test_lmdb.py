@@ -329,5 +329,6 @@ def test_a_sibling_process_can_read(tmp_path: Path) -> None:
     tier.close()
 
 
+@pytest.mark.promise("copy-killed")
 def test_killed_while_writing(tmp_path: Path) -> None:
     assert kill_and_look("lmdb", tmp_path, rounds=5) > 20

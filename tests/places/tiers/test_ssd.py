@@ -186,6 +186,7 @@ def test_sources_share_a_directory(tmp_path: Path) -> None:
     two.close()
 
 
+@pytest.mark.promise("copy-shared")
 def test_second_mount_is_refused(filled: tuple[SsdTier, Path], tmp_path: Path) -> None:
     program = "import sys; from mlfs.places.ssd import SsdTier; SsdTier(sys.argv[1], 1 << 20, '/src')"
     result = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
@@ -299,6 +300,7 @@ def test_no_descriptors_left_keeps_the_copy(filled: tuple[SsdTier, Path]) -> Non
     assert holds(tier, b"k", V)
 
 
+@pytest.mark.promise("copy-killed")
 def test_killed_while_writing(tmp_path: Path) -> None:
     assert kill_and_look("ssd", tmp_path, rounds=5) > 20
     assert not list(tmp_path.rglob("*.t"))

@@ -1,0 +1,218 @@
+"""Reads by ranges: what the kernel does not have of an open file, and files too large to be staged for a reader.
+
+In: READ requests, on the loop. Out: bytes; OSError only when the source failed twice. Nothing here depends on a
+prediction being right, and nothing here is staged.
+
+Two rules keep reads right (docs/concurrency.md): a READ never waits for a push, since it holds the very page locked
+that the push needs; and a handle of an older generation gets ESTALE instead of a mix of two contents.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from mlfs.engine.driver import Driver
+from mlfs.engine.fetch import Fetcher
+from mlfs.engine.pagecache import Buffer
+from mlfs.engine.runner import Runner
+from mlfs.places.source import OpenFile
+from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
+from mlfs.plan.scheduler.events import Outdated, SourceHung
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.waiting import FINAL_ERRORS
+from mlfs.stats import Counters
+from mlfs.tree.samples import Samples
+
+log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
+
+# A file that changes again while it is opened is opened again so often.
+OPEN_TRIES = 3
+# Contents of small files whose pages the kernel took back: several READs of a file come together.
+HOT_BYTES = 16 << 20
+FIRST_LARGE_HANDLE = 1 << 60
+REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
+
+
+class LargeHandle(NamedTuple):
+    """An open large file, read by ranges from one descriptor: one content, whatever happens to the name."""
+
+    entry: int
+    generation: int
+    opened: OpenFile
+
+
+class Ranges:
+    """See the module."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        scheduler: Scheduler,
+        driver: Driver,
+        places: tuple[PlaceInfo, ...],
+        fetcher: Fetcher,
+        counters: Counters,
+        runner: Runner,
+        clock: Callable[[], float],
+        limits: Limits,
+    ) -> None:
+        self._samples = samples
+        self._manifest = samples.manifest
+        self._scheduler = scheduler
+        self._driver = driver
+        self._places = places
+        self._fetcher = fetcher
+        self._counters = counters
+        self._runner = runner
+        self._clock = clock
+        self._limits = limits
+        self._large: dict[int, LargeHandle] = {}
+        self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
+        self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
+        self._hot_bytes = 0
+        self._hot_flights: dict[int, trio.Event] = {}
+
+    # -- large files
+
+    async def open(self, entry: int) -> tuple[int, int]:
+        """Open the source file for one reader: the number of a handle, and the file's bytes. Raises: OSError.
+
+        The file has the content that the manifest shows when this returns: the handle gets its generation. Somebody
+        else may have noticed a change between the open in a worker and its result here: then what is open is of the
+        past, and must not be read under the attributes of now.
+        """
+        for _ in range(OPEN_TRIES):
+            opened = await self._twice("demand", self._or_error, self._fetcher.open, entry)
+            if isinstance(opened, OSError):
+                raise opened
+            if self._fetcher.is_current(entry, opened):
+                number = next(self._large_numbers)
+                self._large[number] = LargeHandle(entry, self._manifest.generation_view[entry], opened)
+                return number, opened.version.size
+            opened.close()
+        raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    async def read_large(self, number: int, offset: int, size: int) -> Buffer:
+        """Bytes through a large file's handle."""
+        handle = self._large[number]
+        self._check_generation(handle.entry, handle.generation)
+        result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    def close_large(self, number: int) -> int:
+        """Close a large file's handle; returns its entry."""
+        handle = self._large.pop(number)
+        handle.opened.close()
+        return handle.entry
+
+    def _check_generation(self, entry: int, generation: int) -> None:
+        if self._manifest.generation_view[entry] != generation:
+            raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
+
+    # -- pages that the kernel does not have
+
+    async def read(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        """Bytes of a file whose page the kernel does not have (any more)."""
+        self._check_generation(entry, generation)
+        samples = self._samples.of_file(entry)
+        whole = len(samples) == 1 and self._samples.is_whole_file(samples[0])
+        try:
+            if not whole or self._manifest.size_view[entry] > self._limits.largest_whole_bytes:
+                return await self._read_range(entry, generation, offset, size)
+            data = await self._hot_bytes_of(samples[0], entry, generation)
+        except OSError as error:
+            if error.errno not in REPLACED_ERRORS:
+                raise
+            for sample in samples:
+                self._driver.step(Outdated(sample))  # or the next open would find it in place, too
+            raise OSError(errno.ESTALE, "the file changed at the source since it was opened") from None
+        return memoryview(data)[offset : offset + size]
+
+    async def _read_range(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        opened = await self._twice("read", self._or_error, self._fetcher.open_unchanged, entry)
+        if isinstance(opened, OSError):
+            raise opened
+        try:
+            self._check_generation(entry, generation)
+            result: Buffer | OSError = await self._twice("read", self._or_error, opened.read, offset, size)
+        finally:
+            opened.close()
+        if isinstance(result, OSError):
+            raise result
+        return result
+
+    async def _hot_bytes_of(self, sample: int, entry: int, generation: int) -> Buffer:
+        """The whole content, fetched once for the several READs of a file that come together."""
+        while True:
+            held = self._hot.get(sample)
+            if held is not None and held[0] == generation:
+                return held[1]
+            flight = self._hot_flights.get(sample)
+            if flight is None:
+                break
+            await flight.wait()
+        self._hot_flights[sample] = trio.Event()
+        began = self._clock()
+        place, instead = self._scheduler.where(sample)
+        try:
+            fetched = await self._twice("read", self._fetcher.read_bytes, sample, place, instead)
+            self._check_generation(entry, generation)
+        finally:
+            self._hot_flights.pop(sample).set()
+            self._counters.stall(self._clock() - began)
+        if fetched.error is not None or fetched.data is None:
+            raise fetched.error or OSError(errno.EIO, "no data")
+        by_choice = bool(instead) and fetched.place == SOURCE
+        self._counters.fetch(self._places[fetched.place].kind, fetched.size_bytes, by_choice)
+        self._counters.error("pages_taken_back")
+        self._remember(sample, generation, fetched.data)
+        return fetched.data
+
+    def _remember(self, sample: int, generation: int, data: Buffer) -> None:
+        old = self._hot.pop(sample, None)
+        self._hot_bytes += len(data) - (len(old[1]) if old else 0)
+        self._hot[sample] = (generation, data)
+        while self._hot_bytes > HOT_BYTES:
+            _, (_, oldest) = self._hot.popitem(last=False)
+            self._hot_bytes -= len(oldest)
+
+    # -- the source fails or hangs
+
+    def _or_error(self, call: Callable[..., T], *args: object) -> T | OSError:
+        """In a worker: what the call returns, or the error that it raises."""
+        try:
+            return call(*args)
+        except OSError as error:
+            return error
+
+    async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
+        """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
+        try:
+            result = await self._runner.run_within(self._limits.hedge_s, pool, call, *args)
+        except trio.TooSlowError:
+            self._too_slow()
+        else:
+            error = result if isinstance(result, OSError) else getattr(result, "error", None)
+            if error is None or error.errno in FINAL_ERRORS:
+                return result
+            self._counters.error("source_retried")
+        try:
+            return await self._runner.run_within(self._limits.timeout_s, pool, call, *args)
+        except trio.TooSlowError:
+            self._too_slow()
+            text = f"the source did not answer within {self._limits.timeout_s:g} s, twice"
+            raise OSError(errno.ETIMEDOUT, text) from None
+
+    def _too_slow(self) -> None:
+        self._counters.error("source_timeout")
+        self._driver.step(SourceHung())

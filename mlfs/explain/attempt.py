@@ -1,0 +1,119 @@
+"""One search for a seed, as the daemon's loop sees it: begun, told of, told to begin again, ended.
+
+In: what was read, if it is one of these data sets. Out: the search's events, as they come. The search itself runs in a
+process of its own (`mlfs.explain.seed_search`), watched by a worker thread. Used by `mlfs.explain.inference`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from mlfs.explain.port import Workers
+from mlfs.explain.question import MOST_HEADS, DataSet
+from mlfs.explain.search_stages import Event, StageProgress, has_numba
+from mlfs.explain.seed_search import SeedSearch
+
+log = logging.getLogger("mlfs.explain")
+
+POOL = "infer"
+# An explanation, the generators anew with each of some 16 that are found, the end: more than ever wait to be read.
+MOST_EVENTS = 64
+
+
+class Attempt:
+    """See the module.
+
+    Args:
+        asked: the processes whose first reads are searched with.
+
+    Attributes:
+        again: whether there is a reason to begin again, with more reads. found: whether the search told an explanation.
+        progress: where the search is; None before it tells.
+    """
+
+    def __init__(self, runner: Workers, clock: Callable[[], float], asked: set[int]) -> None:
+        self.again = False
+        self.found = False
+        self.progress: StageProgress | None = None
+        self._asked = asked
+        self._runner = runner
+        self._clock = clock
+        self._stage_began_s = 0.0
+        self._search: SeedSearch | None = None
+
+    @asynccontextmanager
+    async def searching(
+        self, data_sets: Sequence[DataSet], told: Sequence[int], again: bool, enough: Callable[[], bool]
+    ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | None]]:
+        """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
+
+        Args:
+            told, again: see `mlfs.explain.search_stages.SearchExtent`.
+            enough: asked while the search goes on after an explanation: whether what it may still tell is known.
+        """
+        search = self._search = SeedSearch(data_sets, told, again)
+        events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
+
+        def tell(event: Event | None) -> None:
+            if isinstance(event, StageProgress):
+                if self.progress is None or self.progress.stage != event.stage:
+                    self._stage_began_s = self._clock()
+                self.progress = event
+                if self.found and enough():
+                    search.kill()
+            else:
+                self.found = self.found or event is not None
+                events.send_nowait(event)
+
+        def search_in_thread() -> None:
+            try:
+                search.run(lambda event: self._runner.post(tell, event))
+            except OSError as error:
+                log.warning("the search for the seed cannot run: %s", error)
+            self._runner.post(tell, None)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._runner.run, POOL, search_in_thread)
+            try:
+                yield results
+            finally:
+                self.end()
+                self._search = None
+
+    def lacks(self, process: int) -> bool:
+        """Whether the process' reads are not among those that are searched with, and may be."""
+        return process not in self._asked and len(self._asked) < MOST_HEADS
+
+    def begin_again_with(self, process: int) -> None:
+        """End the search: another one that has this process' reads is to follow."""
+        self._asked.add(process)
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """End the search: another one with more reads is to follow."""
+        self.again = True
+        self.end()
+
+    def end(self) -> None:
+        """End the search, if there is one."""
+        if self._search is not None:
+            self._search.kill()
+
+    def status(self) -> dict[str, object]:
+        """What the search is at; empty while that is not known, and at a stage's end."""
+        progress = self.progress
+        if progress is None or progress.done >= progress.of:
+            return {}
+        passed_s = self._clock() - self._stage_began_s
+        return {
+            "stage": progress.stage,
+            "seeds_tried": progress.done,
+            "seeds": progress.of,
+            "share": round(progress.done / progress.of, 6),
+            "remaining_s": round(passed_s * (progress.of / progress.done - 1)) if progress.done else None,
+            "with": "numba" if has_numba() else "numpy (pip install 'mlfs[fast]' makes it eight times as fast)",
+        }

@@ -1,0 +1,88 @@
+"""Finds out what explains the reads that no job, or not the registered one, predicts; and has the engine follow it.
+
+In: what the engine tells of opens and jobs (`mlfs.explain.port.Observer`). Out: jobs installed in the engine, words for
+the status. Lives on the daemon's loop; made before the engine, which is handed to `run`.
+
+Whichever the case is, the way is the same: reads that don't fit give hypotheses, those are screened with what was read,
+and what is left is installed if reads that it was not found by bear it out. An unregistered mount has nothing to lose:
+there a finding is installed at once, and taken back if the next reads contradict it (`inference`). A registered job is
+replaced only after further opens have confirmed what was found (`correction`).
+"""
+
+from __future__ import annotations
+
+import trio
+
+from mlfs.explain.correction import CorrectionSearch
+from mlfs.explain.inference import Build, Inference, InferenceState
+from mlfs.explain.port import Jobs
+from mlfs.follow.job import JobRun
+
+
+class Explainer:
+    """Implements `mlfs.explain.port.Observer`.
+
+    Args:
+        build: makes the data sets and orders that an unregistered mount's reads may be of; None forbids to guess what
+            nobody registered (`--infer off`).
+    """
+
+    def __init__(self, build: Build | None) -> None:
+        self._build = build
+        # Both are there while `run` runs.
+        self._inference: Inference | None = None
+        self._corrections: CorrectionSearch | None = None
+
+    async def run(self, jobs: Jobs) -> None:
+        """See Observer."""
+        self._corrections = CorrectionSearch(jobs)
+        if self._build is not None:
+            self._inference = Inference(jobs, self._build)
+        self.jobs_changed()  # some may have been registered before
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._corrections.run)
+            if self._inference is not None:
+                nursery.start_soon(self._inference.run)
+
+    # -- what the engine tells
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """See Observer."""
+        if self._inference is not None:
+            self._inference.opened(entry, process, parent)
+
+    def digested(self, job: JobRun) -> None:
+        """See Observer."""
+        if self._corrections is not None:
+            self._corrections.digested(job)
+
+    def jobs_changed(self) -> None:
+        """See Observer."""
+        if self._corrections is not None:
+            self._corrections.jobs_changed()
+        if self._inference is not None:
+            self._inference.jobs_changed()
+
+    def explains_restart(self, job: JobRun) -> bool:
+        """See Observer."""
+        return self._corrections is not None and self._corrections.explains_restart(job)
+
+    # -- for the status
+
+    def searching(self, name: str) -> bool:
+        """See Observer."""
+        case = self._corrections.case(name) if self._corrections is not None else None
+        return case is not None and case.searching
+
+    def searches(self, name: str) -> int:
+        """See Observer."""
+        case = self._corrections.case(name) if self._corrections is not None else None
+        return 0 if case is None else case.searches
+
+    def status(self) -> dict[str, object]:
+        """What inferring is at, as part of the mount's status."""
+        if self._build is None:
+            return {"state": str(InferenceState.OFF)}
+        if self._inference is None:
+            return {"state": str(InferenceState.WATCHING), "searches": 0}
+        return self._inference.status()

@@ -1,0 +1,101 @@
+"""An inferred job that is in use: do the reads still come as explained?
+
+In: opens of the job's samples, after its matcher has counted them. Out: whether the explanation has failed, and the
+reads that do not fit it: the first of an epoch in another order. Made by `mlfs.explain.inferred_jobs`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mlfs.explain.evidence import JUDGED_OPENS, refuted
+from mlfs.explain.fields import Fields
+from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.search_stages import COMMON_SEEDS
+from mlfs.follow.job import JobRun
+
+# An epoch counts as read in the explained order from so many opens on that came as predicted, if most of them did.
+FEWEST_OPENS = 8
+# Each generator that is tried further costs a search seconds.
+MOST_GENERATORS = 6
+
+
+class InferredJob:
+    """One inferred job: the explanation in use, and how well it does.
+
+    Attributes:
+        fields: the explanation in use. alternatives: all that explain what was read first, best first.
+        unfit: the reads since the last twelve in a row that came as explained.
+        lost_after: once the reads don't come as explained any more, the last epoch that did.
+        was_chosen: whether the first reads of an epoch have chosen this explanation from several.
+    """
+
+    def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields], was_chosen: bool = False) -> None:
+        self.job = job
+        self.fields = fields
+        self.alternatives = alternatives
+        self.unfit = FirstReads()
+        self.lost_after = 0
+        self.was_chosen = was_chosen
+        self._counted = job.matcher.observed
+        self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
+
+    def follow(self, entry: int, process: int, parent: int) -> bool:
+        """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
+        matcher = self.job.matcher
+        # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
+        observed, self._counted = matcher.observed - self._counted, matcher.observed
+        # None: held back, while the order of an epoch is being computed. Several: held back until now.
+        newest = [matcher.history[at].agrees for at in range(-min(observed, len(matcher.history)), 0)]
+        self._judged.extend(newest)
+        if observed > 0 and all(self._judged):
+            if self.unfit.total:
+                self.unfit = FirstReads()
+            return False
+        self.unfit.add(entry, process, parent)
+        lost = refuted(len(self._judged), sum(self._judged))
+        if lost:
+            self.lost_after = self.last_epoch()
+        return lost
+
+    def learn_alternatives(self, alternatives: list[Fields]) -> None:
+        """More became known of where the seed was drawn: these explain what was read first, best first."""
+        self.alternatives = alternatives
+
+    def last_epoch(self) -> int:
+        """The last epoch that was read as explained, or where the reader is if there is none."""
+        cells = self.job.matcher.cells.items()
+        fitting = [
+            epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
+        ]
+        return max(fitting, default=self.job.current_epochs()[1])
+
+    @property
+    def decided(self) -> bool:
+        """Whether a second epoch has come as explained, or its first reads have chosen this explanation."""
+        return self.was_chosen or self.last_epoch() > self.job.spec.start_epoch
+
+    @property
+    def others(self) -> int:
+        """How many other explanations fit what was read."""
+        return 0 if self.decided else max(0, len(self.alternatives) - 1)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether torch's default generator may have drawn the seed, as no person would choose it."""
+        seed, one = int(str(self.fields.get("seed", 0))), self.fields.get("world_size") == 1
+        large = self.fields["sampler"] == "torch-distributed" and one and seed >= COMMON_SEEDS
+        return large or any(fields.get("generator") == "default" for fields in self.alternatives)
+
+    @property
+    def generators(self) -> tuple[int, ...]:
+        """Seeds of the default generator that may be right, the likeliest first: the right one goes on."""
+        seeds = (int(str(fields["seed"])) for fields in self.drawings)
+        return tuple(dict.fromkeys(seeds))[:MOST_GENERATORS]
+
+    @property
+    def drawings(self) -> list[Fields]:
+        """Explanations by the default generator: the one in use if further epochs have borne it out, else all."""
+        decided = self.lost_after > self.job.spec.start_epoch
+        explanations = [self.fields] if decided else [self.fields, *self.alternatives]
+        return [fields for fields in explanations if fields.get("generator") == "default"]

@@ -1,0 +1,174 @@
+"""The jobs that nobody registered and the reads told: installed, watched, and replaced by what explains more.
+
+In: explanations, the best first, and the reads that they explain. Out: jobs in the engine. Used by
+`mlfs.explain.inference`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from mlfs.errors import JobError
+from mlfs.explain.choice import chosen
+from mlfs.explain.confirm import Finding
+from mlfs.explain.data_sets import as_indices
+from mlfs.explain.explanations import in_words
+from mlfs.explain.fields import JOB_NAME, Fields
+from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.inferred_job import InferredJob
+from mlfs.explain.port import Jobs
+from mlfs.explain.prepare import prepare
+from mlfs.explain.resume import Begin, where
+from mlfs.follow.job import JobRun
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.streams import JobStreams
+
+log = logging.getLogger("mlfs.explain")
+
+POOL = "infer"
+# A script reads a data set to train with and one to validate with; more than twice as many are no script of a kind
+# that is understood.
+MOST_JOBS = 4
+
+MakeStreams = Callable[[JobSpec], JobStreams]
+
+
+class InferredJobs:
+    """See the module.
+
+    Attributes:
+        in_use: by name.
+    """
+
+    def __init__(self, jobs: Jobs, make_streams: MakeStreams) -> None:
+        self.in_use: dict[str, InferredJob] = {}
+        self._jobs = jobs
+        self._make_streams = make_streams
+
+    # -- those in use
+
+    def of(self, entry: int) -> InferredJob | None:
+        """The job that reads this file."""
+        return next((inferred for inferred in self.in_use.values() if inferred.job.member[entry]), None)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are as many as there may be."""
+        return len(self.in_use) >= MOST_JOBS
+
+    @property
+    def decided(self) -> bool:
+        """Whether there are any, and of none it is open by which explanation it goes on."""
+        return bool(self.in_use) and all(inferred.decided for inferred in self.in_use.values())
+
+    def jobs_changed(self) -> None:
+        """Forget those that are no more."""
+        jobs = self._jobs.jobs
+        self.in_use = {name: inferred for name, inferred in self.in_use.items() if jobs.get(name) is inferred.job}
+
+    def end_all(self) -> None:
+        """Somebody has registered a job: no more guessing."""
+        for name in list(self.in_use):
+            self._jobs.end(name)
+
+    def status(self) -> dict[str, object]:
+        """What explains the reads, and how many other explanations do."""
+        if not self.in_use:
+            return {}
+        return {
+            "explanation": "; ".join(in_words(inferred.fields) for inferred in self.in_use.values()),
+            "other_explanations": max(inferred.others for inferred in self.in_use.values()),
+        }
+
+    # -- another one
+
+    async def install_first(self, alternatives: list[Fields], reads: FirstReads) -> bool:
+        """Install the first explanation that makes a job, where its readers are; keep the others to choose from."""
+        for fields in alternatives:
+            streams = await self._jobs.runner.run(POOL, self._streams_of, fields)
+            if streams is not None:
+                begin = await self._where(streams, 0, reads)
+                await self._install(fields, alternatives, streams, begin, reads)
+                return True
+        return False
+
+    async def install_alternative(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
+        """Whether another explanation of what was read before explains the new reads as well; it is installed then."""
+        ids, heads, runner = lost.job.streams.sample_ids, reads.heads(needed), self._jobs.runner
+        data_set = await runner.run(POOL, as_indices, heads, ids.astype(np.int32))
+        epochs = (lost.lost_after + 1, lost.lost_after, 0)
+        found = await runner.run(POOL, chosen, lost.alternatives, data_set, epochs)
+        if found is None:
+            return False
+        fields, epoch = found
+        streams = await runner.run(POOL, self._streams_of, fields)
+        if streams is None:
+            return False
+        begin = await self._where(streams, epoch, reads)
+        await self._install(fields, lost.alternatives, streams, begin, reads, was_chosen=True)
+        return True
+
+    async def learn_more(self, inferred: InferredJob, alternatives: list[Fields], reads: FirstReads) -> bool:
+        """Where the seed was drawn is known now: what comes after the first epoch may be another order.
+
+        Returns whether the job was replaced by one that goes on in that order.
+        """
+        known = {key: inferred.fields[key] for key in ("batch_size",) if key in inferred.fields}
+        alternatives = [fields | known for fields in alternatives]
+        inferred.learn_alternatives(alternatives)
+        if inferred.job.current_epochs()[1] > 0 or not alternatives or alternatives[0] == inferred.fields:
+            return False  # the first reads of the next epoch choose
+        streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
+        if streams is None or inferred not in self.in_use.values():
+            return False
+        low = min(progress.frontier for progress in inferred.job.matcher.ranks)
+        begin = Begin(0, low // max(1, inferred.job.spec.batch_size))
+        name = inferred.job.spec.name
+        await self._install(alternatives[0], alternatives, streams, begin, reads, name)
+        return True
+
+    def with_seed_of(self, finding: Finding) -> InferredJob | None:
+        """The job that was installed for the finding, before it was known where its seed was drawn."""
+        for inferred in self.in_use.values():
+            if inferred.fields.get("seed") == finding.seed or inferred.fields.get("generator") == "default":
+                return inferred
+        return None
+
+    def _streams_of(self, fields: Fields) -> JobStreams | None:
+        """A worker thread's work. None for what is no job after all."""
+        try:
+            return self._make_streams(parse_job(fields))
+        except JobError as error:
+            log.info("not usable: %s: %s", in_words(fields), error)
+            return None
+
+    async def _where(self, streams: JobStreams, epoch: int, reads: FirstReads) -> Begin:
+        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), reads.total)
+
+    async def _install(
+        self,
+        fields: Fields,
+        alternatives: list[Fields],
+        streams: JobStreams,
+        begin: Begin,
+        reads: FirstReads,
+        name: str = "",
+        was_chosen: bool = False,
+    ) -> None:
+        """Make a job that begins where the readers are, show it the reads that were seen, and have it followed."""
+        names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
+        name = name or next(name for name in names if name not in self.in_use)
+        told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
+        spec = streams.spec.model_copy(update=told)
+        streams = JobStreams(spec, streams.sample_ids, streams.order)
+        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
+        await prepare(self._jobs.runner, job, most=1)
+        for read in reads.recent:  # those included that came until now
+            if job.member[read.entry] and job.observe(*read).restarted:
+                job.restart()
+        await self._jobs.install(job)
+        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen)
+        log.info("inferred from the reads: %s", in_words(fields))

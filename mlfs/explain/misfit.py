@@ -1,0 +1,104 @@
+"""When do a registered job's reads call for another explanation?
+
+Pure. In: a job and its last opens, as they were counted. Out: yes or no, and which opens it is about. Called by
+`mlfs.explain.correction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlfs.explain.evidence import SURE_SHARE
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
+from mlfs.job import JobSpec
+from mlfs.orders.registry import built_in
+
+# A smaller data set has too few orders: many variants explain any reads of it.
+FEWEST_SAMPLES = 12
+# Two batches of eight, say. Fewer opens cannot tell one of some hundred variants from chance.
+FEWEST_OPENS = 16
+# A search is worth its time when of so many last opens fewer than this share agree: a lost batch is no reason.
+LAST_OPENS = 24
+WORTH_A_SEARCH = 0.75
+# What an open that agreed weighs against one that did not, where the disagreement is looked for: in a wrong order some
+# opens agree by chance.
+HIT_WORTH = 0.4
+# Opens of a second run before it is believed that there is one.
+FEWEST_AGAIN = 8
+
+
+def disagreeing(opens: Iterable[Open]) -> list[Open]:
+    """The last opens, from where the prediction began to fail: the suffix with most misses beyond its hits."""
+    listed = list(opens)
+    worth, best, at = 0.0, 0.0, len(listed)
+    for number in range(len(listed) - 1, -1, -1):
+        worth += -HIT_WORTH if listed[number].agrees else 1
+        if worth > best:
+            best, at = worth, number
+    return listed[at:]
+
+
+def disagrees(job: JobRun) -> bool:
+    """Whether so many of the last opens were not predicted that it is worth finding out why."""
+    matcher = job.matcher
+    if started_again(job) or len(matcher.history) < FEWEST_OPENS or matcher.stream_length < FEWEST_SAMPLES:
+        return False
+    if matcher.agreement_of_last(LAST_OPENS) >= WORTH_A_SEARCH:
+        return False
+    return len(disagreeing(matcher.history)) >= FEWEST_OPENS
+
+
+def started_again(job: JobRun) -> bool:
+    """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
+    shadow = job.shadow
+    if shadow is None or job.shadow_is_kin or shadow.observed < FEWEST_AGAIN:
+        return False
+    return shadow.agreement_of_last(shadow.observed) >= SURE_SHARE
+
+
+def may_lack_set_epoch(job: JobRun) -> bool:
+    """Whether a job that reads its first epoch again may simply not call set_epoch.
+
+    So it is when nobody else reads than before, and no later epoch was ever read as predicted.
+    """
+    if not isinstance(job.spec, JobSpec) or not job.spec.set_epoch:
+        return False
+    own = built_in(job.spec.sampler)
+    if job.inferred or not job.shadow_is_kin or own is None or "set_epoch" not in own.fields:
+        return False
+    first = job.spec.start_epoch
+    return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.matcher.cells.items() if epoch > first)
+
+
+def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
+    """The epochs that the disagreeing opens may belong to, the likeliest first.
+
+    Where several epochs have the same order, the first that is tried is taken.
+    """
+    before = [seen.cell.epoch for seen in list(job.matcher.history)[: -len(opens)] if seen.agrees]
+    if not before:
+        return [job.spec.start_epoch]  # nothing ever fitted: the script has just begun
+    epochs = list(range(before[-1], min(before[-1] + 3, job.spec.epochs)))
+    if len(epochs) > 1 and read_before(job, before[-1], opens):
+        return [*epochs[1:], epochs[0]]
+    return epochs
+
+
+def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
+    """Whether an epoch's samples that `opens` are about had been read already: they are of a later epoch then."""
+    index, ranks = job.matcher.epochs.get(epoch), job.matcher.ranks
+    own = {(seen.rank_index, seen.position) for seen in opens}  # what they were taken for themselves is no sign
+    places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.entry)] if index else []
+    if index is None or not places:
+        return False
+    read = [
+        ranks[rank].is_done(index.base + offset) and (rank, index.base + offset) not in own for rank, offset in places
+    ]
+    return sum(read) >= SURE_SHARE * len(read)
+
+
+def fits_again(job: JobRun, opens: int, fitting: int) -> bool:
+    """Whether the job as it is predicts its last opens as well as what was found, and in their very order."""
+    matcher = job.matcher
+    return matcher.shape.slack == 1 and fitting <= round(matcher.agreement_of_last(opens) * opens)

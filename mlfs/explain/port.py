@@ -1,0 +1,90 @@
+"""The contract between the engine and what explains reads: what each of the two may ask of the other.
+
+`Observer` is what the engine calls, `Jobs` what explaining needs of the engine. All calls are made on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
+
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
+from mlfs.tree.manifest import Manifest
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Workers(Protocol):
+    """Threads in named pools, for what would hold the loop up."""
+
+    async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
+        """Run `call` in a thread of `pool` and return its result. Cancelled, it leaves the thread to finish alone."""
+
+    def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """From a thread: run `call` on the loop soon, without waiting."""
+
+
+class Jobs(Protocol):
+    """The jobs of a mount, and what it takes to find a better one."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The data set as it lies."""
+
+    @property
+    def runner(self) -> Workers:
+        """Threads."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Tells the time, in seconds since whenever."""
+
+    @property
+    def jobs(self) -> Mapping[str, JobRun]:
+        """The jobs that run, by name."""
+
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+        """Have the mount follow a job, in place of one of the same name.
+
+        A job whose first epoch is loaded is in its place without a pause in between: what was true before the call
+        still is. Else that epoch is computed first.
+
+        Args:
+            said: what was found out about the job of that name, in a sentence; empty where this is another job. With a
+                sentence the new job goes on with the counts of the one it replaces.
+            opens: the last opens of the replaced job that the new one has matched already: they count for it alone.
+            way_out: flags of `mlfs register` that say the same from the start.
+        """
+
+    def end(self, name: str) -> bool:
+        """End a job; False when there is none of that name."""
+
+
+class Observer(Protocol):
+    """Who is told of opens and jobs, and may install other jobs."""
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """An open has been counted by the jobs that it belongs to. Called for each open: cheap."""
+
+    def digested(self, job: JobRun) -> None:
+        """Opens were counted, perhaps some of this job."""
+
+    def jobs_changed(self) -> None:
+        """A job was installed or has ended."""
+
+    def explains_restart(self, job: JobRun) -> bool:
+        """Whether a job that seems to read its first epoch again may do so for another reason than a restart.
+
+        If so, nothing is to be done about it: the reason is being searched for, or soon will be.
+        """
+
+    def searching(self, name: str) -> bool:
+        """Whether it is being searched for what the job of that name does otherwise than was registered."""
+
+    def searches(self, name: str) -> int:
+        """How often that was searched for."""
+
+    async def run(self, jobs: Jobs) -> None:
+        """Search whenever there is a need, for as long as the mount lives. Nothing is observed before this runs."""

@@ -1,0 +1,213 @@
+"""Which variant of a registered job explains its opens, if any does: all are tried, the likeliest first.
+
+In: a job's specification and streams, the opens that disagree. Out: a `Correction`, the job to go on with. Called by
+`mlfs.explain.correction` in a worker thread. What comes out explains the opens better than chance could; opens that it
+was not searched with have to confirm it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.errors import MlfsError
+from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
+from mlfs.explain.variants import Variant, variants
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.matching import Open
+from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY, flags_of
+from mlfs.job import COMMON, JobSpec, parse_job
+from mlfs.orders.registry import build_order, built_in
+from mlfs.orders.streams import JobStreams
+
+Numbers = npt.NDArray[np.int64]
+
+# Workers that take single samples in turn step by their number. torch's loaders seldom have more than 64.
+MOST_STRIDE = 64
+# How far apart two opens of one process may lie in the right order if its threads race: a batch, four batches.
+REACHES = (16, 64)
+# The right order explains more than this share of the steps whatever the loader does; what explains less and is no
+# chance either is the right order of another epoch in part, or padding.
+LEAST_SHARE = 0.4
+# Beyond so many samples whose order was computed, a search is no small one: it yields to everybody else.
+SMALL_SEARCH = 5_000_000
+# And beyond so many it ends: they take some 40 s of a core.
+LONGEST_SEARCH = 400_000_000
+# Where a script that is noticed so far into an epoch began to count its batches is not known.
+NEAR_THE_BEGINNING = 256
+# A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
+SEEN_BEGINNING = 16
+
+
+class Correction(NamedTuple):
+    """The job as its opens say it is, from where they are.
+
+    Attributes:
+        sentence: what the script does otherwise than was registered. way_out: flags that register it so.
+    """
+
+    spec: JobSpec
+    streams: JobStreams
+    sentence: str
+    way_out: str
+
+
+class Score(NamedTuple):
+    """How well an epoch's order explains some opens.
+
+    Attributes:
+        bits: how much evidence the hits are, see `mlfs.explain.evidence`.
+        share: of the opens that could hit.
+        exact: whether the hits follow one upon the other, and not only near one another.
+        ranks: indexes of the ranks that were hit.
+        first: the lowest index in its rank's stream that was hit.
+    """
+
+    bits: float
+    share: float
+    exact: bool
+    ranks: tuple[int, ...]
+    first: int
+
+
+NO_SCORE = Score(0.0, 0.0, False, (), 0)
+
+
+class Screened(NamedTuple):
+    """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes."""
+
+    score: Score
+    variant: Variant
+    epoch: int
+    spec: JobSpec
+    streams: JobStreams
+
+
+def find_correction(
+    spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1
+) -> Correction | None:  # fmt: skip
+    """The variant that explains the opens best, None when none does better than chance could.
+
+    Args:
+        epochs: which the opens may belong to.
+        n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
+    """
+    entries = np.array([seen.entry for seen in opens], dtype=np.int64)
+    processes = np.array([seen.process for seen in opens], dtype=np.int64)
+    own = built_in(spec.sampler)
+    best: Screened | None = None
+    tried = computed = 0
+    for variant in variants(spec.model_dump(), own.fields if own else ()):
+        other = _changed(spec, streams, variant.changes)
+        for epoch in epochs if variant.epoch is None else [variant.epoch]:
+            if other is None or computed > LONGEST_SEARCH:
+                continue
+            ids = [other[1].epoch_ids(epoch, rank) for rank in other[0].ranks]
+            was_small = computed <= SMALL_SEARCH
+            computed += len(streams.sample_ids)
+            if was_small and computed > SMALL_SEARCH:
+                _yield_to_everybody()
+            tried += 1
+            score = screen(EpochIndex(epoch, 0, ids, n_entries), entries, processes)
+            if score.share >= LEAST_SHARE and (best is None or score.bits > best.score.bits):
+                best = Screened(score, variant, epoch, *other)
+        if best is not None and best.score.exact and best.score.bits > 2 * LEAST_BITS:
+            break  # beyond doubt, and the likelier variants come first
+    if best is None or not beyond_chance(best.score.bits, tried):
+        return None
+    return _correction(best, spec, round_)
+
+
+def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
+    """Score an epoch's order against opens in the order of time.
+
+    What counts are two opens in a row of one process: in the right order the second is the first's successor, but at
+    the end of a batch; or a constant stride away (workers that take single samples in turn); or near (threads).
+    """
+    known: npt.NDArray[np.bool_] = np.greater_equal(index.code[entries], 0)
+    order = np.argsort(processes[known], kind="stable")
+    codes, process = index.code[entries[known]][order].astype(np.int64), processes[known][order]
+    if len(codes) < 2 or not index.length:
+        return NO_SCORE
+    ranks, offsets = np.divmod(codes, index.length)
+    pairs = process[1:] == process[:-1]
+    steps = np.where(ranks[1:] == ranks[:-1], np.diff(offsets), 0)[pairs]
+    n = max(2, index.length * len(index.ids))
+    best = NO_SCORE
+    for hits, ways, exact in _options(steps):
+        count, total = int(np.count_nonzero(hits)), len(steps)
+        # Half as much again: reads of distinct samples are not quite independent.
+        bits = bits_of_hits(count, total, min(0.99, 1.5 * ways / n))
+        if bits > best.bits:
+            places = np.flatnonzero(pairs)[hits]
+            seen = tuple(np.unique(ranks[places]).tolist())
+            best = Score(bits, count / total, exact, seen, int(offsets[places].min()))
+    return best
+
+
+def _options(steps: Numbers) -> Iterator[tuple[npt.NDArray[np.bool_], int, bool]]:
+    """Which steps hit, in how many ways a step could have, and whether they are exact."""
+    yield steps == 1, 1, True
+    strides = steps[(steps > 1) & (steps <= MOST_STRIDE)]
+    if len(strides):
+        yield steps == np.bincount(strides).argmax(), MOST_STRIDE, False
+    for reach in REACHES:
+        yield (np.abs(steps) <= reach) & (steps != 0), 2 * reach, False
+
+
+def _yield_to_everybody() -> None:
+    """This thread works when nobody else does (a thread has a niceness of its own on Linux)."""
+    if threading.current_thread() is not threading.main_thread():
+        os.nice(19)
+
+
+def _changed(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) -> tuple[JobSpec, JobStreams] | None:
+    """The job with other fields; None when there is no such job."""
+    given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True) | {"name": spec.name}
+    sampler = built_in(str(changes.get("sampler", spec.sampler)))
+    fields = {name: value for name, value in given.items() if name not in changes}
+    fields |= {name: value for name, value in changes.items() if value is not None}
+    if sampler is not None:
+        fields = {name: value for name, value in fields.items() if name in COMMON or name in sampler.fields}
+    fields.pop("preset", None)
+    try:
+        other = parse_job(fields)
+        order = build_order(other, len(streams.sample_ids), None)
+        made = JobStreams(other, streams.sample_ids, order)
+        made.length(other.start_epoch)
+        return other, made
+    except (MlfsError, ValueError, OSError):
+        return None
+
+
+def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction | None:
+    """The job to go on with: from where the opens are, for the ranks that read."""
+    score, variant, epoch, spec, streams = best
+    # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
+    first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
+    changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
+    sentence = variant.sentence
+    told = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
+    in_its_middle = score.first >= max(round_, SEEN_BEGINNING)
+    if in_its_middle and not ("ranks" in variant.changes or registered.start_step):
+        if sentence == COUNTS_FROM_ONE and epoch + 1 < registered.epochs:  # the same order by the seed as registered
+            epoch, spec = epoch + 1, registered
+            changes["start_epoch"] = epoch
+        if variant.epoch is not None or sentence == COUNTS_FROM_ONE:
+            sentence, told = UNDER_WAY.format(epoch=epoch), {}
+    if "ranks" in registered.model_fields_set and "ranks" in variant.changes:
+        ranks = [best.spec.ranks[index] for index in score.ranks]
+        changes["ranks"] = told["ranks"] = ranks
+        if "world_size" not in variant.changes:
+            sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
+    made = _changed(spec, streams, changes)
+    return None if made is None else Correction(*made, sentence, flags_of(told))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in ranks[:8])

@@ -1,0 +1,180 @@
+"""How many of a job's opens were predicted: all of them, the last ones, and those of each epoch and rank.
+
+Pure. In: opens, each with whether it was predicted (`mlfs.follow.tracker` finds out). Out: counts, shares, and the last
+opens. Read through `mlfs.follow.matching`. An open's count can be taken back or moved: when it turns out to be another
+job's, or when the matching has learned better what the job's processes read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+RECENT_OPENS = 256
+"""Opens that the recent agreement is about: a few batches, so that a wrong prediction shows within seconds."""
+FEWEST_OPENS = 48
+"""Opens before the prediction may be called wrong: the first ones can disagree while a loader's shape is not known."""
+REMEMBERED_OPENS = 2048
+"""Opens that are kept to be counted anew: enough for several batches of each worker, and cheap to go through."""
+REMEMBERED_EPOCHS = 512
+"""Epochs whose counts are kept. A job of a million short epochs must not grow for ever."""
+
+
+class Cell:
+    """Opens of one epoch and local rank (-1: no rank's), and how many of them were predicted."""
+
+    __slots__ = ("agreed", "epoch", "observed", "rank_index")
+
+    def __init__(self, epoch: int, rank_index: int) -> None:
+        self.epoch = epoch
+        self.rank_index = rank_index
+        self.observed = 0
+        self.agreed = 0
+
+    def add(self, observed: int, agreed: int) -> None:
+        """Count opens; negative numbers take counts back."""
+        self.observed += observed
+        self.agreed += agreed
+
+
+class Open(NamedTuple):
+    """An observed open, how it was counted, and the position it was matched to (-1: none).
+
+    `again`: before it, its process had opened its previous entry once more, which was not counted.
+    """
+
+    entry: int
+    process: int
+    parent: int
+    cell: Cell
+    agrees: bool
+    rank_index: int
+    position: int
+    again: bool = False
+
+
+class Score:
+    """Counts a job's opens.
+
+    Attributes:
+        observed, agreed: opens, and how many of them were predicted.
+        cells: the same by epoch and rank. Opens may have been counted elsewhere for some of these (`add`, `forget`).
+        history: the last opens, the last one last. Repeated opens, which are not counted, are left out.
+    """
+
+    def __init__(self, n_ranks: int) -> None:
+        self.observed = 0
+        self.agreed = 0
+        self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
+        self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
+        self._most_cells = REMEMBERED_EPOCHS * (1 + n_ranks)
+        self._incomplete = False
+
+    # -- counting
+
+    def cell(self, epoch: int, rank_index: int) -> Cell:
+        """Where the opens of an epoch and rank are counted."""
+        cell = self.cells.get((epoch, rank_index))
+        if cell is None:
+            cell = self.cells[epoch, rank_index] = Cell(epoch, rank_index)
+            if len(self.cells) > self._most_cells:
+                self.cells.popitem(last=False)
+        return cell
+
+    def count(self, opened: Open) -> None:
+        """Count an open."""
+        cell, agrees = opened.cell, opened.agrees
+        self.observed += 1
+        cell.observed += 1
+        if agrees:
+            self.agreed += 1
+            cell.agreed += 1
+        self.history.append(opened)
+
+    def add(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
+        """Add opens that were counted elsewhere."""
+        self.cell(epoch, rank_index).add(observed, agreed)
+        self.observed += observed
+        self.agreed += agreed
+
+    # -- correcting
+
+    def disown(self, process: int, opens: int) -> None:
+        """The last opens of a process were another job's: those that were not predicted are not counted."""
+        self._incomplete = not self.complete
+        own = [at for at, seen in enumerate(self.history) if seen.process == process][-opens:]
+        for at in reversed(own):
+            seen = self.history[at]
+            if not seen.agrees:
+                del self.history[at]
+                self.observed -= 1
+                seen.cell.add(-1, 0)
+
+    def forget(self, opens: Iterable[Open]) -> None:
+        """Opens will be counted elsewhere: take those of them that are still in the history out of the cells."""
+        left = Counter((seen.entry, seen.process) for seen in opens)
+        for seen in reversed(self.history):
+            if left[seen.entry, seen.process] > 0:
+                left[seen.entry, seen.process] -= 1
+                seen.cell.add(-1, -int(seen.agrees))
+
+    def count_late(self, process: int, opens: int, cell: Cell) -> None:
+        """Count the first opens of a process as predicted after all, in the cell given.
+
+        A process that was reading before its job was registered is found by what it opens: those opens came in the
+        predicted order, only where in the order was not known yet. Nothing is done unless they are all that the process
+        has opened, and as many as `opens` says.
+        """
+        own = [(at, seen) for at, seen in enumerate(self.history) if seen.process == process]
+        if len(own) != opens or any(seen.agrees for _, seen in own):
+            return
+        for at, seen in own:
+            self.agreed += 1
+            seen.cell.add(-1, 0)
+            cell.add(1, 1)
+            self.history[at] = seen._replace(cell=cell, agrees=True)
+
+    def go_on_from(self, before: Score) -> None:
+        """Take over the counts of an earlier score, but for its history: this one has counted those opens anew."""
+        anew = self.cells
+        self.cells = OrderedDict((key, anew.get(key) or Cell(*key)) for key in before.cells)
+        self.cells.update(anew)  # the order stays that in which the epochs were first read: the oldest goes first
+        for key, cell in before.cells.items():
+            self.cells[key].add(cell.observed, cell.agreed)
+        self.observed += before.observed
+        self.agreed += before.agreed
+        for seen in before.history:
+            agreed = int(seen.agrees)
+            self.cell(seen.cell.epoch, seen.cell.rank_index).add(-1, -agreed)
+            self.observed -= 1
+            self.agreed -= agreed
+        self._incomplete = not before.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether the history is all that was ever counted."""
+        return not self._incomplete and len(self.history) < REMEMBERED_OPENS
+
+    # -- agreement
+
+    def agreement_of_last(self, opens: int) -> float:
+        """Share of the last opens that were predicted; 0.0 before any."""
+        agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
+        return sum(agrees) / len(agrees) if agrees else 0.0
+
+    @property
+    def recent_opens(self) -> int:
+        """How many opens `agreement` is about."""
+        return min(RECENT_OPENS, len(self.history))
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of the last 256 opens that were predicted; None before any open."""
+        return self.agreement_of_last(RECENT_OPENS) if self.history else None
+
+    @property
+    def drifting(self) -> bool:
+        """Whether the prediction fails: under 50 % of the recent opens agreed."""
+        return self.recent_opens >= FEWEST_OPENS and self.agreement_of_last(RECENT_OPENS) < 0.5

@@ -1,0 +1,266 @@
+"""What each process of a job reads, and how far each rank is, for a given shape of the loader.
+
+Pure. In: opens (entry, process, its parent). Out: the position that each is matched to, whether it was predicted (to
+the score), and the positions that are given up. Used by `mlfs.follow.matching`, which begins anew with another tracker
+when it learns of another shape.
+
+An open was predicted when it is the next one of a worker stream that its process reads, or when a process may begin
+where it is. Which stream that is follows from where a process begins: one open can fit several (an entry occurs in each
+epoch, and for several ranks where an order is padded), so a process keeps all candidates until a further open fits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.occurrence import Occurrence, occurrences
+from mlfs.follow.progress import Given, RankProgress
+from mlfs.follow.reach import Reach
+from mlfs.follow.readers import SURE_STREAK, Families, Reader
+from mlfs.follow.score import Cell, Open, Score
+from mlfs.follow.shape import Shape
+from mlfs.follow.worker_stream import WorkerStream
+
+Observed = tuple[Match | None, list[tuple[int, Given]]]
+"""The position that an open was matched to (None: none), and what is given up by it: rank, positions."""
+
+REMEMBERED_READERS = 4096
+"""Processes that are remembered. Loaders start new workers each epoch, so only the last ones matter."""
+FAR_STREAK = 6
+"""Opens in order that a process must make before it is believed to be further ahead than its rank can have come: all
+that lies between is given up then."""
+MOST_BEGINNINGS = 4
+MOST_STRAYS = 2
+"""Candidates that one open may add: so few that a process keeps those of the opens before (`STREAMS_OF_A_READER`)."""
+
+
+class _Fit(NamedTuple):
+    """An occurrence of the opened entry, in a stream that the process may be reading, and how many turns ahead."""
+
+    turns_ahead: int
+    stream: WorkerStream
+    occurrence: Occurrence
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it lies in the same worker's stream of the next epoch."""
+        return self.occurrence.epoch is not self.stream.index
+
+
+class _Now(NamedTuple):
+    """The open that is being observed."""
+
+    entry: int
+    process: int
+    parent: int
+    reader: Reader
+
+
+class Tracker:
+    """Follows the processes of one job through the ranks' streams.
+
+    Args:
+        shape: of the loader.
+        lag: how far behind its rank's frontier a position may be read (see `mlfs.follow.reach`).
+        starts: linear position at which each rank starts.
+        stream_length: samples of a rank's epoch.
+        epochs: the loaded epochs, which the owner changes as ranks move on.
+        score: where opens are counted.
+        one_rank: whether a process reads for one rank only, as torch's do.
+        trusts_shape: whether the shape is told or learned, not assumed: then a process that is found in the middle of
+            its stream was there before the job was registered, and its first opens are counted as predicted.
+
+    Attributes:
+        ranks: how far each rank is.
+        unfit: opens so far that fitted nothing.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        lag: int,
+        starts: list[int],
+        stream_length: int,
+        epochs: Mapping[int, EpochIndex],
+        score: Score,
+        one_rank: bool,
+        trusts_shape: bool,
+    ) -> None:
+        self.shape = shape
+        self.lag = lag
+        self.ranks = [RankProgress(at) for at in starts]
+        self.unfit = 0
+        self.one_rank = one_rank
+        self.trusts_shape = trusts_shape
+        self._epochs = epochs
+        self._score = score
+        self._reach = Reach(self.ranks, shape, lag, stream_length)
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
+        self._families = Families()
+
+    def observe(self, entry: int, process: int, parent: int) -> Observed:
+        """Follow an open, and count it. An entry that its process opens again at once counts for nothing."""
+        reader = self._readers.get(process)
+        stream = reader.reads_next(entry) if reader is not None else None
+        if stream is None:
+            return self._observe_other(reader, entry, process, parent)
+        # What comes 10,000 times a second: simply the next one. tuple.__new__ makes a named tuple in half of the time.
+        rank_index, position = stream.rank_index, stream.next_position
+        stream.advance()
+        opened = (entry, process, parent, stream.cell, True, rank_index, position, False)
+        self._score.count(tuple.__new__(Open, opened))
+        given = self.ranks[rank_index].take(position, self.lag)
+        return tuple.__new__(Match, (rank_index, position)), [(rank_index, given)] if given else []
+
+    def fits(self, entry: int, process: int) -> bool:
+        """Whether an open would be predicted; nothing is recorded."""
+        reader = self._readers.get(process)
+        if reader is not None and (reader.last_entry == entry or any(x.next_entry == entry for x in reader.streams)):
+            return True
+        found = occurrences(self._epochs, entry)
+        return bool(reader and self._fits(reader, found)) or any(self._reach.may_begin(at) for at in found)
+
+    def follows(self, process: int) -> bool:
+        """Whether the last opens of a process, too many for chance, all came as predicted."""
+        reader = self._readers.get(process)
+        return reader is not None and reader.streak >= SURE_STREAK
+
+    def last_entry_of(self, process: int) -> int:
+        """What a process opened last, -1 when it is not known."""
+        reader = self._readers.get(process)
+        return reader.last_entry if reader is not None else -1
+
+    # -- an open that is not simply the next one of its process
+
+    def _observe_other(self, reader: Reader | None, entry: int, process: int, parent: int) -> Observed:
+        found = occurrences(self._epochs, entry)
+        if reader is None:
+            reader = self._readers[process] = Reader()
+            if len(self._readers) > REMEMBERED_READERS:
+                self._readers.popitem(last=False)
+            return self._begin(_Now(entry, process, parent, reader), found)
+        now = _Now(entry, process, parent, reader)
+        if self.one_rank and reader.rank_index >= 0:
+            found = [at for at in found if at.rank_index == reader.rank_index]
+        fits = self._fits(reader, found)
+        repeats = reader.last_entry == entry
+        # The last entry once more is the next one only where nothing else can be.
+        is_next = bool(fits) and fits[0].turns_ahead == 0 and fits[0].stream is reader.streams[0]
+        if fits and (is_next or not repeats):
+            return self._follow(now, fits)
+        if repeats:
+            reader.opens_again()
+            return None, []
+        self._readers.move_to_end(process)
+        return self._begin(now, found)
+
+    def _fits(self, reader: Reader, found: list[Occurrence]) -> list[_Fit]:
+        """Which of the occurrences the process can be at in the streams that it may be reading: the nearest first."""
+        fits = [_Fit(self._reach.turns_ahead(stream, at), stream, at) for stream in reader.streams for at in found]
+        return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=lambda fit: fit.turns_ahead)
+
+    def _follow(self, now: _Now, fits: list[_Fit]) -> Observed:
+        """The open fits streams that the process may be reading: believe the nearest, and keep the others in mind."""
+        reader = now.reader
+        turns_ahead, stream, at = fits[0]
+        others = fits[1:] if turns_ahead else []  # the next one of its stream is hardly anything else
+        candidates = [self._stream(fit.occurrence) for fit in others if fit.goes_on]
+        if not fits[0].goes_on:
+            stream.opened(at)
+            stream.fitted()
+            reader.put_second(candidates)
+        else:  # the process, a worker that lives on or one that reads by itself, has gone on to the next epoch
+            in_order = stream.ended
+            stream.leave()
+            stream = self._stream(at, confirmed=in_order)
+            reader.put_first(stream)
+            reader.put_second(candidates)
+            if not in_order:  # it left the epoch early, or this is only a coincidence: the next open tells
+                return self._count(now, stream.cell, True, at, moves_frontier=False)
+        if stream.far and stream.streak < FAR_STREAK:
+            return self._count(now, stream.cell, False)
+        reader.put_first(stream)
+        reader.drop_unlikely()
+        given: list[tuple[int, Given]] = []
+        if stream.entered_at >= 0 and not self._has_rivals(stream, fits):
+            given = self._take_beginning(stream.rank_index, stream.confirm())
+            self._families.add(now.parent, stream.rank_index)
+            if reader.reads_for(stream.rank_index) and self.trusts_shape:
+                self._score.count_late(now.process, stream.streak, stream.cell)
+        match, given_now = self._count(now, stream.cell, True, at)
+        return match, [*given, *given_now]
+
+    def _has_rivals(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
+        """Whether the open is the next one of another rank's stream too. That goes along until one is proved wrong."""
+        rivals = [
+            fit
+            for fit in fits
+            if fit.turns_ahead == 0
+            and fit.stream.entered_at >= 0
+            and not fit.goes_on
+            and fit.stream.rank_index != stream.rank_index
+        ]
+        for rival in rivals:
+            rival.stream.opened(rival.occurrence)
+        return bool(rivals)
+
+    def _begin(self, now: _Now, found: list[Occurrence]) -> Observed:
+        """The open fits no stream that the process may be reading: it may begin one."""
+        reach, family_rank = self._reach, self._families.only_rank(now.parent)
+
+        def order(at: Occurrence) -> tuple[bool, tuple[bool, int, int]]:
+            return family_rank not in (-1, at.rank_index), reach.preference(at)
+
+        beginnings = sorted((at for at in found if reach.may_begin(at)), key=order)
+        if beginnings:
+            begun = [self._stream(at) for at in beginnings[:MOST_BEGINNINGS]]
+            now.reader.begins(begun)
+            in_current_epoch = reach.is_in_current_epoch(beginnings[0])
+            return self._count(now, begun[0].cell, True, beginnings[0], moves_frontier=in_current_epoch)
+        self.unfit += 1
+        near = sorted((at for at in found if reach.is_near(at)), key=order)
+        far = [at for at in found if not reach.is_near(at) and reach.is_far_ahead(at)]
+        strays = [self._stream(at) for at in near[:MOST_STRAYS]]
+        now.reader.strays([*strays, *(self._stream(at, far=True) for at in far[:MOST_STRAYS])])
+        if not near:
+            return self._count(now, self._nobodys_cell(), False)
+        return self._count(now, strays[0].cell, False, near[0], moves_frontier=False)
+
+    def _stream(self, begun_at: Occurrence, far: bool = False, confirmed: bool = False) -> WorkerStream:
+        cell = self._score.cell(begun_at.epoch.epoch, begun_at.rank_index)
+        return WorkerStream(self.shape, begun_at, cell, far, confirmed)
+
+    def _nobodys_cell(self) -> Cell:
+        """Where an open that is no rank's is counted: in the epoch of the rank that is furthest."""
+        frontier = max((progress.frontier for progress in self.ranks), default=0)
+        epoch = next((index.epoch for index in self._epochs.values() if index.contains(frontier)), 0)
+        return self._score.cell(epoch, -1)
+
+    def _count(
+        self, now: _Now, cell: Cell, agrees: bool, at: Occurrence | None = None, moves_frontier: bool = True
+    ) -> Observed:
+        """Count the open, and mark the position as read that it is matched to, if there is one."""
+        again = now.reader.opens(now.entry, agrees)
+        match = Match(at.rank_index, at.position) if at is not None else None
+        self._score.count(Open(now.entry, now.process, now.parent, cell, agrees, *(match or (-1, -1)), again))
+        if match is None:
+            return None, []
+        return match, self._take(*match, moves_frontier)
+
+    def _take_beginning(self, rank_index: int, position: int) -> list[tuple[int, Given]]:
+        """Mark the position as read at which a process began a stream, now that this is known.
+
+        The open of it may have been matched to another position, or to none. Then this one's use is over without any
+        match: it is given up.
+        """
+        matched = self.ranks[rank_index].is_done(position)
+        given = self._take(rank_index, position)
+        return given if matched else [(rank_index, (position, position + 1)), *given]
+
+    def _take(self, rank_index: int, position: int, moves_frontier: bool = True) -> list[tuple[int, Given]]:
+        """Mark a position as read. Returns what is given up by it."""
+        given = self.ranks[rank_index].take(position, self.lag, moves_frontier)
+        return [(rank_index, given)] if given else []

@@ -1,0 +1,146 @@
+"""One worker's part of a rank's stream, and how far a process has read it.
+
+Pure. In: the shape of the loader, an epoch's streams, opens. Out: which entry the worker opens next. Used by
+`mlfs.follow.tracker`: a process has one or more worker streams that it may be reading (`mlfs.follow.readers`).
+
+`mlfs.follow.shape` says which places of a rank's stream are a worker's, and what a turn is.
+"""
+
+from __future__ import annotations
+
+from mlfs.follow.occurrence import Occurrence
+from mlfs.follow.score import Cell
+from mlfs.follow.shape import Shape, worker_and_turn
+
+
+class WorkerStream:
+    """A worker stream of one rank and epoch, as one process reads it.
+
+    Attributes:
+        rank_index, index, worker: the rank, the epoch, and the worker of the rank whose stream it is.
+        cell: where the opens of this rank and epoch are counted.
+        turn: the oldest turn that was not opened yet.
+        next_entry: the entry at `turn`; -1 when the process has read all of the stream, or cannot be known.
+        next_position: the linear position of `turn`.
+        entered_at: linear position at which the process began to read the stream; -1 once a second open has confirmed
+            that it does.
+        far: the process began further ahead than its rank can have come, so more than one further open must confirm it.
+            Then `entered_at` is set as well.
+        streak: opens that fitted since the process began to read the stream.
+        continued: the process has gone on to its stream of the next epoch.
+    """
+
+    __slots__ = (
+        "_batch_left", "_length", "_offset", "_opened_early", "cell", "continued", "entered_at", "far", "ids", "index",
+        "next_entry", "next_position", "rank_index", "shape", "streak", "turn", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self, shape: Shape, begun_at: Occurrence, cell: Cell, far: bool = False, confirmed: bool = False
+    ) -> None:
+        """The process has just opened `begun_at`: what comes next is the turn after it."""
+        self.shape = shape
+        self.rank_index, self.index, _ = begun_at
+        self.ids = self.index.ids[self.rank_index]
+        self._length = self.index.length
+        self.cell = cell
+        self.entered_at = -1 if confirmed else begun_at.position
+        self.far = far
+        self.streak = 1 if confirmed else 0
+        self.continued = False
+        self.turn = self.next_entry = self.next_position = 0  # these five: as `_expect` says
+        self._offset = self._batch_left = 0
+        self._opened_early: set[int] = set()  # turns behind `turn` that were opened before it
+        self.worker, turn = worker_and_turn(shape, begun_at.x)
+        if shape.slack > 1 and shape.workers:
+            # Threads begin in any order: turns before this one may still come.
+            self._opened_early.add(turn)
+            self._expect(max(0, turn + 1 - shape.slack))
+        else:
+            self._expect(turn + 1, in_new_batch=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has read its part of the epoch."""
+        return self.next_entry < 0
+
+    def advance(self) -> None:
+        """The next entry was opened."""
+        batch_left = self._batch_left - 1
+        if batch_left and not self._opened_early:
+            # Nearly always: the next place of the same batch, which is one of the mount.
+            offset = self._offset + 1
+            if offset < self._length:
+                entry = self.ids.item(offset)
+                if entry >= 0:
+                    self.turn += 1
+                    self._offset, self._batch_left, self.next_entry = offset, batch_left, entry
+                    self.next_position += 1
+                    return
+        self._expect(self.turn + 1, in_new_batch=False)
+
+    def turns_ahead(self, occurrence: Occurrence, skip: int) -> int:
+        """How many turns an occurrence lies ahead of the next one; -1 when it cannot be what the process opens now.
+
+        Up to `skip` turns may have been left out.
+        """
+        if occurrence.epoch is not self.index or occurrence.rank_index != self.rank_index:
+            return -1
+        worker, turn = worker_and_turn(self.shape, occurrence.x)
+        ahead = turn - self.turn
+        if worker != self.worker or not 0 <= ahead < self._slack + skip or turn in self._opened_early:
+            return -1
+        return ahead
+
+    def opened(self, occurrence: Occurrence) -> None:
+        """An occurrence for which `turns_ahead` is 0 or more was opened."""
+        _, turn = worker_and_turn(self.shape, occurrence.x)
+        if turn == self.turn:
+            self.advance()
+            return
+        self._opened_early.add(turn)
+        if turn - self.turn >= self._slack:  # turns further behind than the slack were left out
+            oldest = turn - self._slack + 1
+            self._opened_early = {t for t in self._opened_early if t >= oldest}
+            self._expect(oldest, in_new_batch=False)
+
+    def fitted(self) -> None:
+        """An open was taken for one of this stream."""
+        self.streak += 1
+
+    def confirm(self) -> int:
+        """The process does read this stream. Returns the position at which it began to."""
+        entered_at, self.entered_at, self.far = self.entered_at, -1, False
+        return entered_at
+
+    def leave(self) -> None:
+        """The process has gone on to the next epoch, so this stream was its own."""
+        self.confirm()
+        self.continued = True
+
+    @property
+    def _slack(self) -> int:
+        return self.shape.slack if self.shape.workers else 1
+
+    def _expect(self, turn: int, in_new_batch: bool = True) -> None:
+        """Let `turn` come next, or the first one after it that was not opened yet and is a file of the mount.
+
+        Where whoever is free takes the next batch (no `workers`), the stream ends with its batch: `in_new_batch` says
+        that the turn may be the first one of a batch.
+        """
+        workers, batch = self.shape.workers, self.shape.batch
+        while True:
+            while turn in self._opened_early:
+                self._opened_early.remove(turn)
+                turn += 1
+            round_, within = divmod(turn, batch)
+            offset = self.index.begin + turn
+            if workers > 1:
+                offset = self.index.begin + (round_ * workers + self.worker) * batch + within
+            ends = offset >= self._length or (workers == 0 and within == 0 and not in_new_batch)
+            entry = -1 if ends else int(self.ids.item(offset))
+            if ends or entry >= 0:
+                break
+            turn += 1
+        self.turn, self._offset, self._batch_left = turn, offset, batch - within
+        self.next_entry, self.next_position = entry, self.index.base + offset

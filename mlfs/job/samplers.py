@@ -1,0 +1,42 @@
+"""Which samplers a job may name, and which fields each of them reads.
+
+In: `mlfs.job.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out:
+names, fields, and where a sampler's order is to be found. Nothing is loaded here: that is `mlfs.orders.registry`.
+
+The built-in ones are listed in the package and not in its metadata, so that a source checkout works, and so that no
+other package can change what a known name means.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from mlfs.job.catalogue import BUILT_IN
+from mlfs.job.catalogue.sampler import Sampler
+
+GROUP = "mlfs.orders"
+
+
+@cache
+def sampler_factories() -> dict[str, EntryPoint]:
+    """Where the `OrderFactory` of each sampler is, by name."""
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    found.update({own.name: EntryPoint(own.name, own.factory, GROUP) for own in BUILT_IN})
+    return found
+
+
+def sampler_names() -> list[str]:
+    """The names that a job's `sampler` may have: the built-in ones first."""
+    own = [sampler.name for sampler in BUILT_IN]
+    return own + sorted(set(sampler_factories()) - set(own))
+
+
+def built_in(name: str) -> Sampler | None:
+    """The record of a built-in sampler; None for another package's, which may read any field."""
+    return next((sampler for sampler in BUILT_IN if sampler.name == name), None)
+
+
+def readers_of(field: str) -> list[str]:
+    """The built-in samplers that read a field."""
+    return [sampler.name for sampler in BUILT_IN if field in sampler.fields]

@@ -1,0 +1,15 @@
+"""The kinds of places where a sample's bytes can be got. Pure; used by plans, places and drivers alike."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PlaceKind(StrEnum):
+    """What a place is made of; the values are the words that `status` and the measurements use."""
+
+    SOURCE = "pfs"
+    RAM = "ram"
+    SSD = "ssd"
+    LMDB = "lmdb"
+    PEER = "peer"

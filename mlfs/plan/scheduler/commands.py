@@ -1,0 +1,163 @@
+"""What the scheduler tells its driver to do. One record a command, in the order in which they are to be carried out.
+
+Pure. A driver carries each out as soon as it can and reports its end by the event that is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mlfs.plan.scheduler.followed import FollowedJob
+
+
+class Item(NamedTuple):
+    """A sample to fetch.
+
+    Attributes:
+        place: where to get it. instead: the place of this node that holds a copy, for when the source fails; 0: none.
+        keep_in: places that shall keep a copy, the first that takes it; empty for none.
+    """
+
+    sample: int
+    place: int
+    instead: int = 0
+    keep_in: tuple[int, ...] = ()
+
+
+class Fetch(NamedTuple):
+    """Get these samples and push them into the page cache, one after the other, in one thread of the pool.
+
+    Ends with FetchEnded; Landed tells earlier of a sample that somebody waits for. Kept follows for each item
+    with `keep_in` whose bytes came from another place than this node's own.
+
+    Attributes:
+        fetch: its number. pool: the place whose threads do it. waited_for: readers wait for it, in threads of their
+            own; they may go on as soon as the bytes are in place.
+    """
+
+    fetch: int
+    pool: int
+    items: Sequence[Item]
+    waited_for: bool = False
+
+
+class Abandon(NamedTuple):
+    """Nobody waits for this fetch any more: forget it. What it still reports is ignored."""
+
+    fetch: int
+
+
+class Recall(NamedTuple):
+    """A reader waits for a sample of a lane's fetch: take it back if the lane has not begun it (then Recalled)."""
+
+    fetch: int
+    sample: int
+
+
+class Drop(NamedTuple):
+    """Drop these samples' pages. Ends with Dropped."""
+
+    samples: Sequence[int]
+
+
+class Answer(NamedTuple):
+    """The sample is in place: the reader with this ticket may go on."""
+
+    ticket: int
+    sample: int
+
+
+class OpenDirect(NamedTuple):
+    """Open the source for this reader alone, who reads ranges by himself.
+
+    unstaged: let him go on without that; his READ requests are answered from the copy that this node holds.
+    """
+
+    ticket: int
+    sample: int
+    unstaged: bool = False
+
+
+class Refuse(NamedTuple):
+    """The reader with this ticket gets an error: an errno. timed_out: the source did not answer, twice."""
+
+    ticket: int
+    sample: int
+    error: int
+    timed_out: bool = False
+
+
+class LoadEpoch(NamedTuple):
+    """Compute the order of a job's epoch. Ends with EpochKnown or EpochUnknown."""
+
+    job: FollowedJob
+    epoch: int
+
+
+class CountReads(NamedTuple):
+    """Count how often this node reads each sample of the job, and plan what to keep. Ends with Planned."""
+
+    job: FollowedJob
+
+
+class ForgetReads(NamedTuple):
+    """A job that may have been counted has ended: plan anew without it (Planned)."""
+
+    name: str
+
+
+class EpochBegan(NamedTuple):
+    """A job's fastest rank has come to an epoch. PlacesMeasured may follow."""
+
+    job: FollowedJob
+    epoch: int
+
+
+class EpochLeft(NamedTuple):
+    """All ranks of a job have left an epoch."""
+
+    job: FollowedJob
+    epoch: int
+
+
+class StartedAgain(NamedTuple):
+    """A job's reads fit its first epoch, and not what it was at: another run of the script, or one that repeats its
+    first epoch's order. The driver decides, and installs the job again if it is a new run."""
+
+    job: FollowedJob
+
+
+class JobFailed(NamedTuple):
+    """Following the job failed by a bug: it is given up, its reads are served as they come."""
+
+    job: FollowedJob
+    error: Exception
+
+
+class Digested(NamedTuple):
+    """All reads of this step were taken in: of these jobs the predictions were judged."""
+
+
+class Warn(NamedTuple):
+    """Something that a person should know."""
+
+    text: str
+
+
+class WakeAt(NamedTuple):
+    """Report TimePassed at this time (or as soon as possible, if it has passed). Replaces the WakeAt before."""
+
+    at_s: float
+
+
+class Count(NamedTuple):
+    """Count a failure of this kind."""
+
+    kind: str
+
+
+Command = (
+    Fetch | Abandon | Recall | Drop | Answer | OpenDirect | Refuse | LoadEpoch | CountReads | ForgetReads | EpochBegan
+    | EpochLeft | StartedAgain | JobFailed | Digested | Warn | WakeAt | Count
+)  # fmt: skip

@@ -1,0 +1,208 @@
+"""Fetches under way: at most one a sample, by lanes ahead of the readers, or for a reader who waits.
+
+Pure. In: samples that the look-ahead wants, samples that readers wait for, ends of fetches. Out: `Fetch` commands, and
+which of the ends count. A sample is fetched once at a time however many want it (single flight): `_flying` says by
+which fetch, and an end that another fetch reports is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.commands import Command, Fetch, Item
+from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
+from mlfs.plan.scheduler.events import FetchEnded, Landed
+from mlfs.plan.scheduler.followed import FollowedJob
+from mlfs.plan.scheduler.keeping import Keeping
+from mlfs.plan.scheduler.queues import PoolQueue, Running, Wanted
+from mlfs.plan.scheduler.routing import Rates, Routing
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool of lanes: samples that wait, lanes that work, lanes that may."""
+
+    queued: int
+    working: int
+    allowed: int
+
+
+class Fetching:
+    """See the module.
+
+    Attributes:
+        stopped: fetch nothing ahead.
+    """
+
+    def __init__(
+        self,
+        table: SampleTable,
+        places: Sequence[PlaceInfo],
+        limits: Limits,
+        routing: Routing,
+        keeping: Keeping,
+        rates: Rates,
+        out: list[Command],
+    ) -> None:
+        self._table = table
+        self._routing = routing
+        self._keeping = keeping
+        self._rates = rates
+        self._out = out
+        peers = [number for number, place in enumerate(places) if place.kind is PlaceKind.PEER]
+        self._pool_of = [peers[0] if place.kind is PlaceKind.PEER else number for number, place in enumerate(places)]
+        self._is_peer = [place.kind is PlaceKind.PEER for place in places]
+        self._queues = {pool: PoolQueue(pool, places[pool].lanes) for pool in dict.fromkeys(self._pool_of)}
+        self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
+        self._flying: dict[int, int] = {}
+        self._running: dict[int, Running] = {}
+        self._items: dict[tuple[int, int], Item] = {}
+        self._fetches = 0
+        self.stopped = False
+
+    def statistics(self) -> dict[int, PoolStatistics]:
+        """Frozen figures by pool."""
+        return {
+            pool: PoolStatistics(len(queue.items), queue.working, queue.governor.allowed)
+            for pool, queue in self._queues.items()
+        }
+
+    @property
+    def under_way(self) -> int:
+        """Samples that are queued or that a thread has."""
+        queued = sum(self._table.state[item.sample] == State.QUEUED for q in self._queues.values() for item in q.items)
+        return queued + len(self._items)
+
+    # -- ahead of the readers
+
+    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> None:
+        """Queue a sample that is ABSENT, at the place where it is got fastest."""
+        self._table.move(sample, Verb.RESERVE)
+        place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
+        self._queues[self._pool_of[place]].items.append(Wanted(sample, place, job, epoch))
+
+    def dispatch(self) -> None:
+        """Give free lanes work."""
+        for queue in self._queues.values():
+            while queue.items and queue.has_lane:
+                batch = queue.take(self._may_begin)
+                if not batch:
+                    break
+                self._fetches += 1
+                queue.working += 1
+                self._running[self._fetches] = Running(self._fetches, queue, batch, queue.working)
+                items = [self._begin(self._fetches, of.sample, of.place) for of in batch.values()]
+                self._out.append(Fetch(self._fetches, queue.pool, items))
+
+    def _may_begin(self, wanted: Wanted) -> bool:
+        """Whether a queued sample is still to be fetched; it begins then."""
+        if self._table.state[wanted.sample] != State.QUEUED:
+            return False  # a reader's fetch took it over
+        if self.stopped or not self._table.pending[wanted.sample]:
+            self._table.move(wanted.sample, Verb.CANCEL)
+            return False
+        self._table.move(wanted.sample, Verb.BEGIN)
+        return True
+
+    def _begin(self, fetch: int, sample: int, place: int) -> Item:
+        held_by = self._table.held_by[sample]
+        keep_in = self._keeping.promise(fetch, sample, self._routing.left)
+        item = Item(sample, place, held_by if held_by != place else 0, keep_in)
+        self._flying[sample] = fetch
+        self._items[fetch, sample] = item
+        return item
+
+    def hangs(self, sample: int) -> None:
+        """A reader has waited too long for a lane's fetch of the sample: another lane goes on in its place."""
+        running = self._running.get(self._flying.get(sample, 0))
+        if running is not None and not running.hangs:
+            running.hangs = True
+            running.queue.working -= 1
+
+    def peer_lost(self, place: int) -> None:
+        """What is queued at a peer that does not answer comes from the source."""
+        queue = self._queues[self._pool_of[place]]
+        lost = [wanted for wanted in queue.items if wanted.place == place]
+        kept = [wanted for wanted in queue.items if wanted.place != place]
+        queue.items.clear()
+        queue.items.extend(kept)
+        self._queues[SOURCE].items.extend(wanted._replace(place=SOURCE) for wanted in lost)
+
+    # -- for a reader who waits
+
+    def for_reader(self, sample: int, place: int) -> int:
+        """Fetch a sample at once, in a thread for readers who wait; returns the fetch's number."""
+        self._fetches += 1
+        self._out.append(Fetch(self._fetches, place, (self._begin(self._fetches, sample, place),), waited_for=True))
+        return self._fetches
+
+    def fetch_of(self, sample: int) -> int:
+        """The fetch that a sample is in, 0 for none."""
+        return self._flying.get(sample, 0)
+
+    def forget(self, fetch: int, sample: int) -> None:
+        """What a fetch still says of a sample does not count any more."""
+        if self._flying.get(sample) == fetch:
+            del self._flying[sample]
+        if self._items.pop((fetch, sample), None) is not None:
+            self._keeping.settle(fetch, sample)
+
+    # -- ends
+
+    def wanted_by(self, fetch: int, sample: int) -> Wanted | None:
+        """Whom a lane's fetch of the sample is for; None for a reader's fetch."""
+        running = self._running.get(fetch)
+        return running.wanted.get(sample) if running is not None else None
+
+    def asked_peer(self, landed: Landed) -> bool:
+        """Whether the sample was asked of a peer."""
+        item = self._items.get((landed.fetch, landed.sample))
+        return item is not None and self._is_peer[item.place]
+
+    def by_choice(self, landed: Landed) -> bool:
+        """Whether the sample came from the source though a tier holds it, which is slower."""
+        item = self._items.get((landed.fetch, landed.sample))
+        return item is not None and bool(item.instead) and landed.place == SOURCE
+
+    def landed(self, landed: Landed) -> bool:
+        """Whether the end of a sample's fetch counts: it is the first one that is told."""
+        fetch, sample = landed.fetch, landed.sample
+        item = self._items.pop((fetch, sample), None)
+        if item is None or self._flying.get(sample) != fetch:
+            return False
+        del self._flying[sample]
+        if landed.error or not item.keep_in or not (landed.place == SOURCE or self._is_peer[landed.place]):
+            self._keeping.settle(fetch, sample)
+        if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:
+            self._keeping.lost(sample)  # the tier did not have it after all
+        if not landed.error and landed.place and not self._is_peer[landed.place] and not self._table.held_by[sample]:
+            self._keeping.found(sample, landed.place)  # from an earlier mount, or about to be kept
+        return True
+
+    def again_from_source(self, wanted: Wanted) -> None:
+        """A peer did not have a sample: the source has, and it is needed next."""
+        self._table.move(wanted.sample, Verb.RESERVE)
+        self._queues[SOURCE].items.appendleft(wanted._replace(place=SOURCE))
+
+    def ended(self, ended: FetchEnded, now_s: float) -> None:
+        """A lane is free again; its batch tells of the pool's pace."""
+        running = self._running.pop(ended.fetch, None)
+        if running is None:
+            return
+        queue = running.queue
+        done = [one for one in ended.landed if not one.error]
+        if ended.landed and len(done) == len(ended.landed) and all(self._by_pool(one, queue.pool) for one in done):
+            lanes = running.lanes if queue.items else 0
+            if self._routing.tries(queue.pool):  # a few samples, one by one: as if all lanes worked like this
+                lanes = queue.governor.allowed
+            size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
+            self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
+        if not running.hangs:
+            queue.working -= 1
+        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s)
+
+    def _by_pool(self, landed: Landed, pool: int) -> bool:
+        return self._pool_of[landed.place] == pool

@@ -1,0 +1,160 @@
+"""What the scheduler needs of a job that is followed: where its ranks are, and what its streams are.
+
+Pure. `mlfs.follow.job.JobRun` is one; the scheduler knows no more of it than this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Given = tuple[int, int]
+"""Positions that are given up: from, up to but without."""
+
+
+class Match(NamedTuple):
+    """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""
+
+    rank_index: int
+    position: int
+
+
+class EpochStreams(Protocol):
+    """One epoch's streams of the local ranks."""
+
+    @property
+    def epoch(self) -> int:
+        """Its number."""
+
+    @property
+    def base(self) -> int:
+        """Linear position of its first sample."""
+
+    @property
+    def length(self) -> int:
+        """Samples a rank."""
+
+    @property
+    def ids(self) -> Sequence[npt.NDArray[np.int32]]:
+        """Each local rank's stream: sample numbers, below 0 for what is not ours."""
+
+
+class RankAt(Protocol):
+    """How far a rank is."""
+
+    @property
+    def frontier(self) -> int:
+        """The linear position that it reads next."""
+
+    def is_done(self, position: int) -> bool:
+        """Whether a position was read or given up."""
+
+
+class Seen(NamedTuple):
+    """What a read came to.
+
+    Attributes:
+        match: the position it was matched to, None when to none. given: positions given up, by local rank.
+        restarted: it fits the job's first epoch, and not what the job was at.
+    """
+
+    match: Match | None
+    given: Sequence[tuple[int, Given]] = ()
+    restarted: bool = False
+
+
+class FollowedJob(Protocol):
+    """A job that is followed. All methods are pure computing on the job's own state."""
+
+    @property
+    def name(self) -> str:
+        """As registered; one job of a name at a time."""
+
+    @property
+    def member(self) -> bytearray:
+        """By sample: whether the job reads it."""
+
+    @property
+    def predicting(self) -> bool:
+        """Whether its predictions are believed."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its ranks have read all."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether following it failed."""
+
+    @property
+    def observed(self) -> int:
+        """Reads that were counted."""
+
+    @property
+    def batch_files(self) -> int:
+        """Samples of a rank's batch."""
+
+    @property
+    def end(self) -> int:
+        """Linear position after the last epoch."""
+
+    @property
+    def first_length(self) -> int:
+        """Samples a rank of the first epoch."""
+
+    @property
+    def ranks_at(self) -> Sequence[RankAt]:
+        """How far each local rank is."""
+
+    @property
+    def silent_ranks(self) -> Iterable[int]:
+        """Local ranks that nobody reads here."""
+
+    @property
+    def epochs_at_hand(self) -> Mapping[int, EpochStreams]:
+        """The epochs whose order is known and needed."""
+
+    def observe(self, sample: int, process: int, parent: int, at_s: float, others: Iterable[Any]) -> Seen:
+        """A read; `others`: the other jobs of the node."""
+
+    def release_held(self, others: Iterable[Any]) -> list[Seen]:
+        """What reads that waited for an epoch's order came to."""
+
+    def add_epoch(self, index: Any) -> list[int]:
+        """Take an epoch's order; returns the epochs that are not needed any more."""
+
+    def wanted_epochs(self) -> list[int]:
+        """Epochs whose order is needed soon, and shall be computed now."""
+
+    def epoch_asked(self, epoch: int) -> None:
+        """An epoch's order is being computed."""
+
+    def epoch_unknown(self, epoch: int) -> None:
+        """An epoch's order could not be computed."""
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch of a linear position."""
+
+    def judge(self, now_s: float) -> list[str]:
+        """Judge the prediction; in words, what has changed that a person should know."""
+
+    def newly_silent(self) -> list[int]:
+        """Ranks that turned out to be read elsewhere."""
+
+    def epochs_begun(self) -> range:
+        """Epochs that the fastest rank has come to since this was last asked."""
+
+    def epochs_ended(self) -> range:
+        """Epochs that all ranks have left since this was last asked."""
+
+    def count_pfs(self, epoch: int, size_bytes: int) -> None:
+        """Bytes came from the source for an epoch."""
+
+    def give_up(self) -> None:
+        """Following it failed: predict nothing any more."""
+
+    def resized(self, sample: int, more_bytes: int) -> None:
+        """A sample has changed its size."""

@@ -1,0 +1,166 @@
+"""The jobs of the node: reads are matched to them, their uses are counted and uncounted, their epochs asked for.
+
+Pure. In: reads, jobs that come and go, orders of epochs. Out: samples whose last counted use is over, commands. The
+thinking about one job is the job's own (mlfs.follow); a bug in it costs that job its prediction, never the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from mlfs.plan.scheduler.commands import (
+    Command,
+    CountReads,
+    EpochBegan,
+    EpochLeft,
+    ForgetReads,
+    JobFailed,
+    LoadEpoch,
+    StartedAgain,
+    Warn,
+)
+from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
+from mlfs.plan.scheduler.followed import FollowedJob, Seen
+from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.states import SampleTable
+from mlfs.plan.scheduler.window import Window
+
+
+class Following:
+    """See the module."""
+
+    def __init__(self, table: SampleTable, window: Window, out: list[Command]) -> None:
+        self._table = table
+        self._window = window
+        self._out = out
+        self._jobs: dict[str, FollowedJob] = {}
+        self._uses: dict[str, Uses] = {}
+        self.jobs: Mapping[str, FollowedJob] = MappingProxyType(self._jobs)
+        self.uses: Mapping[str, Uses] = MappingProxyType(self._uses)
+
+    # -- jobs come and go
+
+    def install(self, job: FollowedJob) -> None:
+        """A job begins or goes on in another way: registered, adopted, started again."""
+        self.end(job.name)
+        self._jobs[job.name], self._uses[job.name] = job, Uses(job)
+        self._out.append(CountReads(job))
+        self._ask_for_epochs(job)
+        self.set_linger()
+
+    def end(self, name: str) -> None:
+        """A job has ended, if there is one of that name."""
+        if self._jobs.pop(name, None) is None:
+            return
+        self._over(self._uses.pop(name).release())
+        self._out.append(ForgetReads(name))
+        self.set_linger()
+
+    def set_linger(self) -> None:
+        """Used pages linger while no job's reads are predicted."""
+        self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
+
+    def broken(self, job: FollowedJob, error: Exception) -> None:
+        """A bug showed in computing for a job."""
+        if self._jobs.get(job.name) is job:
+            self._give_up(job, error)
+
+    def _give_up(self, job: FollowedJob, error: Exception) -> None:
+        """A bug in following a job: it costs this job its prediction."""
+        self._over(self._uses[job.name].release())
+        job.give_up()
+        self._out.append(JobFailed(job, error))
+        self.set_linger()
+
+    # -- epochs
+
+    def _ask_for_epochs(self, job: FollowedJob) -> None:
+        for epoch in job.wanted_epochs():
+            job.epoch_asked(epoch)
+            self._out.append(LoadEpoch(job, epoch))
+
+    def epoch_known(self, known: EpochKnown) -> None:
+        """An epoch's order was computed: reads that waited for it are matched, epochs that were left are let go."""
+        job = known.job
+        if self._jobs.get(job.name) is not job:
+            return
+        try:
+            uses, before = self._uses[job.name], dict(job.epochs_at_hand)
+            for epoch in job.add_epoch(known.streams):
+                self._over(uses.forget_epoch(before[epoch]))
+            for seen in job.release_held(self._others(job)):
+                self._came(job, seen)
+            self._ask_for_epochs(job)
+        except Exception as error:
+            self._give_up(job, error)
+
+    def epoch_unknown(self, job: FollowedJob, epoch: int) -> None:
+        """An epoch's order could not be computed: what waited for it is matched without."""
+        if self._jobs.get(job.name) is not job:
+            return
+        job.epoch_unknown(epoch)
+        self._ask_for_epochs(job)
+        for seen in job.release_held(self._others(job)):
+            self._came(job, seen)
+
+    # -- reads
+
+    def read(self, read: ReadSeen) -> None:
+        """A read of a sample: by the jobs that it belongs to."""
+        for job in list(self._jobs.values()):
+            if not job.member[read.sample]:
+                continue
+            try:
+                others = self._others(job) if len(self._jobs) > 1 else ()
+                seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
+                self._came(job, seen, read.source_bytes)
+            except Exception as error:
+                self._give_up(job, error)
+
+    def _others(self, job: FollowedJob) -> list[FollowedJob]:
+        return [other for other in self._jobs.values() if other is not job]
+
+    def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
+        """Act on what a read came to."""
+        if source_bytes:
+            position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks_at)
+            job.count_pfs(job.epoch_of(position), source_bytes)
+        if seen.restarted:
+            self._out.append(StartedAgain(job))
+            return
+        uses = self._uses[job.name]
+        if seen.given:
+            self._over(uses.given_up(seen.given))
+        if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
+            self._window.retire(sample)
+
+    def _over(self, samples: Iterable[int]) -> None:
+        """Uses that were counted ahead came, or were given up."""
+        for sample in samples:
+            if self._table.fulfil(sample):
+                self._window.retire(sample)
+
+    # -- judging
+
+    def judge(self, now_s: float) -> None:
+        """After reads: judge all predictions, and move on where epochs begin and end."""
+        for job in list(self._jobs.values()):
+            if job.given_up:
+                continue
+            try:
+                self._judge(job, now_s)
+            except Exception as error:
+                self._give_up(job, error)
+        self.set_linger()
+
+    def _judge(self, job: FollowedJob, now_s: float) -> None:
+        uses, predicted = self._uses[job.name], job.predicting
+        self._out.extend(Warn(f"job {job.name}: {said}") for said in job.judge(now_s))
+        if job.predicting != predicted:
+            self._over(uses.release())
+        for rank in job.newly_silent():
+            self._over(uses.leave_rank(rank, job.ranks_at[rank].frontier))
+        self._out.extend(EpochBegan(job, epoch) for epoch in job.epochs_begun())
+        self._out.extend(EpochLeft(job, epoch) for epoch in job.epochs_ended())
+        self._ask_for_epochs(job)

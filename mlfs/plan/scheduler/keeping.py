@@ -1,0 +1,198 @@
+"""What this node keeps of what it fetches, and in which of its places.
+
+Pure. In: the plan (mlfs.plan.owners), the places' budgets, samples about to be fetched, copies that came or went. Out:
+the places that shall keep a sample. Room is promised when a fetch begins and settled when its copy is kept, so that no
+budget is promised twice.
+
+Without a plan a node keeps what comes first, for within an epoch no sample is read twice and any copies that stay save
+as many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it owns
+or copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, keep_most_read, preferred, slower_groups, spare
+from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable
+
+STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What this node shall keep, and who owns the rest.
+
+    Attributes:
+        classes: by sample, the class that keeps it here: MEMORY, DISK, a slower disk's (`placement.DISK` + n), or
+            NOWHERE.
+        owner: by sample, the node that owns it, below 0 for none; None for a node alone.
+        about: what the plan is about, for `status`.
+    """
+
+    classes: npt.NDArray[np.int8]
+    owner: npt.NDArray[np.int16] | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def plan_alone(
+    sizes_bytes: npt.NDArray[Any], reads: npt.NDArray[np.integer[Any]], capacities_bytes: Sequence[int]
+) -> Plan:
+    """The plan of a node that has no peers: what it reads most, as `mlfs.plan.owners.place` chooses for each node.
+
+    Args:
+        sizes_bytes: shape (F,). reads: how often this node reads each sample, shape (F,). capacities_bytes: of memory,
+            of the disks, and of those that are clearly slower.
+    """
+    footprints = sizes_bytes.astype(np.int64)
+    footprints += -footprints % PAGE_BYTES
+    classes = keep_most_read(footprints, reads, capacities_bytes)
+    kept = classes != NOWHERE
+    about = {
+        "samples": int(np.count_nonzero(kept)),
+        "bytes": int(footprints[kept].sum()),
+        "reads_kept": int(reads[kept].sum()),
+        "reads": int(reads.sum()),
+    }
+    return Plan(classes, None, about)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingStatistics:
+    """What `status` shows: whether there is a plan, what it is about, and bytes promised to fetches under way."""
+
+    planned: bool
+    about: Mapping[str, Any]
+    promised_bytes: int
+
+
+class Keeping:
+    """See the module.
+
+    Invariants: a place's used and promised bytes never exceed its capacity by a promise made here; `_reserved_bytes` is
+    what the samples planned for each class still need (sizes that change and copies that are lost count from the next
+    plan on).
+    """
+
+    def __init__(self, places: Sequence[PlaceInfo], table: SampleTable) -> None:
+        self._places = places
+        self._table = table
+        self._stores = [number for number, place in enumerate(places) if place.kind in STORES]
+        self._used_bytes = [place.used_bytes for place in places]
+        self._promised_bytes = [0] * len(places)
+        self._promises: dict[tuple[int, int], tuple[int, int]] = {}  # (fetch, sample) -> place, bytes
+        self._slower = [0] * len(places)
+        self._plan: Plan | None = None
+        self._reserved_bytes: list[int] = []
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan at work."""
+        return self._plan
+
+    def statistics(self) -> KeepingStatistics:
+        """Frozen figures."""
+        plan = self._plan
+        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes))
+
+    def owner(self, sample: int) -> int:
+        """The node that owns the sample, -1 for none or for a node alone."""
+        return -1 if self._plan is None or self._plan.owner is None else int(self._plan.owner[sample])
+
+    def measured(self, bytes_per_s: Sequence[float]) -> None:
+        """What each place gives is known anew: clearly slower disks are filled last."""
+        slower = slower_groups(
+            [self._places[number].kind for number in self._stores], [bytes_per_s[number] for number in self._stores]
+        )
+        for number, group in zip(self._stores, slower, strict=True):
+            self._slower[number] = group
+
+    @property
+    def capacities_bytes(self) -> list[int]:
+        """Of memory and of all disks, those that are clearly slower apart: what a plan fills."""
+        capacities = [0] * (DISK + 1 + max(self._slower))
+        for number in self._stores:
+            ram = self._places[number].kind is PlaceKind.RAM
+            capacities[MEMORY if ram else DISK + self._slower[number]] += self._places[number].capacity_bytes
+        return capacities
+
+    def adopt(self, plan: Plan | None) -> None:
+        """Keep by this plan from now on."""
+        self._plan = plan
+        self._reserved_bytes = []
+        if plan is None:
+            return
+        sizes = np.asarray(self._table.sizes).astype(np.int64)
+        sizes += -sizes % PAGE_BYTES
+        missing = np.frombuffer(self._table.held_by, dtype=np.uint8) == 0
+        levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
+        self._reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
+
+    def promise(self, fetch: int, sample: int, left: Sequence[bool]) -> tuple[int, ...]:
+        """The places that shall keep a sample about to be fetched, the best first; room in the first is promised.
+
+        Args:
+            left: by place, whether it is passed over.
+        """
+        held_by = self._table.held_by[sample]
+        if held_by:  # room is there: if the copy is lost or outdated after all, another one takes its place
+            return () if left[held_by] else (held_by,)
+        if not self._stores:
+            return ()
+        wanted = MEMORY
+        if self._plan is not None:
+            wanted = int(self._plan.classes[sample])
+            if wanted == NOWHERE and self._plan.owner is not None:
+                return ()
+        size = self._table.sizes[sample]
+        numbers = [number for number in self._stores if not left[number]]
+        rooms = [self._room(number, size) for number in numbers]
+        if self._plan is not None:
+            rooms = spare(rooms, wanted, self._reserved_bytes)
+        chosen = preferred(size, rooms, wanted)
+        if not chosen:
+            return ()
+        first = numbers[chosen[0]]
+        bytes_ = rooms[chosen[0]].footprint_bytes
+        self._promises[fetch, sample] = first, bytes_
+        self._promised_bytes[first] += bytes_
+        return tuple(numbers[index] for index in chosen)
+
+    def _room(self, number: int, size_bytes: int) -> ClassRoom:
+        place = self._places[number]
+        free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
+        return ClassRoom(
+            place.kind, free, place.footprint_bytes(size_bytes), place.largest_bytes, self._slower[number]
+        )  # fmt: skip
+
+    def settle(self, fetch: int, sample: int) -> None:
+        """A promise is off: nothing is to be kept of that fetch, or its copy is there."""
+        place, bytes_ = self._promises.pop((fetch, sample), (0, 0))
+        self._promised_bytes[place] -= bytes_
+
+    def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
+        """A place keeps the sample now; 0: none does."""
+        self.settle(fetch, sample)
+        if place:
+            self._used_bytes[place] = used_bytes
+            self.found(sample, place)
+
+    def found(self, sample: int, place: int) -> None:
+        """A place holds a copy."""
+        if not self._table.held_by[sample] and self._reserved_bytes and self._plan is not None:
+            planned = int(self._plan.classes[sample])
+            if planned != NOWHERE:
+                size = self._table.footprint(sample)
+                self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - size)
+        self._table.held_by[sample] = place
+
+    def lost(self, sample: int) -> None:
+        """No place of this node holds the sample any more."""
+        self._table.held_by[sample] = 0

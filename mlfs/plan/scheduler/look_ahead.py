@@ -1,0 +1,141 @@
+"""How far each rank's stream has been looked at, and which predicted uses are counted ahead.
+
+Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
+use is over. The look-ahead goes step by step across jobs and ranks, the nearest need first: a rank that stands still
+does not hold the others, what counts is the distance to its own reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob, Given, Match
+from mlfs.plan.sequence import next_rank
+
+# Most samples of a rank that are looked at before the next rank's need is compared again.
+LOOK_SAMPLES = 256
+
+
+class Uses:
+    """The predicted uses of one job that are counted ahead: between each rank's reader and its cursor.
+
+    Attributes:
+        cursors: linear position by local rank that is looked at next.
+
+    Invariants: a rank's cursor is at or above its frontier; a position's `_counted` byte is 1 exactly while its use
+    counts in `SampleTable.pending`, which the caller updates by what the methods here return.
+    """
+
+    def __init__(self, job: FollowedJob) -> None:
+        self.job = job
+        self.cursors = [rank.frontier for rank in job.ranks_at]
+        self._counted: dict[int, list[bytearray]] = {}
+
+    def streams_at(self, position: int) -> EpochStreams | None:
+        """The epoch at hand that a linear position lies in."""
+        for index in self.job.epochs_at_hand.values():
+            if index.base <= position < index.base + index.length:
+                return index
+        return None
+
+    def coming(self, rank: int) -> Iterator[tuple[int, int, int]]:
+        """(position, sample, epoch) of the rank's next batch, what was read already left out; moves the cursor behind
+        each that the caller goes beyond."""
+        index = self.streams_at(self.cursors[rank])
+        if index is None:
+            return
+        offset = self.cursors[rank] - index.base
+        progress = self.job.ranks_at[rank]
+        stop = offset + max(1, min(self.job.batch_files, LOOK_SAMPLES))
+        for sample in index.ids[rank][offset:stop].tolist():
+            position = self.cursors[rank]
+            if sample >= 0 and not progress.is_done(position):
+                yield position, sample, index.epoch
+            self.cursors[rank] = position + 1
+
+    def count(self, rank: int, position: int) -> None:
+        """The use at a position is counted ahead from now on."""
+        index = self.streams_at(position)
+        assert index is not None
+        counted = self._counted.get(index.epoch)
+        if counted is None:
+            counted = self._counted[index.epoch] = [bytearray(index.length) for _ in index.ids]
+        counted[rank][position - index.base] = 1
+
+    def passed(self, match: Match) -> int:
+        """A position was read: its sample if the use had been counted ahead, else -1."""
+        rank, position = match
+        self.cursors[rank] = max(self.cursors[rank], self.job.ranks_at[rank].frontier)
+        index = self.streams_at(position)
+        counted = self._counted.get(index.epoch) if index is not None else None
+        if index is None or counted is None or not counted[rank][position - index.base]:
+            return -1
+        counted[rank][position - index.base] = 0
+        return int(index.ids[rank][position - index.base])
+
+    def given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
+        """Positions were given up, by rank: the samples of those whose use had been counted ahead."""
+        samples: list[int] = []
+        for rank, (low, high) in given:
+            for index in self.job.epochs_at_hand.values():
+                first, last = max(low, index.base) - index.base, min(high, index.base + index.length) - index.base
+                counted = self._counted.get(index.epoch)
+                if first < last and counted is not None:
+                    marks = np.frombuffer(counted[rank], dtype=np.uint8)[first:last]
+                    places = np.flatnonzero(marks)
+                    marks[places] = 0
+                    samples += index.ids[rank][first:last][places].tolist()
+        return samples
+
+    def forget_epoch(self, index: EpochStreams) -> list[int]:
+        """An epoch is not needed any more: the samples of uses that were counted and never came."""
+        counted = self._counted.pop(index.epoch, None)
+        if counted is None:
+            return []
+        samples: list[int] = []
+        for ids, marks in zip(index.ids, counted, strict=True):
+            samples += ids[np.frombuffer(marks, dtype=np.uint8) != 0].tolist()
+        return samples
+
+    def leave_rank(self, rank: int, start: int) -> list[int]:
+        """Nobody reads for a rank here: the samples of its counted uses, once each; its look-ahead begins anew."""
+        samples = self.given_up([(rank, (start, self.cursors[rank]))])
+        self.cursors[rank] = start
+        return samples
+
+    def release(self) -> list[int]:
+        """Nothing is counted ahead any more: the samples of all uses that were, once each."""
+        samples: list[int] = []
+        for index in self.job.epochs_at_hand.values():
+            samples += self.forget_epoch(index)
+        self._counted.clear()
+        self.cursors = [rank.frontier for rank in self.job.ranks_at]
+        return samples
+
+
+def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
+    """The job and rank whose next sample that was not looked at is needed soonest, counted in steps; None: nobody's."""
+    best: tuple[Uses, int] | None = None
+    least = float("inf")
+    for of in uses.values():
+        job = of.job
+        if not job.predicting or job.finished:
+            continue
+        frontiers = [rank.frontier for rank in job.ranks_at]
+        limit, silent = max(1, job.first_length), set(job.silent_ranks)
+        # A rank that cannot be looked at now counts as one that is looked at as far as allowed.
+        open_ends = [
+            cursor
+            if rank not in silent and cursor < job.end and of.streams_at(cursor) is not None
+            else frontier + limit
+            for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True))
+        ]
+        rank = next_rank(frontiers, open_ends, limit)
+        if rank < 0:
+            continue
+        steps = (of.cursors[rank] - frontiers[rank]) / job.batch_files
+        if steps < least:
+            best, least = (of, rank), steps
+    return best

@@ -1,0 +1,385 @@
+"""All that one node decides, as one state machine: `step(now_s, events) -> commands`.
+
+Pure: no trio, no threads, no I/O, no clock, no callbacks. In: events (mlfs.plan.scheduler.events) with the time at
+which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order in which they are to be carried out.
+The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
+(mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
+
+The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
+(uses that are counted ahead), `fetching` (single flight, lanes), `waiting` (readers who wait, second tries),
+`routing` (from where), `keeping` (what is kept and where), `following` (jobs).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, WakeAt
+from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
+from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
+from mlfs.plan.scheduler.followed import FollowedJob
+from mlfs.plan.scheduler.following import Following
+from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
+from mlfs.plan.scheduler.look_ahead import Uses, nearest
+from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.waiting import Waiting
+from mlfs.plan.scheduler.window import Window
+
+# Samples that one step looks at ahead of the readers: a driver has others to serve between two steps.
+LOOK_A_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the scheduler tells of itself.
+
+    Attributes:
+        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
+        waiting: readers who wait. waited_s: seconds that readers waited, all together. fetches: samples under way.
+        looking: whether the look-ahead has more to do at once.
+    """
+
+    window_bytes: int
+    window_capacity_bytes: int
+    dropping: int
+    waiting: int
+    waited_s: float
+    fetches: int
+    looking: bool
+    stopped: bool
+    pools: Mapping[int, PoolStatistics]
+    routing: RoutingStatistics
+    keeping: KeepingStatistics
+
+
+class Scheduler:
+    """See the module.
+
+    Args:
+        sizes: bytes by sample, live. places: of this node, the source first. rates: what lanes measure is told there.
+        known_source: what an earlier measurement says of the source, by class of sizes (`Routing`).
+
+    Attributes:
+        table: the samples' records, for others to read.
+    """
+
+    def __init__(
+        self,
+        sizes: memoryview,
+        places: Sequence[PlaceInfo],
+        limits: Limits,
+        rates: Rates,
+        known_source: Mapping[int, float] | None = None,
+    ) -> None:
+        out: list[Command] = []
+        table = SampleTable(sizes, limits.window_bytes)
+        window = Window(table, out)
+        routing = Routing(places, rates, known_source or {}, out)
+        keeping = Keeping(places, table)
+        fetching = Fetching(table, places, limits, routing, keeping, rates, out)
+        self.table = table
+        self._out = out
+        self._rates = rates
+        self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
+        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
+        self._following = Following(table, window, out)
+        self._look = self._seen = False
+        self._wake_s = math.inf
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            e.ReadSeen: self._read_seen,
+            e.Released: self._released,
+            e.ReadWaits: self._read_waits,
+            e.Touched: self._touched,
+            e.Landed: self._landed,
+            e.FetchEnded: self._fetch_ended,
+            e.Recalled: self._recalled,
+            e.Kept: self._kept,
+            e.CopiesFound: self._copies_found,
+            e.CopyLost: self._copy_lost,
+            e.Dropped: self._dropped,
+            e.Outdated: self._outdated,
+            e.Resized: self._resized,
+            e.JobInstalled: self._job_installed,
+            e.JobEnded: self._job_ended,
+            e.EpochKnown: self._epoch_known,
+            e.EpochUnknown: self._epoch_unknown,
+            e.JobBroken: self._job_broken,
+            e.SourceHung: self._source_hung,
+            e.Planned: self._planned,
+            e.PlacesMeasured: self._places_measured,
+            e.PeerAsks: self._peer_asks,
+            e.PeerLost: self._peer_lost,
+            e.PeerBack: self._peer_back,
+            e.Stopped: self._stopped,
+            e.TimePassed: self._time_passed,
+        }
+
+    # -- what others may see
+
+    @property
+    def jobs(self) -> Mapping[str, FollowedJob]:
+        """The jobs of the node by name."""
+        return self._following.jobs
+
+    @property
+    def uses(self) -> Mapping[str, Uses]:
+        """How far each job's streams have been looked at."""
+        return self._following.uses
+
+    @property
+    def keeping(self) -> Keeping:
+        """What is kept, for whoever plans."""
+        return self._keeping
+
+    def where(self, sample: int) -> tuple[int, int]:
+        """The place to read the sample from now, and the one of this node that has a copy for when that fails, or 0."""
+        held_by = self.table.held_by[sample]
+        place = SOURCE if held_by and self._routing.left[held_by] else held_by
+        return place, held_by if held_by != place else 0
+
+    def statistics(self) -> Statistics:
+        """Frozen figures."""
+        table, fetching = self.table, self._fetching
+        return Statistics(
+            table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
+            self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
+            self._routing.statistics(), self._keeping.statistics(),
+        )  # fmt: skip
+
+    # -- the step
+
+    def step(self, now_s: float, events: Iterable[e.Event]) -> list[Command]:
+        """Take events in, in their order, and decide."""
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event, now_s)
+        if self._seen:
+            self._seen = False
+            self._judge(now_s)
+        if self._look:
+            self._look_ahead(now_s)
+        self._fetching.dispatch()
+        self._window.send()
+        self._set_alarm(now_s)
+        commands = self._out[:]
+        self._out.clear()
+        return commands
+
+    def _set_alarm(self, now_s: float) -> None:
+        """Ask to be woken when a patience ends, or at once where the look-ahead has more to do."""
+        wake_s = now_s if self._look else self._waiting.next_due_s()
+        if wake_s < self._wake_s:
+            self._wake_s = wake_s
+            self._out.append(WakeAt(wake_s))
+
+    def _time_passed(self, _: e.TimePassed, now_s: float) -> None:
+        self._wake_s = math.inf
+        self._waiting.time_passed(now_s)
+
+    # -- reads
+
+    def _read_seen(self, read: e.ReadSeen, now_s: float) -> None:
+        self.table.opened(read.sample)
+        self._following.read(read)
+        self._seen = True
+
+    def _released(self, released: e.Released, now_s: float) -> None:
+        if self.table.closed(released.sample):
+            self._window.retire(released.sample)
+        self._seen = True
+
+    def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
+        self._waiting.wait(reader.ticket, reader.sample, now_s)
+
+    def _touched(self, touched: e.Touched, now_s: float) -> None:
+        if self.table.state[touched.sample] == State.DROPPING and self._window.rescue(touched.sample):
+            self.table.move(touched.sample, Verb.TOUCH)
+
+    def _judge(self, now_s: float) -> None:
+        """Reads were taken in: what do they say of the predictions, and of the places?"""
+        waited_s = self._waiting.waited_s
+        self._routing.judge(now_s, waited_s)
+        for job in self._following.jobs.values():
+            self._rates.job_read(job.name, job.observed, now_s, waited_s)
+        self._following.judge(now_s)
+        self._look = self._look or bool(self._following.jobs)
+        self._out.append(Digested())
+
+    # -- looking ahead
+
+    def _look_ahead(self, now_s: float) -> None:
+        """Have what is needed soonest staged, until the window is full, nothing is left, or the step is long enough."""
+        looked = 0
+        while looked < LOOK_A_STEP and not self._fetching.stopped:
+            found = nearest(self._following.uses)
+            if found is None:
+                break
+            uses, rank = found
+            before = uses.cursors[rank]
+            for position, sample, epoch in uses.coming(rank):
+                if not self._want(sample, uses.job, epoch, now_s):
+                    self._look = False  # the window is full: whatever makes room looks again
+                    return
+                self.table.expect(sample)
+                uses.count(rank, position)
+            looked += uses.cursors[rank] - before
+        else:
+            self._look = not self._fetching.stopped
+            return
+        self._look = False
+
+    def _want(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> bool:
+        """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""
+        table = self.table
+        if table.window_bytes > table.window_capacity_bytes:  # readers who waited went over it
+            self._window.make_room(0)
+            return False
+        state = table.state[sample]
+        if state == State.DROPPING:
+            return self._window.rescue(sample)
+        if state != State.ABSENT:
+            return state != State.GOING
+        if table.footprint(sample) > table.window_capacity_bytes:
+            return True  # it never fits: left to the readers
+        if not table.fits_window(sample):
+            self._window.make_room(table.footprint(sample))
+            return False
+        self._fetching.reserve(sample, job, epoch, now_s)
+        return True
+
+    # -- ends of fetches, copies and drops
+
+    def _landed(self, landed: e.Landed, now_s: float) -> None:
+        """A sample's fetch has ended: single flight and states first, then those who wait."""
+        wanted = self._fetching.wanted_by(landed.fetch, landed.sample)
+        peer = self._fetching.asked_peer(landed)
+        if not self._fetching.landed(landed):
+            return
+        sample = landed.sample
+        if landed.error:
+            if wanted is None:
+                self._waiting.failed(sample, landed.error, now_s, peer)
+            else:
+                self._lane_failed(sample, landed.error, peer, now_s)
+            self._look = True
+            return
+        if landed.place == SOURCE and wanted is not None:
+            wanted.job.count_pfs(wanted.epoch, landed.size_bytes)
+        self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
+        if not landed.staged:
+            self._look = True
+        if wanted is not None and not landed.staged and self._waiting.anybody(sample):
+            self._waiting.begin(sample, now_s)
+            return
+        read_soon = self._waiting.anybody(sample)
+        self._waiting.landed(sample, now_s)
+        if not read_soon and landed.staged:
+            self._window.retire(sample)
+
+    def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
+        """A lane's fetch failed: it is left to the reader; what a peer did not have comes from the source."""
+        self.table.move(sample, Verb.FAIL)
+        if not peer:
+            self._out.append(Count("prefetch_failed"))
+        self._waiting.failed(sample, error, now_s)
+
+    def _fetch_ended(self, ended: e.FetchEnded, now_s: float) -> None:
+        missed = []
+        for landed in ended.landed:
+            wanted = self._fetching.wanted_by(landed.fetch, landed.sample)
+            if landed.error and wanted is not None and self._fetching.asked_peer(landed):
+                missed.append(wanted)
+            self._landed(landed, now_s)
+        self._fetching.ended(ended, now_s)
+        for wanted in reversed(missed):
+            if self.table.state[wanted.sample] == State.ABSENT and self.table.pending[wanted.sample]:
+                self._fetching.again_from_source(wanted)
+
+    def _recalled(self, recalled: e.Recalled, now_s: float) -> None:
+        if self._fetching.fetch_of(recalled.sample) != recalled.fetch:
+            return
+        self._fetching.forget(recalled.fetch, recalled.sample)
+        self._waiting.recalled(recalled.sample, now_s)
+
+    def _kept(self, kept: e.Kept, now_s: float) -> None:
+        self._keeping.kept(kept.fetch, kept.sample, kept.place, kept.used_bytes)
+
+    def _copies_found(self, found: e.CopiesFound, now_s: float) -> None:
+        for sample in found.samples:
+            if not self.table.held_by[sample]:
+                self._keeping.found(sample, found.place)
+
+    def _copy_lost(self, lost: e.CopyLost, now_s: float) -> None:
+        self._keeping.lost(lost.sample)
+
+    def _dropped(self, dropped: e.Dropped, now_s: float) -> None:
+        self._window.dropped(tuple(dropped.samples))
+        for sample in dropped.samples:
+            if self._waiting.anybody(sample):
+                self._waiting.begin(sample, now_s)
+        self._look = True
+
+    def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
+        self._window.outdated(outdated.sample)
+
+    def _resized(self, resized: e.Resized, now_s: float) -> None:
+        self.table.resize(*resized)
+        for job in self._following.jobs.values():
+            job.resized(resized.sample, resized.new_bytes - resized.old_bytes)
+        self._look = True
+
+    # -- jobs, epochs, plans
+
+    def _job_installed(self, installed: e.JobInstalled, now_s: float) -> None:
+        self._following.install(installed.job)
+        self._look = True
+
+    def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
+        self._following.end(ended.name)
+        self._look = True
+
+    def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:
+        self._following.epoch_known(known)
+        self._look = True
+
+    def _epoch_unknown(self, unknown: e.EpochUnknown, now_s: float) -> None:
+        self._following.epoch_unknown(unknown.job, unknown.epoch)
+
+    def _job_broken(self, broken: e.JobBroken, now_s: float) -> None:
+        self._following.broken(broken.job, broken.error)
+
+    def _source_hung(self, _: e.SourceHung, now_s: float) -> None:
+        self._routing.come_back(now_s)
+
+    def _planned(self, planned: e.Planned, now_s: float) -> None:
+        self._keeping.adopt(planned.plan)
+
+    def _places_measured(self, measured: e.PlacesMeasured, now_s: float) -> None:
+        self._keeping.measured(measured.bytes_per_s)
+
+    # -- peers
+
+    def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
+        """A peer wants what this node owns: a copy at once, else as for a reader. Released tells that it has it."""
+        self.table.opened(asks.sample)
+        if self.table.held_by[asks.sample]:
+            self._out.append(Answer(asks.ticket, asks.sample))
+        else:
+            self._waiting.wait(asks.ticket, asks.sample, now_s)
+
+    def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
+        self._routing.peer_lost(lost.place, True)
+        self._fetching.peer_lost(lost.place)
+        self._out.append(Count("peer_lost"))
+
+    def _peer_back(self, back: e.PeerBack, now_s: float) -> None:
+        self._routing.peer_lost(back.place, False)
+
+    def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
+        self._fetching.stopped = stopped.stop
+        self._look = not stopped.stop

@@ -1,0 +1,179 @@
+"""A sample's life: one record a sample, and the one table of the transitions that are allowed.
+
+Pure. In: verbs (what happens to a sample), predicted uses that come and go. Out: states, and the bytes of the staging
+window. Every part of the scheduler changes a sample's state here and nowhere else; an illegal transition raises, as in
+h11's `_state.py`: it is a bug, which tests see.
+
+The record is a few bytes in arrays side by side, so that 100 million samples stay cheap.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PAGE_BYTES = 4096
+
+
+class State:
+    """Where a sample's pages are, as far as this node believes. The kernel may forget pages: a READ request then tells.
+
+    ABSENT    not in the page cache, and nothing is under way.
+    QUEUED    room in the window is reserved; the sample waits for a lane.
+    FETCHING  a lane has it, or a fetch for a reader who waits.
+    STAGED    in the page cache, and a predicted use is to come.
+    RECENT    in the page cache, and no predicted use is to come.
+    DROPPING  queued for dropping; a reader or the look-ahead can still rescue it.
+    GOING     handed to the dropper: its pages are of no use any more.
+
+    Plain ints, not an enum: they are compared several times for each read.
+    """
+
+    ABSENT: Final = 0
+    QUEUED: Final = 1
+    FETCHING: Final = 2
+    STAGED: Final = 3
+    RECENT: Final = 4
+    DROPPING: Final = 5
+    GOING: Final = 6
+
+
+STATE_NAMES: Final = ("ABSENT", "QUEUED", "FETCHING", "STAGED", "RECENT", "DROPPING", "GOING")
+
+
+class Verb:
+    """What happens to a sample.
+
+    RESERVE   the look-ahead takes room for it.        CANCEL  it is not needed any more, and no lane has begun it.
+    BEGIN     a lane gets it.                          DEMAND  a fetch for a reader who waits begins.
+    LAND      its bytes are in the page cache.         FAIL    the fetch ended without that.
+    EXPECT    a predicted use was counted ahead.       USED    the last predicted use is over.
+    TOUCH     a reader rescues it from being dropped.  LET_GO  its pages shall be dropped.
+    SEND      the dropper gets it.                     GONE    the dropper is done with it.
+    """
+
+    RESERVE: Final = 0
+    CANCEL: Final = 1
+    BEGIN: Final = 2
+    DEMAND: Final = 3
+    LAND: Final = 4
+    FAIL: Final = 5
+    EXPECT: Final = 6
+    USED: Final = 7
+    TOUCH: Final = 8
+    LET_GO: Final = 9
+    SEND: Final = 10
+    GONE: Final = 11
+
+
+VERB_NAMES: Final = (
+    "RESERVE", "CANCEL", "BEGIN", "DEMAND", "LAND", "FAIL", "EXPECT", "USED", "TOUCH", "LET_GO", "SEND", "GONE",
+)  # fmt: skip
+
+ILLEGAL: Final = -1
+
+# state -> verb -> state. What does not stand here is illegal. LAND leads to RECENT; where a predicted use is to come,
+# the table goes on to STAGED by itself (`SampleTable.move`).
+ALLOWED: Final[dict[int, dict[int, int]]] = {
+    State.ABSENT: {Verb.RESERVE: State.QUEUED, Verb.DEMAND: State.FETCHING},
+    State.QUEUED: {Verb.BEGIN: State.FETCHING, Verb.DEMAND: State.FETCHING, Verb.CANCEL: State.ABSENT},
+    State.FETCHING: {Verb.LAND: State.RECENT, Verb.FAIL: State.ABSENT},
+    State.STAGED: {Verb.USED: State.RECENT, Verb.LET_GO: State.DROPPING},
+    State.RECENT: {Verb.EXPECT: State.STAGED, Verb.LET_GO: State.DROPPING},
+    State.DROPPING: {Verb.EXPECT: State.STAGED, Verb.TOUCH: State.RECENT, Verb.SEND: State.GOING},
+    State.GOING: {Verb.GONE: State.ABSENT},
+}
+
+_NEXT = [[ALLOWED[state].get(verb, ILLEGAL) for verb in range(len(VERB_NAMES))] for state in range(len(STATE_NAMES))]
+
+
+class IllegalTransitionError(AssertionError):
+    """A bug of the scheduler, or of a driver that reports what cannot have happened."""
+
+
+def footprint_bytes(size_bytes: int) -> int:
+    """What a sample occupies in the page cache: whole pages."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+class SampleTable:
+    """The records of all samples, and the staging window's budget.
+
+    Attributes:
+        state: see State. held_by: number of the place of this node that holds a copy, 0 (the source) for none.
+        pending: predicted uses that are counted ahead and not over, saturating at 255.
+        readers: how many readers hold the sample open; only samples that are open.
+        sizes: bytes by sample; changes are reported by `resize`.
+
+    Invariants:
+        window_bytes = sum of the footprints of all samples that are not ABSENT.
+        A sample in the page cache is STAGED exactly while its `pending` is above 0; `expect` and `fulfil` are the only
+        ones that change `pending`, and the only ones that need to know this.
+    """
+
+    def __init__(self, sizes: memoryview, window_capacity_bytes: int) -> None:
+        n_samples = len(sizes)
+        self.state = bytearray(n_samples)
+        self.pending = bytearray(n_samples)
+        self.held_by = bytearray(n_samples)
+        self.readers: dict[int, int] = {}
+        self.sizes = sizes
+        self.window_capacity_bytes = window_capacity_bytes
+        self.window_bytes = 0
+
+    def footprint(self, sample: int) -> int:
+        """Bytes the sample occupies in the page cache."""
+        return footprint_bytes(self.sizes[sample])
+
+    def fits_window(self, sample: int) -> bool:
+        """Whether the window has room for the sample now."""
+        return self.window_bytes + self.footprint(sample) <= self.window_capacity_bytes
+
+    def move(self, sample: int, verb: int) -> int:
+        """Change a sample's state, and the window's bytes with it; returns the new state."""
+        old = self.state[sample]
+        new = _NEXT[old][verb]
+        if new == ILLEGAL:
+            raise IllegalTransitionError(f"sample {sample}: {VERB_NAMES[verb]} in state {STATE_NAMES[old]}")
+        if old == State.ABSENT:
+            self.window_bytes += footprint_bytes(self.sizes[sample])
+        elif new == State.ABSENT:
+            self.window_bytes -= footprint_bytes(self.sizes[sample])
+        if new == State.RECENT and self.pending[sample]:
+            new = State.STAGED
+        self.state[sample] = new
+        return new
+
+    def expect(self, sample: int) -> None:
+        """One more predicted use is counted ahead: pages that are in place stay until it is over."""
+        if self.pending[sample] < 255:
+            self.pending[sample] += 1
+        if self.state[sample] in (State.RECENT, State.DROPPING):
+            self.move(sample, Verb.EXPECT)
+
+    def fulfil(self, sample: int) -> bool:
+        """One predicted use came, or was given up; whether it was the last one."""
+        if self.pending[sample]:
+            self.pending[sample] -= 1
+        if self.pending[sample]:
+            return False
+        if self.state[sample] == State.STAGED:
+            self.move(sample, Verb.USED)
+        return True
+
+    def opened(self, sample: int) -> None:
+        """One more reader holds the sample open."""
+        self.readers[sample] = self.readers.get(sample, 0) + 1
+
+    def closed(self, sample: int) -> bool:
+        """A reader closed the sample; whether nobody holds it open any more."""
+        left = self.readers.get(sample, 0) - 1
+        if left > 0:
+            self.readers[sample] = left
+            return False
+        self.readers.pop(sample, None)
+        return True
+
+    def resize(self, sample: int, old_bytes: int, new_bytes: int) -> None:
+        """The sample's size has changed, in `sizes` too: the window has to count the new one."""
+        if self.state[sample] != State.ABSENT:
+            self.window_bytes += footprint_bytes(new_bytes) - footprint_bytes(old_bytes)

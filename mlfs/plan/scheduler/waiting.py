@@ -1,0 +1,213 @@
+"""Readers who wait: who waits for which sample, when a fetch is given up on, and what they are told.
+
+Pure. In: readers who opened what is not in place, ends of fetches, time. Out: fetches for them, answers, refusals. A
+reader joins the fetch that is under way; takes a sample over that only waits for a lane; and when the fetch hangs the
+place is asked once more. A reader gets an error only when the source failed or hung twice.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
+from mlfs.plan.scheduler.config import SOURCE, Limits
+from mlfs.plan.scheduler.fetching import Fetching
+from mlfs.plan.scheduler.keeping import Keeping
+from mlfs.plan.scheduler.routing import Routing
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.window import Window
+
+# Asking again does not mend these: the file is gone, replaced, or not ours to read.
+FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
+
+
+class Waiter(NamedTuple):
+    """A reader who waits since then."""
+
+    ticket: int
+    since_s: float
+
+
+@dataclass(slots=True)
+class Flight:
+    """A fetch for readers who wait. attempt: 1 or 2. due_s: when it is given up on."""
+
+    fetch: int
+    place: int
+    attempt: int
+    due_s: float
+
+
+class Waiting:
+    """See the module.
+
+    Attributes:
+        waited_s: seconds that readers waited, all together.
+    """
+
+    def __init__(
+        self,
+        table: SampleTable,
+        limits: Limits,
+        window: Window,
+        routing: Routing,
+        keeping: Keeping,
+        fetching: Fetching,
+        out: list[Command],
+    ) -> None:
+        self._table = table
+        self._limits = limits
+        self._window = window
+        self._routing = routing
+        self._keeping = keeping
+        self._fetching = fetching
+        self._out = out
+        self._waiters: dict[int, list[Waiter]] = {}
+        self._flights: dict[int, Flight] = {}
+        self._lane_due_s: dict[int, float] = {}  # of samples that a lane has and a reader waits for
+        # (due, sample), ascending: first attempts and readers behind lanes, who all have the same patience; seconds.
+        self._hedges: deque[tuple[float, int]] = deque()
+        self._timeouts: deque[tuple[float, int]] = deque()
+        self.waited_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Readers who wait."""
+        return sum(map(len, self._waiters.values()))
+
+    def has_flight(self, sample: int) -> bool:
+        """Whether a fetch for readers who wait is under way."""
+        return sample in self._flights
+
+    def anybody(self, sample: int) -> bool:
+        """Whether somebody waits for the sample."""
+        return sample in self._waiters
+
+    def wait(self, ticket: int, sample: int, now_s: float) -> None:
+        """A reader opened a sample that was not in place a moment ago."""
+        state = self._table.state[sample]
+        if state == State.DROPPING and self._window.rescue(sample):
+            state = self._table.move(sample, Verb.TOUCH)
+        if state in (State.STAGED, State.RECENT):
+            self._out.append(Answer(ticket, sample))
+            return
+        if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._limits.largest_whole_bytes:
+            self._out.append(OpenDirect(ticket, sample))
+            return
+        self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s))
+        if state in (State.ABSENT, State.QUEUED):
+            self.begin(sample, now_s)
+        elif state == State.FETCHING and sample not in self._flights and sample not in self._lane_due_s:
+            due_s = self._lane_due_s[sample] = now_s + self._limits.hedge_s
+            self._hedges.append((due_s, sample))
+            self._out.append(Recall(self._fetching.fetch_of(sample), sample))
+
+    def begin(self, sample: int, now_s: float) -> None:
+        """Fetch a sample for those who wait for it: room is taken, whatever the window has."""
+        self._lane_due_s.pop(sample, None)
+        if self._table.state[sample] == State.ABSENT:
+            self._window.make_room(self._table.footprint(sample))
+        self._table.move(sample, Verb.DEMAND)
+        place = self._routing.for_reader(sample, self._table.held_by[sample], self._keeping.owner(sample))
+        self._fly(sample, place, 1, now_s)
+
+    def _fly(self, sample: int, place: int, attempt: int, now_s: float) -> None:
+        due_s = now_s + (self._limits.hedge_s if attempt == 1 else self._limits.timeout_s)
+        self._flights[sample] = Flight(self._fetching.for_reader(sample, place), place, attempt, due_s)
+        (self._hedges if attempt == 1 else self._timeouts).append((due_s, sample))
+
+    def recalled(self, sample: int, now_s: float) -> None:
+        """A lane gave a sample back that it had not begun."""
+        self._table.move(sample, Verb.FAIL)
+        self.begin(sample, now_s)
+
+    # -- ends
+
+    def landed(self, sample: int, now_s: float) -> None:
+        """The sample's fetch has ended well: all who wait go on."""
+        self._flights.pop(sample, None)
+        self._lane_due_s.pop(sample, None)
+        for waiter in self._waiters.pop(sample, ()):
+            self.waited_s += now_s - waiter.since_s
+            self._out.append(Answer(waiter.ticket, sample))
+
+    def failed(self, sample: int, error: int, now_s: float, peer: bool = False) -> None:
+        """The sample's fetch has failed; it is ABSENT now, or still FETCHING for a reader. Those who wait get another.
+
+        Args:
+            peer: a peer did not have it, which is no failure: the source is asked at once.
+        """
+        flight = self._flights.pop(sample, None)
+        if flight is None:
+            self._lane_due_s.pop(sample, None)
+            if sample in self._waiters:
+                self.begin(sample, now_s)
+        elif peer:
+            self._fly(sample, SOURCE, flight.attempt, now_s)
+        elif flight.attempt == 1 and error not in FINAL_ERRORS:
+            self._out.append(Count("source_retried"))
+            self._fly(sample, flight.place, 2, now_s)
+        else:
+            self._refuse(sample, error, False, now_s)
+
+    def _refuse(self, sample: int, error: int, timed_out: bool, now_s: float) -> None:
+        self._table.move(sample, Verb.FAIL)
+        for waiter in self._waiters.pop(sample, ()):
+            self.waited_s += now_s - waiter.since_s
+            self._out.append(Refuse(waiter.ticket, sample, error, timed_out))
+
+    # -- time
+
+    def next_due_s(self) -> float:
+        """When somebody's patience ends next, infinity when nobody waits. Forgets those that have ended meanwhile."""
+        due_s = float("inf")
+        for queue in (self._hedges, self._timeouts):
+            while queue and not self._is_due(*queue[0]):
+                queue.popleft()
+            if queue:
+                due_s = min(due_s, queue[0][0])
+        return due_s
+
+    def _is_due(self, due_s: float, sample: int) -> bool:
+        flight = self._flights.get(sample)
+        return (flight is not None and flight.due_s == due_s) or self._lane_due_s.get(sample) == due_s
+
+    def time_passed(self, now_s: float) -> None:
+        """Give up on what has taken too long."""
+        for queue in (self._hedges, self._timeouts):
+            while queue and queue[0][0] <= now_s:
+                due_s, sample = queue.popleft()
+                if not self._is_due(due_s, sample):
+                    continue
+                if sample in self._flights:
+                    self._flight_hangs(sample, now_s)
+                else:
+                    self._lane_hangs(sample, now_s)
+
+    def _flight_hangs(self, sample: int, now_s: float) -> None:
+        """A reader's fetch hangs: once more, and no third time."""
+        flight = self._flights.pop(sample)
+        self._fetching.forget(flight.fetch, sample)
+        self._out.append(Abandon(flight.fetch))
+        self._out.append(Count("source_timeout"))
+        self._routing.come_back(now_s)
+        if flight.attempt == 1:
+            self._fly(sample, flight.place, 2, now_s)
+        else:
+            self._refuse(sample, errno.ETIMEDOUT, True, now_s)
+
+    def _lane_hangs(self, sample: int, now_s: float) -> None:
+        """A lane's fetch hangs: those who wait are served past it, and its end is left to it."""
+        del self._lane_due_s[sample]
+        self._out.append(Count("prefetch_hung"))
+        self._fetching.hangs(sample)
+        unstaged = bool(self._table.held_by[sample]) and self._routing.is_left(self._table.held_by[sample])
+        if unstaged:
+            self._routing.come_back(now_s)
+        small = self._table.sizes[sample] <= self._limits.largest_whole_bytes
+        for waiter in self._waiters.pop(sample, ()):
+            self.waited_s += now_s - waiter.since_s
+            self._out.append(OpenDirect(waiter.ticket, sample, unstaged and small))

@@ -1,0 +1,116 @@
+"""The staging window: which pages linger, which are dropped, and when.
+
+Pure. In: uses that are over, room that is needed. Out: `Drop` commands, at most one batch of them under way. A sample
+whose use is over goes at once where a job's reads are predicted (the stream knows that it is not needed this epoch);
+else its pages linger until their room is needed, as in a plain cache.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mlfs.plan.scheduler.commands import Command, Drop
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
+
+# Large enough that a hop to a thread costs little for each sample, small enough that rescues are rarely too late.
+DROP_BATCH = 64
+
+
+class Window:
+    """See the module.
+
+    Attributes:
+        linger: whether used pages that nobody is predicted to need stay until their room is needed.
+    """
+
+    def __init__(self, table: SampleTable, out: list[Command]) -> None:
+        self._table = table
+        self._out = out
+        self.linger = True
+        # Lingering samples, in the order in which they began to linger. Each stands there once, however often it is
+        # read: `_lingers` says whether it does. Some have gone another way meanwhile, or are open.
+        self._recent: deque[int] = deque()
+        self._lingers = bytearray(len(table.state))
+        self._to_drop: deque[int] = deque()  # DROPPING, but for those that were rescued
+        self._outdated: set[int] = set()  # DROPPING, and not to be rescued
+        self._going = 0  # samples of the batch that is under way
+
+    @property
+    def dropping(self) -> int:
+        """Samples that are queued for the dropper, or that it has."""
+        return len(self._to_drop) + self._going
+
+    def retire(self, sample: int) -> None:
+        """A use is over. Without another one to come, and without a reader, the pages go."""
+        if self._table.state[sample] != State.RECENT or sample in self._table.readers:
+            return
+        if not self.linger:
+            self._drop(sample)
+            return
+        if not self._lingers[sample]:
+            self._lingers[sample] = 1
+            self._recent.append(sample)
+        self.make_room(0)
+
+    def set_linger(self, linger: bool) -> None:
+        """Whether used pages linger. A predicted stream needs the room of those that do."""
+        self.linger = linger
+        while not linger and self._recent:
+            self._drop_oldest()
+
+    def make_room(self, need_bytes: int) -> None:
+        """Begin to drop lingering pages, the oldest first, until the window will have `need_bytes` free."""
+        table = self._table
+        over = table.window_bytes + need_bytes - table.window_capacity_bytes
+        if over <= 0 or not self._recent:
+            return
+        over -= sum(table.footprint(sample) for sample in self._to_drop if table.state[sample] == State.DROPPING)
+        while self._recent and over > 0:
+            over -= self._drop_oldest()
+
+    def _drop_oldest(self) -> int:
+        """Begin to drop what lingers longest; returns the bytes that will be free, 0 when it is in use."""
+        sample = self._recent.popleft()
+        self._lingers[sample] = 0
+        if self._table.state[sample] != State.RECENT or sample in self._table.readers:
+            return 0
+        self._drop(sample)
+        return self._table.footprint(sample)
+
+    def rescue(self, sample: int) -> bool:
+        """Whether a sample that is DROPPING may be kept after all: what is of the past may not."""
+        return sample not in self._outdated
+
+    def outdated(self, sample: int) -> None:
+        """What is in place is of the past: it has to go, whoever needs it."""
+        state = self._table.state[sample]
+        if state in (State.STAGED, State.RECENT):
+            self._drop(sample)
+        elif state != State.DROPPING:
+            return
+        self._outdated.add(sample)
+
+    def _drop(self, sample: int) -> None:
+        self._table.move(sample, Verb.LET_GO)
+        self._to_drop.append(sample)
+
+    def send(self) -> None:
+        """Hand the next batch to the dropper, if it has none."""
+        if self._going or not self._to_drop:
+            return
+        batch: list[int] = []
+        while self._to_drop and len(batch) < DROP_BATCH:
+            sample = self._to_drop.popleft()
+            if self._table.state[sample] == State.DROPPING:
+                self._table.move(sample, Verb.SEND)
+                self._outdated.discard(sample)
+                batch.append(sample)
+        self._going = len(batch)
+        if batch:
+            self._out.append(Drop(tuple(batch)))
+
+    def dropped(self, samples: tuple[int, ...]) -> None:
+        """The dropper is done with its batch."""
+        self._going = 0
+        for sample in samples:
+            self._table.move(sample, Verb.GONE)

@@ -1,0 +1,243 @@
+"""Scripts that do otherwise than was registered, under simulated time: found from the opens alone, and followed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from fakes import Mount, running, simulate
+
+from mlfs.explain.misfit import disagreeing
+from mlfs.explain.screen import find_correction
+from mlfs.follow.matching import Open
+from mlfs.follow.score import Cell
+from mlfs.job import parse_job
+from mlfs.orders.streams import build_streams
+
+FILES, EPOCHS, BATCH = 150, 30, 8
+
+
+def script_opens(
+    mount: Mount, fields: dict[str, Any], epochs: range, workers: int, stop_after: int = 0
+) -> Iterator[list[tuple[int, int]]]:
+    """Each epoch's opens (entry, pid) of a script that does what `fields` say: rank by rank in turns, worker by worker.
+
+    Processes are numbered 100 * something + rank: the parents follow from that.
+    """
+    spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | fields)
+    streams = build_streams(spec, mount.engine.manifest)
+    rng = random.Random(0)
+    for epoch in epochs:
+        todo: list[list[tuple[int, int]]] = []
+        for rank in spec.ranks:
+            ids = streams.epoch_ids(epoch, rank)
+            batches = [ids[i : i + BATCH].tolist() for i in range(0, len(ids), BATCH)][: stop_after or None]
+            for worker in range(max(1, workers)):
+                pid = 100 * (1 + worker + (epoch * workers if workers else 0)) + rank
+                todo.append([(entry, pid) for batch in batches[worker :: max(1, workers)] for entry in batch])
+        opens = []
+        while any(todo):  # each worker a few samples at a time: within what a loader allows
+            for of_worker in todo:
+                for _ in range(rng.randint(1, 3)):
+                    if of_worker:
+                        opens.append(of_worker.pop(0))
+        yield opens
+
+
+async def read_all(mount: Mount, opens: list[tuple[int, int]]) -> None:
+    for entry, pid in opens:
+        await mount.read(entry, pid)
+        await trio.sleep(0.005)
+
+
+WRONG = [
+    ({"seed": 5}, {"seed": 5, "set_epoch": False}, range(6), "this job does not call set_epoch"),
+    ({"seed": 5, "set_epoch": False}, {"seed": 5}, range(6), "this job calls set_epoch"),
+    ({"seed": 5}, {"seed": 42}, range(6), "this job's seed is 42, not 5"),
+    ({"seed": 5}, {"seed": 5}, range(1, 7), "this job counts its epochs from 1"),
+    ({"seed": 5}, {"seed": 5}, range(9, 15), "it began with epoch 9, not 0"),
+    ({"seed": 5}, {"seed": 5, "shuffle": False}, range(6), "this job does not shuffle"),
+    ({"seed": 5, "world_size": 4}, {"seed": 5, "world_size": 2}, range(6), "this job's world size is 2, not 4"),
+    (
+        {"seed": 5, "world_size": 3, "ranks": [0]},
+        {"seed": 5, "world_size": 3, "ranks": [2]},
+        range(6),
+        "read by rank 2, not by rank 0",
+    ),
+    (
+        {"seed": 1},
+        {"seed": 1, "sampler": "torch-random", "generator": "own"},
+        range(6),
+        'sampler of this job is "torch-random"',
+    ),
+    ({"seed": 5}, {"seed": 4}, range(6), "this job reads each epoch in the order of the one before"),
+    (
+        {"seed": 1, "sampler": "torch-random", "generator": "default"},
+        {"seed": 1, "sampler": "torch-random", "generator": "default", "persistent_workers": True},
+        range(6),
+        "its workers are persistent",
+    ),
+]
+OWN = {"seed": 1, "sampler": "torch-random", "generator": "own"}
+TRAILING = "leaves each epoch before the sampler's end: trailing_permutation is false"
+WAYS_OUT = {
+    "this job does not call set_epoch": "--no-set-epoch",
+    "this job's seed is 42, not 5": "--seed 42",
+    "this job counts its epochs from 1": "--start-epoch 1",
+    "it began with epoch 9, not 0": "--start-epoch 9",
+    "this job does not shuffle": "--no-shuffle",
+    "this job's world size is 2, not 4": "--world-size 2",
+    "read by rank 2, not by rank 0": "--ranks 2",
+    TRAILING: "--no-trailing-permutation",
+}
+
+
+@pytest.mark.parametrize(
+    ("registered", "script", "epochs", "words", "workers"),
+    [
+        *(pytest.param(*case, workers) for case in WRONG for workers in (0, 3)),
+        # The sampler's every other epoch is one of the registered: workers that end with the epoch tell them apart.
+        (OWN, OWN | {"trailing_permutation": False}, range(6), TRAILING, 3),
+    ],
+)
+def test_what_the_script_does_otherwise_is_found_and_followed(
+    tmp_path: Path, registered: dict[str, Any], script: dict[str, Any], epochs: range, words: str, workers: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            stalls = 0
+            for opens in script_opens(mount, script, epochs, workers):
+                before = mount.engine.jobs["train"].matcher.observed
+                stalls = mount.engine.counters.all.reads["page_cache"].count
+                await read_all(mount, opens)
+                await trio.sleep(1)
+                assert mount.engine.jobs["train"].matcher.observed - before == len(opens)
+            job = mount.engine.jobs["train"]
+            assert len(job.known) == 1
+            assert words in job.known[0]
+            assert job.way_out == WAYS_OUT.get(words, job.way_out) != ""
+            assert job.matcher.agreement_of_last(100) == 1.0
+            assert job.predicting
+            assert mount.engine.counters.all.reads["page_cache"].count - stalls >= 0.9 * len(opens)
+            assert job.current_epochs()[1] >= epochs[-1] - epochs[0]
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_script_without_set_epoch_ends_with_its_last_epoch(tmp_path: Path, world: int, workers: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            fields = {"seed": 5, "epochs": 4, "world_size": world}
+            spec = parse_job({"batch_size": BATCH} | fields)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            script = fields | {"set_epoch": False}
+            for opens in script_opens(mount, script, range(4), workers):
+                await read_all(mount, opens)
+                await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert len(job.known) == 1
+            assert "does not call set_epoch" in job.known[0]
+            assert job.state == "finished"
+            assert not any(len(index.outstanding()) for index in job.matcher.epochs.values())
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("seed", [987654321, -77])
+def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 60, staging=60 * 8192) as mount:
+            spec = parse_job({"epochs": 3, "batch_size": BATCH})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {"seed": seed, "epochs": 3}, range(3), 2):
+                await read_all(mount, opens)
+            assert mount.engine.jobs["train"] is job
+            assert not job.known
+            assert mount.explainer.searches("train") > 0
+            assert not job.predicting
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "world_size": 2})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {"world_size": 2}, range(5), workers, stop_after=4):
+                await read_all(mount, opens)
+            await trio.sleep(1)
+            assert job.matcher.agreed == job.matcher.observed == 5 * 2 * 4 * BATCH
+            assert mount.engine.jobs["train"] is job
+            assert mount.explainer.searches("train") == 0
+
+    simulate(body)
+
+
+def test_opens_that_come_before_their_epoch_is_computed_wait_for_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 40, staging=60 * 8192, seconds={"orders": 2.0}) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH})
+            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, {}, range(4), 2):
+                for entry, pid in opens:
+                    await mount.read(entry, pid)
+            await trio.sleep(60)
+            assert not job.held
+            assert job.matcher.agreed == job.matcher.observed == 160
+
+    simulate(body)
+
+
+def test_random_opens_are_never_explained(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 24) as mount:
+            spec = parse_job({"epochs": 5, "batch_size": 4, "world_size": 2})
+            streams = build_streams(spec, mount.engine.manifest)
+            for case in range(40):
+                rng = np.random.default_rng(case)
+                cell = Cell(0, -1)
+                entries = np.concatenate([rng.permutation(mount.files) for _ in range(2)]).tolist()
+                opens = [Open(entry, 100 + i % 3, 1, cell, False, -1, -1) for i, entry in enumerate(entries)]
+                assert find_correction(spec, streams, opens, [0, 1], len(mount.engine.manifest)) is None
+
+    simulate(body)
+
+
+def test_where_the_disagreement_began() -> None:
+    cell = Cell(0, 0)
+    agrees = [True] * 50 + [False, False, True, False, False, True, False]
+    opens = [Open(i, 1, 1, cell, fits, 0, i) for i, fits in enumerate(agrees)]
+    assert [seen.entry for seen in disagreeing(opens)] == list(range(50, 57))
+    assert not disagreeing(opens[:50])
+
+
+@pytest.mark.parametrize(("registered", "script"), [(False, True), (True, False)])
+def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, registered: bool, script: bool) -> None:
+    """The streams differ by their last sample: it is left out, or one that nobody expected."""
+
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=60 * 8192) as mount:
+            fields = {"seed": 5, "world_size": 4}
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "drop_last": registered} | fields)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            for opens in script_opens(mount, fields | {"drop_last": script}, range(4), 2):
+                await read_all(mount, opens)
+                await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert not job.known
+            assert job.matcher.observed - job.matcher.agreed <= (0 if registered is False else 4 * 4)
+            assert job.current_epochs()[1] in (3, 4)  # the last epoch, or its end
+
+    simulate(body)

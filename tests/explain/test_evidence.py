@@ -1,0 +1,60 @@
+"""When an explanation is believed: bits of evidence are what they are said to be, and so is the judgement by opens."""
+
+from __future__ import annotations
+
+from math import comb, log2, perm
+
+import pytest
+
+from mlfs.explain.evidence import (
+    JUDGED_OPENS,
+    LEAST_BITS,
+    beyond_chance,
+    bits_of_distinct,
+    bits_of_hits,
+    confirmed,
+    refuted,
+)
+from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS, WHOLE_ORDERS
+from mlfs.explain.variants import LIKED_SEEDS, SMALL_SEEDS
+
+
+@pytest.mark.parametrize(("n", "reads"), [(40, 1), (40, 17), (1000, 10), (5, 9)])
+def test_distinct_reads_tell_how_many_orders_begin_otherwise(n: int, reads: int) -> None:
+    assert bits_of_distinct(n, reads) == pytest.approx(log2(perm(n, min(n, reads))))
+
+
+@pytest.mark.parametrize(("hits", "total", "chance"), [(10, 10, 0.1), (8, 20, 0.05), (19, 20, 0.5), (3, 4, 0.2)])
+def test_hits_by_chance_are_no_likelier_than_their_bits_say(hits: int, total: int, chance: float) -> None:
+    exact = sum(comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(hits, total + 1))
+    assert exact <= 1.0001 * 2 ** -bits_of_hits(hits, total, chance)
+    assert bits_of_hits(hits, total, chance) > 0.3 * -log2(exact)  # a bound that says something
+
+
+def test_no_more_hits_than_chance_gives_are_no_evidence() -> None:
+    assert bits_of_hits(5, 50, 0.1) == bits_of_hits(0, 0, 0.1) == 0.0
+
+
+def test_the_choice_is_taken_off_the_evidence() -> None:
+    assert beyond_chance(LEAST_BITS, 1)
+    assert not beyond_chance(LEAST_BITS, 2)
+    assert beyond_chance(LEAST_BITS + 10, 1024)
+    assert 2**-LEAST_BITS < 1e-6
+
+
+@pytest.mark.parametrize("opens", [0, JUDGED_OPENS - 1, JUDGED_OPENS, 40])
+def test_opens_confirm_refute_or_leave_it_open(opens: int) -> None:
+    verdicts = [(confirmed(opens, fitting), refuted(opens, fitting)) for fitting in range(opens + 1)]
+    assert (True, True) not in verdicts
+    assert verdicts[0] == (False, opens >= JUDGED_OPENS)
+    assert verdicts[-1] == (opens >= JUDGED_OPENS, False)
+    assert sorted(verdicts, key=lambda verdict: verdict[0] - verdict[1]) == verdicts
+    assert confirmed(12, 10) and not confirmed(12, 9) and refuted(12, 2) and not refuted(12, 3)  # noqa: PT018
+
+
+def test_there_is_one_list_of_popular_seeds() -> None:
+    assert len(set(POPULAR_SEEDS)) == len(POPULAR_SEEDS)
+    assert POPULAR_SEEDS[0] == 42
+    assert FURTHEST_LOOKED_THROUGH < WHOLE_ORDERS < LOOKED_THROUGH < len(POPULAR_SEEDS)
+    assert sorted(SMALL_SEEDS + LIKED_SEEDS) == sorted(POPULAR_SEEDS)
+    assert 0 in LIKED_SEEDS

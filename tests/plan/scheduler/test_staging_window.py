@@ -1,0 +1,85 @@
+"""The staging window's bookkeeping."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlfs.plan.scheduler.commands import Command, Drop
+from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.window import Window
+
+
+class Some:
+    """A window with room for two of four pages."""
+
+    def __init__(self) -> None:
+        self.table = SampleTable(memoryview(bytearray(b"\x01" * 4)), 2 * 4096)
+        self.out: list[Command] = []
+        self.window = Window(self.table, self.out)
+
+    def read(self, sample: int) -> None:
+        """A reader's fetch, and the end of his use."""
+        if self.table.state[sample] == State.ABSENT:
+            self.table.move(sample, Verb.DEMAND)
+            self.table.move(sample, Verb.LAND)
+        self.window.retire(sample)
+
+
+@pytest.fixture
+def some() -> Some:
+    return Some()
+
+
+def test_a_sample_lingers_once_however_often_it_is_read(some: Some) -> None:
+    for _ in range(1000):
+        some.read(0)
+        some.read(1)
+    assert list(some.window._recent) == [0, 1]
+    some.read(2)
+    assert list(some.window._recent) == [1, 2]
+    assert some.table.state[0] == State.DROPPING
+    some.window.send()
+    assert some.out == [Drop((0,))]
+
+
+def test_a_sample_that_was_open_when_its_turn_came_lingers_again(some: Some) -> None:
+    some.read(0)
+    some.table.opened(0)
+    some.read(1)
+    some.read(2)
+    assert list(some.window._recent) == [2]  # 0 is open, and 1 made the room
+    assert some.table.closed(0)
+    some.window.retire(0)
+    assert list(some.window._recent) == [2, 0]
+
+
+@pytest.mark.parametrize("dropping_already", [False, True])
+def test_what_is_of_the_past_is_not_rescued(some: Some, dropping_already: bool) -> None:
+    some.read(0)
+    if dropping_already:
+        some.window.set_linger(False)
+    some.window.outdated(0)
+    assert some.table.state[0] == State.DROPPING
+    assert not some.window.rescue(0)
+    some.window.set_linger(True)
+    some.read(1)
+    some.window.set_linger(False)
+    assert some.table.state[1] == State.DROPPING
+    assert some.window.rescue(1)
+
+
+def test_one_batch_is_dropped_at_a_time_and_what_was_rescued_is_left_out(some: Some) -> None:
+    some.read(0)
+    some.read(1)
+    some.window.set_linger(False)
+    some.table.move(0, Verb.TOUCH)
+    some.window.send()
+    some.window.retire(0)
+    some.window.send()
+    assert some.out == [Drop((1,))]
+    assert some.window.dropping == 2
+    some.window.dropped((1,))
+    some.window.send()
+    assert some.out == [Drop((1,)), Drop((0,))]
+    some.window.dropped((0,))
+    assert some.window.dropping == some.table.window_bytes == 0
