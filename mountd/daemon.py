@@ -25,7 +25,8 @@ from urllib.parse import quote
 import trio
 
 from mlfs.config import MountConfig
-from mlfs.engine.engine import Engine, Limits, Listener
+from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError

@@ -90,7 +90,7 @@ class Handlers:
         self.inode_primer = inode_primer
         self.manifest = engine.manifest
         self.virtual = virtual
-        self._hit, self._opened = engine.opens.hit, engine.opened  # on the way of every staged open
+        self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
 
     # -- names and attributes
@@ -202,17 +202,17 @@ class Handlers:
         def in_place(source_bytes: int) -> bool:
             due = answer.take()
             if due:
-                self.engine.opened_in_worker(entry, pid, source_bytes)
+                self.engine.digest.opened_in_worker(entry, pid, source_bytes)
                 answer.give(handle_of(entry, generations[entry]))
             return due
 
         def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
             if not answer.take():
-                self.engine.digest()
+                self.engine.digest.soon()
             elif error is not None:
                 answer.refuse(error)
             else:
-                self.engine.opened(entry, pid, source_bytes)
+                self.engine.digest.opened(entry, pid, source_bytes)
                 answer.give(handle or handle_of(entry, generations[entry]))
             answer.over()
 
@@ -225,7 +225,7 @@ class Handlers:
             return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
         handle, source_bytes = await self.engine.opens.open(entry)
-        self.engine.opened(entry, pid, source_bytes)
+        self.engine.digest.opened(entry, pid, source_bytes)
         return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
@@ -247,9 +247,9 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             self.virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
-            self.engine.released(self.engine.ranges.close_large(handle))
+            self.engine.digest.released(self.engine.ranges.close_large(handle))
         else:
-            self.engine.released(entry_of_handle(handle))
+            self.engine.digest.released(entry_of_handle(handle))
 
     async def statvfs(self) -> os.statvfs_result:
         """Sizes of the source file system. May hang as long as that does; whoever gives up leaves a thread of few."""

@@ -64,7 +64,7 @@ class InodePrimer:
         self._paused = pause
 
     def opened(self, entry: int, process: int, parent: int) -> None:
-        """See mlfs.engine.engine.Listener: no matter here."""
+        """See mlfs.engine.mount_jobs.Listener: no matter here."""
 
     def installed(self, job: JobRun) -> None:
         """A job will read its files (those inside of the mount)."""

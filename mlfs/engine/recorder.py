@@ -27,7 +27,7 @@ _COLLECT_S = 0.05
 
 
 class Recorders:
-    """The recordings of a mount: a mlfs.engine.engine.Listener. `run` must be running.
+    """The recordings of a mount: a mlfs.engine.mount_jobs.Listener. `run` must be running.
 
     Args:
         paths: of entries. clock: seconds, monotone.

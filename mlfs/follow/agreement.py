@@ -1,6 +1,7 @@
-"""How far the opens of a job were predicted: by epoch and rank, as numbers and as a line for the log.
+"""The agreement of a job, by epoch and rank: as numbers for the status, and as a line for the log.
 
 In: a running job. Out: plain numbers and words. Called by the engine at each epoch's end, and by the mount's status.
+The counts themselves are kept by `mlfs.follow.score`.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ from typing import NamedTuple
 from mlfs.follow.job import JobRun
 
 SHOWN_RANKS = 4
+"""Ranks that a line of the log names: those with the least agreement."""
 
 
 class Share(NamedTuple):
-    """Opens, and how many of them were predicted."""
+    """How many of some opens were predicted."""
 
     agreed: int
     opens: int
 
     @property
     def share(self) -> float:
-        """Agreed of all, 0.0 when there were none."""
+        """Agreed opens among all, 0.0 when there were none."""
         return self.agreed / self.opens if self.opens else 0.0
 
 
 def by_epoch(job: JobRun) -> dict[int, dict[int, Share]]:
-    """For each epoch that was read: the share of each rank; rank -1 stands for opens that are no rank's."""
+    """For each epoch that was read, the share of each rank. Rank -1 stands for opens that could be of no rank."""
     shares: dict[int, dict[int, Share]] = {}
     for (epoch, index), cell in job.matcher.cells.items():
         if cell.observed:
@@ -46,7 +48,7 @@ def whole(shares: dict[int, Share]) -> Share:
 
 
 def epoch_line(job: JobRun, epoch: int) -> str:
-    """What the log says when all ranks have left an epoch."""
+    """The line of the log for an epoch that all ranks have left."""
     shares = by_epoch(job).get(epoch, {})
     ranks = sorted((share.share, rank) for rank, share in shares.items() if rank >= 0)
     agreement = f"{whole(shares).share:.3f}" if shares else "-"

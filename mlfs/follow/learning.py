@@ -1,10 +1,13 @@
 """How a loader shares a stream among its processes, learned from what each of them opened.
 
-Pure. In: opens with the positions they were matched to. Out: a `Shape`, or None when nothing explains them. Called by
-`mlfs.follow.matching` when opens don't fit.
+Pure. In: the last opens. Out: a `Shape`, or None when none explains them. Called by `mlfs.follow.matching` when opens
+don't fit the shape that it knows.
 
-What is used: each process's part of an epoch, sorted, falls into runs of a batch's length, a whole round of all workers
-apart; the processes of a rank begin a batch apart. Candidates from that are tried, the one that explains most wins.
+Where workers take batches in turns, the part of an epoch that one process reads, sorted, falls into runs of a batch's
+length, and the runs begin a whole round of all workers apart; the processes of a rank begin a batch apart. This gives
+candidates for batch and workers. Each candidate is tried on the opens, and the one that explains most of them wins. If
+none explains nearly all of them, whoever is free may take the next batch: then a batch's length and how far out of
+order batches come are all there is to learn.
 """
 
 from __future__ import annotations
@@ -24,14 +27,22 @@ from mlfs.follow.shape import Shape
 Positions = npt.NDArray[np.int64]
 
 FEWEST = 4
+"""Opens below which nothing is learned: two batches of two samples are the least that shows a shape."""
 MOST_CANDIDATES = 12
+"""Shapes that are tried at a time. Each costs a pass over the last opens, and the likeliest ones come first."""
 GOOD = 0.75
+"""Share of the opens that a shape must explain. Opens of other jobs and samples left out may spoil a quarter."""
 SURE = 0.95
+"""Share of the opens that shows the shape beyond doubt: then no other kind of loader is considered."""
 CHANCE = 0.25
+"""Share of an epoch. A shape that allows for more disorder, or begins in more places, would explain opens in any order.
+"""
+MOST_EARLY = 0.98
+"""Quantile of how early opens come, for the slack: two in a hundred may be a stranger's."""
 
 
 class Seen(NamedTuple):
-    """An open: who, which rank and epoch, and how far behind the epoch's beginning."""
+    """An open: the process, the rank and the epoch, and how many places behind the beginning of the epoch's reading."""
 
     process: int
     rank_index: int
@@ -75,8 +86,8 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
         seen: opens in the order of time.
         stream_length: samples of a rank's epoch.
         batch_hint: the batch size that the user gave.
-        single: whether workers may take turns sample by sample. torch's don't, unless its batches are of one sample:
-            there it would be a sign of another world size.
+        single: whether workers may take turns sample by sample. torch's workers take whole batches: where they seem to
+            take single samples of larger batches, the world size is not what was registered.
     """
     if len(seen) < FEWEST:
         return None
@@ -86,31 +97,35 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
         if x >= 0:
             parts[rank, epoch, process].append(x)
             whole[rank, epoch].append(x)
-    if not parts:  # all of them lie before the epoch's beginning: a job that resumes, and reads of another
+    if not parts:  # all of them lie before the beginning: the job was resumed, and these are reads of another one
         return None
     processes = Counter((rank, epoch) for rank, epoch, _ in parts)
-    most = max(processes.values(), default=1)  # workers that nobody saw explain nothing
+    most = max(processes.values())  # workers of which nobody has seen an open explain nothing
     candidates = [(batch, workers) for batch, workers in _candidates(parts, processes, batch_hint) if workers <= most]
     if not single:
         candidates = [(batch, workers) for batch, workers in candidates if batch > 1 or workers == 1]
-    ways = [np.array(xs, dtype=np.int64) for xs in parts.values()]
+    of_processes = [np.array(xs, dtype=np.int64) for xs in parts.values()]
     best: tuple[float, int, int] | None = None
     shape: Shape | None = None
     for batch, workers in candidates:
-        share, slack = _try(ways, batch, workers, stream_length)
+        share, slack = _explained(of_processes, batch, workers, stream_length)
         key = (round(share, 3), -slack, -workers)
         telling = share >= SURE or workers <= CHANCE * stream_length
         if share >= GOOD and telling and (best is None or key > best):
             best, shape = key, Shape(batch, workers, slack)
     if shape is not None and (best or (0.0,))[0] >= SURE:
         return shape
-    return _loose(parts, whole, stream_length) or shape
+    return _whoever_is_free(parts, whole, stream_length) or shape
 
 
 def _candidates(
     parts: dict[tuple[int, int, int], list[int]], processes: Counter[tuple[int, int]], batch_hint: int
 ) -> list[tuple[int, int]]:
-    """Pairs of batch and workers that are worth a trial, the simplest first."""
+    """Pairs of batch and workers that are worth a trial, the simplest first.
+
+    Args:
+        parts: what each process read, by rank, epoch and process. processes: how many there were, by rank and epoch.
+    """
     batches: Counter[int] = Counter()
     strides: Counter[int] = Counter()
     starts: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -141,14 +156,15 @@ def _runs(xs: Positions) -> list[tuple[int, int]]:
     return list(zip(xs[starts].tolist(), lengths.tolist(), strict=True))
 
 
-def _try(ways: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
-    """The share of opens that a shape explains, and the slack it needs.
+def _explained(of_processes: list[Positions], batch: int, workers: int, stream_length: int) -> tuple[float, int]:
+    """The share of opens that a shape explains, and the slack that it needs for that.
 
-    Explained is what follows on its process's turn before, or begins a lane.
+    An open is explained when its turn follows on another one of its process, or is the first turn of all. A process is
+    taken for the worker whose turns it opened most.
     """
     fits, total, in_order = 0, 0, 0
     turns_early = []
-    for xs in ways:
+    for xs in of_processes:
         batches, within = np.divmod(xs, batch)
         rounds, worker = np.divmod(batches, workers)
         turns = (rounds * batch + within)[worker == np.bincount(worker).argmax()]
@@ -157,17 +173,20 @@ def _try(ways: list[Positions], batch: int, workers: int, stream_length: int) ->
         total += len(xs)
         fits += int(ordered[0] == 0) + int(np.count_nonzero(np.diff(ordered) == 1))
         in_order += int(turns[0] == 0) + int(np.count_nonzero(np.diff(turns) == 1))
-    most = int(np.quantile(np.concatenate(turns_early), 0.98, method="higher"))
+    most = int(np.quantile(np.concatenate(turns_early), MOST_EARLY, method="higher"))
     slack = 1 if most == 0 else 2 * (most + 1)
     if slack > max(1.0, CHANCE * stream_length / workers):  # too much disorder to tell from chance
         return in_order / total, 1
     return fits / total, slack
 
 
-def _loose(
+def _whoever_is_free(
     parts: dict[tuple[int, int, int], list[int]], whole: dict[tuple[int, int], list[int]], stream_length: int
 ) -> Shape | None:
-    """Batches (or samples) that go to whichever process is free; None when that is no explanation."""
+    """The shape of a loader whose batches (or samples) go to whichever process is free; None when it is no explanation.
+
+    It is one when most of what is read in a row begins at a multiple of the batch, and no batch comes too early.
+    """
     lengths: Counter[int] = Counter()
     for xs in parts.values():
         lengths.update(length for _, length in _runs_in_time(xs)[:-1])
@@ -176,7 +195,7 @@ def _loose(
     for xs in whole.values():
         x = np.array(xs, dtype=np.int64)
         early = x - np.minimum.accumulate(x[::-1])[::-1]
-        reach = max(reach, int(np.quantile(early, 0.98, method="higher")))
+        reach = max(reach, int(np.quantile(early, MOST_EARLY, method="higher")))
     aligned = [start % batch == 0 for xs in parts.values() for start, _ in _runs_in_time(xs)]
     slack = 2 * (reach + 1)
     if sum(aligned) < GOOD * len(aligned) or slack > CHANCE * batch * stream_length or reach > stream_length // 2:
@@ -185,5 +204,5 @@ def _loose(
 
 
 def _runs_in_time(xs: list[int]) -> list[tuple[int, int]]:
-    """(start, length) of what was read one after the other, in the order of time."""
+    """(start, length) of the runs of what a process read one after the other."""
     return _runs(np.array(xs, dtype=np.int64))

@@ -1,6 +1,7 @@
-"""What is known of a job's loader, for the status: registered (or inferred), learned from the opens, or not known.
+"""What is known of a job's loader, and where it is known from, for the status.
 
-In: a running job. Out: plain numbers and words. Called by the mount's status.
+In: a running job. Out: plain numbers and words. Called by the mount's status. A number is registered by the user,
+inferred together with the seed, learned from the opens, or not known.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ Json = dict[str, object]
 def loader_of(job: JobRun) -> Json:
     """How the processes of a rank share its stream.
 
-    Each of batch_size, num_workers and prefetch_depth has a `value` (None while it is not known) and where it is
-    `from`; the depth also what it is at least and, if the workers were seen to wait, at most.
+    Each of batch_size, num_workers and prefetch_depth has a `value` (None while it is not known), and `from` says where
+    it is known from. The depth has its bounds as well: `at_least`, and `at_most` once the workers were seen to wait.
+    `readers` are the processes that take batches in turns, None where whoever is free takes the next one; `early` says
+    how many places before its turn a sample may be opened.
     """
     shape, length = job.loader()
     told = getattr(job.spec, "model_fields_set", frozenset[str]())

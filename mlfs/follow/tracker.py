@@ -33,8 +33,9 @@ FAR_STREAK = 6
 """Opens in order that a process must make before it is believed to be further ahead than its rank can have come: all
 that lies between is given up then."""
 MOST_BEGINNINGS = 4
+"""Streams that one open may seem to begin: so few that a process keeps those that it may read by the opens before."""
 MOST_STRAYS = 2
-"""Candidates that one open may add: so few that a process keeps those of the opens before (`STREAMS_OF_A_READER`)."""
+"""The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
 
 
 class _Fit(NamedTuple):
@@ -76,6 +77,8 @@ class Tracker:
     Attributes:
         ranks: how far each rank is.
         unfit: opens so far that fitted nothing.
+
+    The processes in `_readers` are in the order in which they began, or were last lost: the first is forgotten first.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class Tracker:
         """The open fits streams that the process may be reading: believe the nearest, and keep the others in mind."""
         reader = now.reader
         turns_ahead, stream, at = fits[0]
-        others = fits[1:] if turns_ahead else []  # the next one of its stream is hardly anything else
+        others = fits[1:] if turns_ahead else []  # what is simply the next one is hardly anything else
         candidates = [self._stream(fit.occurrence) for fit in others if fit.goes_on]
         if not fits[0].goes_on:
             stream.opened(at)
@@ -185,7 +188,7 @@ class Tracker:
         reader.put_first(stream)
         reader.drop_unlikely()
         given: list[tuple[int, Given]] = []
-        if stream.entered_at >= 0 and not self._has_rivals(stream, fits):
+        if stream.entered_at >= 0 and not self._move_rivals(stream, fits):
             given = self._take_beginning(stream.rank_index, stream.confirm())
             self._families.add(now.parent, stream.rank_index)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
@@ -193,8 +196,11 @@ class Tracker:
         match, given_now = self._count(now, stream.cell, True, at)
         return match, [*given, *given_now]
 
-    def _has_rivals(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
-        """Whether the open is the next one of another rank's stream too. That goes along until one is proved wrong."""
+    def _move_rivals(self, stream: WorkerStream, fits: list[_Fit]) -> bool:
+        """Move on the streams of other ranks in which the open is the next one too. Returns whether there are any.
+
+        They go along with the stream that is believed until an open fits only one of them.
+        """
         rivals = [
             fit
             for fit in fits
@@ -253,12 +259,12 @@ class Tracker:
     def _take_beginning(self, rank_index: int, position: int) -> list[tuple[int, Given]]:
         """Mark the position as read at which a process began a stream, now that this is known.
 
-        The open of it may have been matched to another position, or to none. Then this one's use is over without any
-        match: it is given up.
+        Its open may have been matched to another position, or to none. Then this one's use is over without
+        a match: it is given up.
         """
-        matched = self.ranks[rank_index].is_done(position)
+        was_done = self.ranks[rank_index].is_done(position)
         given = self._take(rank_index, position)
-        return given if matched else [(rank_index, (position, position + 1)), *given]
+        return given if was_done else [(rank_index, (position, position + 1)), *given]
 
     def _take(self, rank_index: int, position: int, moves_frontier: bool = True) -> list[tuple[int, Given]]:
         """Mark a position as read. Returns what is given up by it."""

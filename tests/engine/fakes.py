@@ -190,18 +190,18 @@ class Mount:
         """Open, read, close, as the handlers do; the bytes come from the page cache if it has them."""
         engine = self.engine
         handle, source_bytes = (0, 0) if engine.opens.hit(entry) else await engine.opens.open(entry)
-        engine.opened(entry, pid, source_bytes)
+        engine.digest.opened(entry, pid, source_bytes)
         size = engine.manifest.size_view[entry]
         if handle:
             data = bytes(await engine.ranges.read_large(handle, 0, size))
-            engine.released(engine.ranges.close_large(handle))
+            engine.digest.released(engine.ranges.close_large(handle))
             return data
         held = self.pages.held.get(entry)
         if held is None:
             data = bytes(await engine.ranges.read(entry, engine.manifest.generation_view[entry], 0, size))
         else:
             data = bytes(held)
-        engine.released(entry)
+        engine.digest.released(entry)
         return data
 
     def drop_lingering(self) -> None:

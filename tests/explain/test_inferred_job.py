@@ -27,7 +27,7 @@ def test_an_epoch_in_another_order_is_kept_from_its_first_read_on() -> None:
     lost_at = -1
     for at, (entry, process) in enumerate(reads):
         job.observe(entry, process, 0)
-        job.matcher.agreed += at == N  # as when an earlier open turns out to have agreed
+        job.matcher.count(0, 0, observed=0, agreed=int(at == N))  # as when an earlier open turns out to have agreed
         if inferred.follow(entry, process, 0):
             lost_at = at
             break

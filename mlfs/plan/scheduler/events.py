@@ -20,6 +20,7 @@ class ReadSeen(NamedTuple):
     Attributes:
         process: who reads. parent: that one's parent process. source_bytes: what the source gave for this very read,
             because the reader had to wait for it; 0 where the bytes were there, or came from elsewhere.
+        more: whether further reads follow at once: predictions are judged with the last one.
     """
 
     sample: int
@@ -27,6 +28,7 @@ class ReadSeen(NamedTuple):
     parent: int
     at_s: float
     source_bytes: int = 0
+    more: bool = False
 
 
 class Released(NamedTuple):

@@ -186,12 +186,11 @@ class Scheduler:
     def _read_seen(self, read: e.ReadSeen, now_s: float) -> None:
         self.table.opened(read.sample)
         self._following.read(read)
-        self._seen = True
+        self._seen = not read.more
 
     def _released(self, released: e.Released, now_s: float) -> None:
         if self.table.closed(released.sample):
             self._window.retire(released.sample)
-        self._seen = True
 
     def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
         self._waiting.wait(reader.ticket, reader.sample, now_s)

@@ -1,0 +1,128 @@
+"""Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
+
+In: opens and releases, on the loop or from the worker that answered the open. Out: `ReadSeen` and `Released` events;
+those who observe hear of each open once the jobs have counted it. Which process reads, and who its parent is, is looked
+up here, once a reader.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import trio
+
+from mlfs.engine.coalesce import Coalesced
+from mlfs.plan.scheduler.events import Event, ReadSeen, Released
+
+# Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
+EVENTS_DELAY_S = 0.01
+# Most of them in one step: the loop has requests to answer in between.
+EVENTS_A_TURN = 512
+MOST_READERS = 4096
+
+
+def kin_of(pid: int) -> tuple[int, int]:
+    """The process of a thread of this machine, and its parent; (pid, 0) when there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            fields = dict(line.split(b":", 1) for line in status.read().splitlines() if b":" in line)
+        return int(fields[b"Tgid"]), int(fields[b"PPid"])
+    except (OSError, KeyError, ValueError):
+        return pid, 0
+
+
+class Digest:
+    """See the module.
+
+    Args:
+        step: takes events for the scheduler. tell: hears of each open: entry, process, parent.
+        one_by_one: whether those who observe look at how the jobs counted each open; else they may hear of a batch
+            after it was counted.
+        clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        tell: Callable[[int, int, int], None],
+        one_by_one: Callable[[], bool],
+        clock: Callable[[], float],
+        kin_of: Callable[[int], tuple[int, int]],
+    ) -> None:
+        self._step = step
+        self._tell = tell
+        self._one_by_one = one_by_one
+        self._clock = clock
+        self._kin_of = kin_of
+        self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._events: deque[tuple[int, int, float, int]] = deque()
+        self._busy = False
+        self._soon = Coalesced(EVENTS_DELAY_S)
+
+    @property
+    def under_way(self) -> int:
+        """Opens and releases that were not taken in yet."""
+        return self._busy + len(self._events)
+
+    def opened(self, entry: int, pid: int, source_bytes: int = 0) -> None:
+        """A reader holds the file open from now on. `source_bytes`: what the source gave for it."""
+        self._soon.call()
+        self._events.append((entry, pid, self._clock(), source_bytes))
+
+    def opened_in_worker(self, entry: int, pid: int, source_bytes: int) -> None:
+        """The same from a worker, before the reader can know: its next open counts later. `soon` has to follow."""
+        self._events.append((entry, pid, self._clock(), source_bytes))
+
+    def soon(self) -> None:
+        """On the loop: take in what was opened and closed, a moment later."""
+        self._soon.call()
+
+    def released(self, entry: int) -> None:
+        """A reader closed the file."""
+        self._soon.call()
+        self._events.append((entry, -1, 0.0, 0))
+
+    async def run(self) -> None:
+        """For as long as the mount lives."""
+        while True:
+            await self._soon.wait()
+            self._busy, left = True, len(self._events)
+            while left:
+                turn = min(left, EVENTS_A_TURN)
+                left -= turn
+                self._take_in([self._event(*self._events.popleft()) for _ in range(turn)])
+                await trio.lowlevel.checkpoint()
+            self._busy = False
+
+    def _take_in(self, events: list[Event]) -> None:
+        """Have the scheduler count, and then those who observe look at it."""
+        if not self._one_by_one():
+            self._step(*events)
+            for event in events:
+                self._observed(event)
+            return
+        last = max((at for at, event in enumerate(events) if isinstance(event, ReadSeen)), default=-1)
+        for at, event in enumerate(events):
+            self._step(event._replace(more=True) if isinstance(event, ReadSeen) and at < last else event)
+            self._observed(event)
+
+    def _observed(self, event: Event) -> None:
+        if isinstance(event, ReadSeen):
+            self._tell(event.sample, event.process, event.parent)
+
+    def _event(self, entry: int, pid: int, at_s: float, source_bytes: int) -> Event:
+        """What an open or a release is to the scheduler."""
+        if pid < 0:
+            return Released(entry)
+        process, parent = self._kin(pid)
+        return ReadSeen(entry, process, parent, at_s, source_bytes)
+
+    def _kin(self, pid: int) -> tuple[int, int]:
+        """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""
+        kin = self._known_kin.get(pid)
+        if kin is None:
+            kin = self._known_kin[pid] = self._kin_of(pid)
+            if len(self._known_kin) > MOST_READERS:
+                self._known_kin.popitem(last=False)
+        return kin

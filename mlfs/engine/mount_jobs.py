@@ -1,0 +1,212 @@
+"""The jobs of one mount: how they come and go, and what is done of what the scheduler says of them.
+
+In: specifications from the control file, jobs from mlfs.explain, the scheduler's commands about jobs. Out: events for
+the scheduler; orders computed in a worker thread; words for the log. Those who observe reads and jobs are told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+
+from mlfs.engine.planner import Planner
+from mlfs.engine.runner import Runner
+from mlfs.errors import MlfsError
+from mlfs.explain.port import Observer
+from mlfs.follow.agreement import epoch_line
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job import GAVE_UP, JobRun
+from mlfs.follow.matching import Open
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.stats import Counters
+from mlfs.tree.manifest import Manifest
+
+log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Listener(Protocol):
+    """Who hears of reads and jobs, on the loop, and changes nothing (a recording, the priming of inodes)."""
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """A file was opened; told a moment later, in order."""
+
+    def installed(self, job: JobRun) -> None:
+        """A job was installed."""
+
+
+class MountJobs:
+    """See the module. It is what mlfs.explain installs jobs in (`mlfs.explain.port.Jobs`).
+
+    Args:
+        step: takes events for the scheduler. measure: have the scheduler know what places give by now.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        scheduler: Scheduler,
+        planner: Planner,
+        counters: Counters,
+        runner: Runner,
+        clock: Callable[[], float],
+        step: Callable[..., None],
+        measure: Callable[[], None],
+        explainer: Observer,
+        listeners: Sequence[Listener],
+    ) -> None:
+        self.manifest = manifest
+        self.runner = runner
+        self.clock = clock
+        self._scheduler = scheduler
+        self._planner = planner
+        self._counters = counters
+        self._step = step
+        self._measure = measure
+        self._explainer = explainer
+        self._listeners = tuple(listeners)
+        self._broken: list[object] = []  # what observers failed in
+        self._orders_under_way = 0
+
+    @property
+    def jobs(self) -> Mapping[str, JobRun]:
+        """The jobs of the mount by name."""
+        return cast("Mapping[str, JobRun]", self._scheduler.jobs)
+
+    @property
+    def orders_under_way(self) -> int:
+        """Epochs whose order is being computed."""
+        return self._orders_under_way
+
+    # -- those who observe
+
+    async def explain(self) -> None:
+        """Have reads explained that fit no job, for as long as the mount lives."""
+        await self._explainer.run(self)
+
+    def counts_are_watched(self) -> bool:
+        """Whether observers look at how each single read is counted: those of an inferred job, which may be wrong."""
+        return any(job.inferred for job in self.jobs.values())
+
+    def opened(self, entry: int, process: int, parent: int) -> None:
+        """A file was opened: observers hear of it."""
+        self._shield(self._explainer.opened, entry, process, parent)
+        for listener in self._listeners:
+            self._shield(listener.opened, entry, process, parent)
+
+    def _shield(self, tell: Callable[[Unpack[Ts]], T], *args: *Ts) -> T | None:
+        """Tell somebody who observes; a bug there costs what it observes for, never the mount."""
+        if tell in self._broken:
+            return None
+        try:
+            return tell(*args)
+        except Exception:
+            log.exception("%r is not told any more", tell)
+            self._broken.append(tell)
+            return None
+
+    # -- jobs
+
+    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
+        """Start a job, in place of one of the same name."""
+        job = JobRun(spec, streams, self.manifest.size)
+        await self.install(job)
+        return job
+
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+        """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
+        if not job.epochs_at_hand:
+            # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
+            await self.runner.run("orders", job.timeline.base, job.spec.epochs)
+            for epoch in job.wanted_epochs():
+                job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        replaced = self.jobs.get(job.name)
+        if said and replaced is not None:
+            job.take_counts(replaced, opens, said, way_out)
+            log.warning("job %s: %s", job.name, said)
+            log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
+        else:
+            samples, epochs = len(job.streams.sample_ids), job.spec.epochs
+            log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)
+        self._install(job)
+
+    def _install(self, job: JobRun) -> None:
+        self._step(e.JobInstalled(job))
+        for listener in self._listeners:
+            self._shield(listener.installed, job)
+        self._shield(self._explainer.jobs_changed)
+
+    def end(self, name: str) -> bool:
+        """End a job; False when there is none of that name."""
+        if name not in self.jobs:
+            return False
+        self._step(e.JobEnded(name))
+        log.info("unregistered job %s", name)
+        self._shield(self._explainer.jobs_changed)
+        return True
+
+    # -- what the scheduler says of jobs
+
+    def carry_out(self) -> dict[type, Callable[[Any], None]]:
+        """Who carries out the commands about jobs, orders and plans, by the command's class."""
+        return {
+            c.LoadEpoch: self._load_epoch,
+            c.CountReads: lambda command: self._planner.count(command.job),
+            c.ForgetReads: lambda command: self._planner.forget(command.name),
+            c.EpochBegan: self._epoch_began,
+            c.EpochLeft: self._epoch_left,
+            c.StartedAgain: self._started_again,
+            c.JobFailed: self._job_failed,
+            c.Digested: self._digested,
+        }
+
+    def _load_epoch(self, command: c.LoadEpoch) -> None:
+        """Compute an epoch's order: in the pool `orders`, which has one thread, so one after the other."""
+        self._orders_under_way += 1
+        job = cast(JobRun, command.job)
+        self.runner.start("orders", job.load_epoch, command.epoch, then=partial(self._epoch_loaded, job, command.epoch))
+
+    def _epoch_loaded(self, job: JobRun, epoch: int, index: EpochIndex | None, error: BaseException | None) -> None:
+        self._orders_under_way -= 1
+        if index is not None:
+            self._step(e.EpochKnown(job, index))
+        elif isinstance(error, MlfsError | OSError):  # an order file that is gone
+            log.warning("job %s: the order of epoch %d is not known: %s", job.name, epoch, error)
+            self._step(e.EpochUnknown(job, epoch))
+        elif isinstance(error, Exception):  # an order of another package, perhaps
+            self._step(e.JobBroken(job, error))
+
+    def _epoch_began(self, _: c.EpochBegan) -> None:
+        self._counters.begin_epoch()
+        self._measure()
+        self._planner.plan_again()
+
+    def _epoch_left(self, command: c.EpochLeft) -> None:
+        log.info("job %s: %s", command.job.name, epoch_line(cast(JobRun, command.job), command.epoch))
+
+    def _started_again(self, command: c.StartedAgain) -> None:
+        job = cast(JobRun, command.job)
+        if job.shadow is None:
+            return  # dealt with: several reads of a batch may say it
+        if self._shield(self._explainer.explains_restart, job):
+            job.forget_restart()
+            return
+        log.info("job %s: the script was started again from its first epoch", job.name)
+        job.restart()
+        self._counters.begin_epoch()
+        self._install(job)
+
+    def _job_failed(self, command: c.JobFailed) -> None:
+        log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)
+
+    def _digested(self, _: c.Digested) -> None:
+        for job in list(self.jobs.values()):
+            if not job.given_up:
+                self._shield(self._explainer.digested, job)
