@@ -26,6 +26,8 @@ from mlfs.sim.detailed.heap import Heap
 
 # Reads and releases are handed to the scheduler together, at most so late: as the daemon does (mlfs.engine.engine).
 EVENTS_DELAY_S: Final = 0.01
+# Copies of what was fetched for readers are kept so late: as the daemon does (mlfs.engine.write_behind).
+KEEP_DELAY_S: Final = 0.02
 
 IN_PLACE: Final = 0
 """What a waiting reader or peer is told when the sample is in place; above 0: an errno."""
@@ -42,14 +44,16 @@ class Lane:
     """A thread that is at a fetch: one item after the other.
 
     Attributes:
-        index: the item that it is at. landed: what became of those before. recalled: samples that were taken back.
-        awaited: samples that somebody waits for: their end is told at once. gone: nobody wants to hear of it any more.
+        index: the item that it is at. landed: what became of those before. kept: their copies. recalled: samples that
+            were taken back. awaited: samples that somebody waits for: their end is told at once. gone: nobody wants to
+            hear of it any more.
     """
 
     fetch: c.Fetch
     began_s: float
     index: int = -1
     landed: list[e.Landed] = field(default_factory=list)
+    kept: list[e.Kept] = field(default_factory=list)
     recalled: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     gone: bool = False
@@ -86,6 +90,8 @@ class Node:
         number: its own in the cluster. lives: whether it runs. used_bytes: of each place.
         steps: of its scheduler so far.
         trace: called with each batch of events and the commands that it led to, where somebody wants to know.
+        reads_come_along: reads are told with whatever is told first, which saves steps; else in a step of their own,
+        as the daemon does, whose readers would wait for it.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class Node:
         places: Sequence[PlaceInfo],
         world: World,
         trace: Callable[[Sequence[e.Event], Sequence[c.Command]], None] | None = None,
+        reads_come_along: bool = True,
     ) -> None:
         self.number = number
         self.lives = True
@@ -108,6 +115,8 @@ class Node:
         self._inbox: list[e.Event] = []
         self._busy = False
         self._soon: list[e.Event] = []
+        self._reads_come_along = reads_come_along
+        self._keeping: list[e.Kept] = []
         self._hand_in_s = 0.0  # when they are handed in at the latest
         self._lanes: dict[int, Lane] = {}
         self._tickets: dict[int, Told] = {}
@@ -154,7 +163,7 @@ class Node:
         """Hand events to the scheduler and carry out what it decides; what comes of that goes on in its turn."""
         if not self.lives:
             return
-        if self._soon:  # a step costs more than the events that come along
+        if self._soon and self._reads_come_along:  # a step costs more than the events that come along
             self._inbox += self._soon
             self._soon = []
         self._inbox += events
@@ -204,7 +213,11 @@ class Node:
         self._soon += events
         if self._hand_in_s <= self._heap.now_s:
             self._hand_in_s = self._heap.now_s + EVENTS_DELAY_S
-            self._heap.at(self._hand_in_s, self.tell)
+            self._heap.at(self._hand_in_s, self._hand_in)
+
+    def _hand_in(self) -> None:
+        reads, self._soon = self._soon, []
+        self.tell(*reads)
 
     def asked(self, sample: int, told: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
@@ -238,7 +251,21 @@ class Node:
             return
         self._lanes.pop(lane.fetch.fetch, None)
         wall_s = self._heap.now_s - lane.began_s
-        self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s), *told)
+        if lane.fetch.waited_for:  # no reader waits for a copy to be kept
+            self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s))
+            self._keep_soon(lane.kept)
+        else:
+            self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s), *lane.kept)
+
+    def _keep_soon(self, kept: list[e.Kept]) -> None:
+        """What was fetched for readers is kept together, a moment later."""
+        if kept and not self._keeping:
+            self._heap.at(self._heap.now_s + KEEP_DELAY_S, self._keep)
+        self._keeping += kept
+
+    def _keep(self) -> None:
+        kept, self._keeping = self._keeping, []
+        self.tell(*kept)
 
     def got(self, lane: Lane, landed: e.Landed, kept_in: int = -1) -> None:
         """The item that a lane is at has come to its end.
@@ -252,9 +279,9 @@ class Node:
         told: tuple[e.Event, ...] = ()
         if kept_in >= 0:
             self.used_bytes[kept_in] += landed.size_bytes if kept_in else 0
-            told = (e.Kept(landed.fetch, landed.sample, kept_in, self.used_bytes[kept_in]),)
+            lane.kept.append(e.Kept(landed.fetch, landed.sample, kept_in, self.used_bytes[kept_in]))
         if landed.sample in lane.awaited and lane.index + 1 < len(lane.fetch.items):
-            told = (landed, *told)
+            told = (landed,)
         self._next(lane, *told)
 
     def to_keep(self, item: c.Item, came_from: int) -> int:
