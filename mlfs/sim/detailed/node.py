@@ -85,7 +85,11 @@ class Node:
     Attributes:
         number: its own in the cluster. lives: whether it runs. used_bytes: of each place.
         steps: of its scheduler so far.
+
+    Args:
         trace: called with each batch of events and the commands that it led to, where somebody wants to know.
+        reads_apart: hand reads in by themselves, `EVENTS_DELAY_S` after the first; else they come along with whatever
+            is told before that: the same decisions in fewer steps, some of them earlier.
     """
 
     def __init__(
@@ -96,13 +100,14 @@ class Node:
         places: Sequence[PlaceInfo],
         world: World,
         trace: Callable[[Sequence[e.Event], Sequence[c.Command]], None] | None = None,
+        reads_apart: bool = False,
     ) -> None:
         self.number = number
         self.lives = True
         self.scheduler = scheduler
         self.used_bytes = [place.used_bytes for place in places]
         self.steps = 0
-        self._heap, self._world, self._trace = heap, world, trace
+        self._heap, self._world, self._trace, self._reads_apart = heap, world, trace, reads_apart
         self._state, self._sizes = scheduler.table.state, scheduler.table.sizes
         self._stores = [place.kind in STORES for place in places]
         self._inbox: list[e.Event] = []
@@ -154,9 +159,8 @@ class Node:
         """Hand events to the scheduler and carry out what it decides; what comes of that goes on in its turn."""
         if not self.lives:
             return
-        if self._soon:  # a step costs more than the events that come along
-            self._inbox += self._soon
-            self._soon = []
+        if not self._reads_apart:  # a step costs more than the events that come along
+            self._take_reads()
         self._inbox += events
         if self._busy or not self._inbox:
             return
@@ -204,7 +208,16 @@ class Node:
         self._soon += events
         if self._hand_in_s <= self._heap.now_s:
             self._hand_in_s = self._heap.now_s + EVENTS_DELAY_S
-            self._heap.at(self._hand_in_s, self.tell)
+            self._heap.at(self._hand_in_s, self._hand_in)
+
+    def _hand_in(self) -> None:
+        self._take_reads()
+        self.tell()
+
+    def _take_reads(self) -> None:
+        if self._soon:
+            self._inbox += self._soon
+            self._soon = []
 
     def asked(self, sample: int, told: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
