@@ -15,16 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
-from mlfs.follow.job import JobRun
-from mlfs.measure.rates import Rates
-from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import footprint_bytes
 from mlfs.sim.detailed.heap import Heap

@@ -32,6 +32,7 @@ from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.detailed.heap import Heap
 from mlfs.sim.detailed.node import Node
+from mlfs.sim.detailed.one_node import plain
 from mlfs.sim.failures.drawing import AT_A_TIME, LARGEST_WHOLE_BYTES, Case, Fault, Habits, JobCase, simpler
 from mlfs.sim.failures.invariants import Broken, Watch
 from mlfs.sim.failures.reading import Reader, worker_samples
@@ -79,6 +80,16 @@ class CaseStreams:
         """A rank's stream."""
         ids: npt.NDArray[np.int64] = self._epochs[epoch, rank]
         return ids
+
+
+def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
+    """A drawn job as a node follows it; nobody said which of its ranks read there."""
+    spec = SimpleNamespace(
+        name=job.name, ranks=list(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)),
+        batch_size=job.batch, epochs=job.epochs, start_epoch=0, start_step=0, world_size=job.ranks_a_node * nodes,
+        model_fields_set=(),
+    )  # fmt: skip
+    return cast(FollowedJob, JobRun(cast(JobSpec, spec), cast(JobStreams, streams), sizes))
 
 
 class Trial:
@@ -169,14 +180,8 @@ class Trial:
         return trace
 
     def _run_of(self, job: JobCase, number: int) -> FollowedJob:
-        ranks = list(range(number * job.ranks_a_node, (number + 1) * job.ranks_a_node))
-        spec = SimpleNamespace(
-            name=job.name, ranks=ranks, batch_size=job.batch, epochs=job.epochs, start_epoch=0, start_step=0,
-            world_size=job.ranks_a_node * self.case.nodes, model_fields_set=(),
-        )  # fmt: skip
-        streams = cast(JobStreams, self._streams[job.name])
         sizes = np.array(self.world.stores[number].sizes, dtype=np.int64)
-        return cast(FollowedJob, JobRun(cast(JobSpec, spec), streams, sizes))
+        return job_run(job, self._streams[job.name], number, self.case.nodes, sizes)
 
     def plan_of(self, node: int) -> Plan | None:
         """See Wiring."""
@@ -363,15 +368,6 @@ class Trial:
 
 def _with_used(info: PlaceInfo, used_bytes: int) -> PlaceInfo:
     return PlaceInfo(info.kind, info.name, info.lanes, info.capacity_bytes, used_bytes)
-
-
-def plain(command: c.Command) -> str:
-    """A command in text that is the same in every run: jobs by their names."""
-    fields = [
-        cast(FollowedJob, value).name if name == "job" else repr(value)
-        for name, value in zip(command._fields, command, strict=True)
-    ]
-    return f"{type(command).__name__} {' '.join(fields)}"
 
 
 def fails(case: Case) -> Exception | None:

@@ -145,7 +145,7 @@ class FailingWorld:
         if staged and node.lives and not lane.gone:
             store.pages[sample] = self.version[sample]
         came_from_afar = place == SOURCE or store.places[place].node >= 0
-        if item.keep_in and came_from_afar:
+        if item.keep_in and came_from_afar and not lane.gone:  # what was given up keeps nothing either
             late_s = self._random.choice((0.0, 0.0, 0.01)) if self._faulty else 0.0
             at_s = self._heap.now_s + late_s
             self._heap.at(at_s, self._keep, node, lane, item.sample, self.version[sample], kind == "full")
