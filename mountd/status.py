@@ -114,9 +114,9 @@ def messages(engine: Engine) -> list[str]:
             continue
         if job.inferred:
             said.append(INFERRED)
-        if job.known:
-            way_out = WAY_OUT.format(flags=job.way_out) if job.way_out else ""
-            told = {"what": job.known[-1], "opens": job.counted_anew, "way_out": way_out}
+        if job.findings.known:
+            way_out = WAY_OUT.format(flags=job.findings.way_out) if job.findings.way_out else ""
+            told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
             said.append(FOUND_OUT.format(name=job.spec.name, **told))
         if job.state == JobState.DRIFTING:
             percent = 100 * (job.matcher.agreement or 0.0)
@@ -141,14 +141,14 @@ def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
         "loader": loader_of(job),
         "reading_s": round(engine.rates.reading_s(job.spec.name), 6),
         "stalled_s": round(engine.rates.stalled_s(job.spec.name), 6),
-        "found_out": job.known,
-        "way_out": job.way_out,
-        "counted_anew": job.counted_anew,
+        "found_out": job.findings.known,
+        "way_out": job.findings.way_out,
+        "counted_anew": job.findings.counted_anew,
         "searching": explainer.searching(job.spec.name),
         "searches": explainer.searches(job.spec.name),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
-        "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.pfs_bytes_by_epoch.items())},
+        "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.bytes_read.pfs_by_epoch.items())},
         "spec": job.spec.understood(),
     }
 
@@ -168,12 +168,12 @@ def agreement_by_epoch(job: JobRun) -> Json:
 def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
     """How far one rank is, and how far ahead of it samples are staged."""
     progress = job.matcher.ranks[index]
-    epoch = job.epoch_of(progress.frontier)
+    epoch = job.epochs.epoch_of(progress.frontier)
     length = max(1, job.streams.length(epoch))
-    offset = progress.frontier - job.base(epoch)
+    offset = progress.frontier - job.epochs.timeline.base(epoch)
     batch = job.streams.batch_files
     samples, staged_bytes = staged_ahead(engine, job, index)
-    rate = job.rates.get(index, 0.0)
+    rate = job.rates.by_rank.get(index, 0.0)
     return {
         "rank": job.spec.ranks[index],
         "epoch": epoch,
@@ -182,7 +182,7 @@ def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
         "samples_per_epoch": length // job.streams.files_per_sample,
         "steps_per_epoch": -(-length // batch),
         "agreement": round(of_rank(job, index), 6),
-        "reads_here": index not in job.elsewhere,
+        "reads_here": index not in job.ranks.silent,
         "ahead": {
             "samples": samples,
             "bytes": staged_bytes,
@@ -202,7 +202,7 @@ def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
     cursor = uses.cursors[index] if uses is not None else position
     state, sizes = engine.scheduler.table.state, engine.samples.sizes
     while position < cursor:
-        epoch = job.index_at(position)
+        epoch = job.epochs.index_at(position)
         if epoch is None:
             break
         for entry in epoch.ids[index][position - epoch.base : cursor - epoch.base].tolist():
@@ -222,10 +222,10 @@ def pfs_status(engine: Engine) -> Json:
     stream_bytes = 0
     epoch = 0
     for job in engine.jobs.values():
-        for number, count in job.pfs_bytes_by_epoch.items():
+        for number, count in job.bytes_read.pfs_by_epoch.items():
             by_epoch[number] = by_epoch.get(number, 0) + count
-        epoch = max(epoch, job.current_epochs()[1])
-        stream_bytes += job.stream_bytes
+        epoch = max(epoch, job.ranks.current_epochs()[1])
+        stream_bytes += job.bytes_read.stream_bytes
     return {
         "total_bytes": engine.counters.all.fetches["pfs"].bytes,
         "by_choice_bytes": engine.counters.by_choice.bytes,
@@ -276,7 +276,7 @@ def plan_status(engine: Engine) -> Json:
 def loading_status(engine: Engine) -> Json:
     """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
     left = engine.scheduler.statistics().routing.left[1:]
-    loading = engine.speeds.loading(sum(job.stream_bytes for job in engine.jobs.values()), left)
+    loading = engine.speeds.loading(sum(job.bytes_read.stream_bytes for job in engine.jobs.values()), left)
     if loading is None:
         return {}
     busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}
@@ -335,7 +335,7 @@ class _EngineCollector(Collector):
             if job.matcher.observed:
                 agreement.add_metric([job.spec.name], job.matcher.agreed / job.matcher.observed)
             for rank, progress in zip(job.spec.ranks, job.matcher.ranks, strict=True):
-                epoch.add_metric([job.spec.name, str(rank)], job.epoch_of(progress.frontier))
+                epoch.add_metric([job.spec.name, str(rank)], job.epochs.epoch_of(progress.frontier))
             latest = {rank: share.share for _, of in sorted(by_epoch(job).items()) for rank, share in of.items()}
             for rank, share in sorted(latest.items()):
                 if rank >= 0:

@@ -122,9 +122,9 @@ class MountJobs:
 
     async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
         """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
-        if not job.epochs_at_hand:
+        if not job.epochs.at_hand:
             # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
-            await self.runner.run("orders", job.timeline.base, job.spec.epochs)
+            await self.runner.run("orders", job.epochs.timeline.base, job.spec.epochs)
             for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
         replaced = self.jobs.get(job.name)
@@ -193,7 +193,7 @@ class MountJobs:
 
     def _started_again(self, command: c.StartedAgain) -> None:
         job = cast(JobRun, command.job)
-        if job.shadow is None:
+        if job.second_run.matcher is None:
             return  # dealt with: several reads of a batch may say it
         if self._shield(self._explainer.explains_restart, job):
             job.forget_restart()

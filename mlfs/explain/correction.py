@@ -19,7 +19,6 @@ from mlfs.explain.prepare import prepare
 from mlfs.explain.screen import Correction, find_correction
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.job import JobSpec
 
 log = logging.getLogger("mlfs.explain")
 
@@ -82,7 +81,7 @@ class CorrectionSearch:
 
     def _needs_search(self, case: Case) -> bool:
         job = case.job
-        if job.inferred or job.finished or not isinstance(job.spec, JobSpec):
+        if job.inferred or job.finished:
             return False
         if case.searching or case.searches >= MOST_SEARCHES or job.matcher.observed < case.not_before:
             return False
@@ -116,7 +115,7 @@ class CorrectionSearch:
         epochs, shape = epochs_to_try(job, opens), job.matcher.shape
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
         found = await self._jobs.runner.run(
-            POOL, find_correction, job.spec, job.streams, opens, epochs, job.n_entries,
+            POOL, find_correction, job.spec, job.streams, opens, epochs, len(job.member),
             shape.batch * max(1, shape.workers),
         )  # fmt: skip
         if found is None:

@@ -68,7 +68,7 @@ class InferredJob:
         fitting = [
             epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
         ]
-        return max(fitting, default=self.job.current_epochs()[1])
+        return max(fitting, default=self.job.ranks.current_epochs()[1])
 
     @property
     def decided(self) -> bool:

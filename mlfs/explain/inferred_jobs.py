@@ -119,7 +119,7 @@ class InferredJobs:
         known = {key: inferred.fields[key] for key in ("batch_size",) if key in inferred.fields}
         alternatives = [fields | known for fields in alternatives]
         inferred.learn_alternatives(alternatives)
-        if inferred.job.current_epochs()[1] > 0 or not alternatives or alternatives[0] == inferred.fields:
+        if inferred.job.ranks.current_epochs()[1] > 0 or not alternatives or alternatives[0] == inferred.fields:
             return False  # the first reads of the next epoch choose
         streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
         if streams is None or inferred not in self.in_use.values():

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from mlfs.explain.evidence import SURE_SHARE
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.job import JobSpec
 from mlfs.orders.registry import built_in
 
 # A smaller data set has too few orders: many variants explain any reads of it.
@@ -51,10 +50,10 @@ def disagrees(job: JobRun) -> bool:
 
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
-    shadow = job.shadow
-    if shadow is None or job.shadow_is_kin or shadow.observed < FEWEST_AGAIN:
+    second = job.second_run.matcher
+    if second is None or job.second_run.is_kin or second.observed < FEWEST_AGAIN:
         return False
-    return shadow.agreement_of_last(shadow.observed) >= SURE_SHARE
+    return second.agreement_of_last(second.observed) >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -62,10 +61,10 @@ def may_lack_set_epoch(job: JobRun) -> bool:
 
     So it is when nobody else reads than before, and no later epoch was ever read as predicted.
     """
-    if not isinstance(job.spec, JobSpec) or not job.spec.set_epoch:
+    if not job.spec.set_epoch:
         return False
     own = built_in(job.spec.sampler)
-    if job.inferred or not job.shadow_is_kin or own is None or "set_epoch" not in own.fields:
+    if job.inferred or not job.second_run.is_kin or own is None or "set_epoch" not in own.fields:
         return False
     first = job.spec.start_epoch
     return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.matcher.cells.items() if epoch > first)

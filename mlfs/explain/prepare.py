@@ -13,6 +13,6 @@ ORDERS_POOL = "orders"
 
 async def prepare(runner: Workers, job: JobRun, most: int | None = None) -> None:
     """Load the epochs that the job should have loaded, at most `most` of them. Not on the loop: a million take long."""
-    await runner.run(ORDERS_POOL, job.timeline.base, job.spec.epochs)
+    await runner.run(ORDERS_POOL, job.epochs.timeline.base, job.spec.epochs)
     for epoch in job.missing_epochs()[:most]:
         job.add_epoch(await runner.run(ORDERS_POOL, job.load_epoch, epoch))

@@ -55,4 +55,4 @@ def epoch_line(job: JobRun, epoch: int) -> str:
     if len(ranks) > 1:
         agreement += " (" + ", ".join(f"rank {rank} {share:.3f}" for share, rank in ranks[:SHOWN_RANKS])
         agreement += ", others more)" if len(ranks) > SHOWN_RANKS else ")"
-    return f"epoch {epoch} ended, agreement {agreement}, {job.pfs_bytes_by_epoch.get(epoch, 0)} bytes from the PFS"
+    return f"epoch {epoch} ended, agreement {agreement}, {job.bytes_read.pfs_by_epoch.get(epoch, 0)} bytes from the PFS"

@@ -1,7 +1,7 @@
 """How many batches each worker of a loader is handed ahead: torch's prefetch_factor, from who opened what when.
 
 Pure; times are passed in. In: one rank's opens of an epoch's beginning, and the loader's shape. Out: bounds, which meet
-in one number where the opens prove it. Fed by `mlfs.follow.job`, shown in the status.
+in one number where the opens prove it. Used by `mlfs.follow.loader_watch`, shown in the status.
 
 torch/utils/data/dataloader.py, _try_put_index and _process_data: batch b is handed to worker b mod W once batch b - P*W
 was given to the training loop, which takes the batches in order. So, with c batches given to the loop:

@@ -1,13 +1,15 @@
 """One epoch's predicted streams, and where in them an entry occurs.
 
-Pure. In: the local ranks' streams of an epoch. Out: entry -> positions, position -> entry. Made in a worker thread
-(it takes seconds for millions of samples), then read by `mlfs.follow.matching`, by the look-ahead of the prefetching
-and by the search for variants.
+Pure. In: the local ranks' streams of an epoch. Out: entry -> positions, position -> entry. An index is made in a worker
+thread (it takes seconds for millions of samples), and read by `mlfs.follow.matching`, by the look-ahead of the
+prefetching and by the search for variants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class EpochIndex:
-    """Inverse of one epoch's streams: entry id -> (rank index, index in the stream).
-
-    Nothing of it changes once it is made, but for the bytes of `looked`.
+    """Inverse of one epoch's streams: entry id -> (rank index, index in the stream). It never changes.
 
     Attributes:
         base: linear position of the epoch's first sample.
@@ -31,20 +31,17 @@ class EpochIndex:
         code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
         more: further codes of entries read more than once in the epoch (padding, linked files).
         ids: each local rank's stream, entry ids (-1: outside of the mount).
-        looked: for each rank a byte per position: 1 from when the prefetching counts the position's use ahead until
-            that use is over.
     """
 
     def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int, begin: int = 0) -> None:
-        self.epoch = epoch
-        self.base = base
-        self.begin = begin
-        self.length = len(streams[0]) if streams else 0
-        self.ids = [stream.astype(np.int32) for stream in streams]
-        self.looked = [bytearray(self.length) for _ in streams]
+        self.epoch: Final = epoch
+        self.base: Final = base
+        self.begin: Final = begin
+        self.length: Final = len(streams[0]) if streams else 0
+        self.ids: Final = tuple(stream.astype(np.int32) for stream in streams)
         dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
-        self.code = np.full(n_entries, -1, dtype=dtype)
-        more: dict[int, list[int]] = {}
+        self.code: Final = np.full(n_entries, -1, dtype=dtype)
+        more: dict[int, tuple[int, ...]] = {}
         if self.length:
             flat = np.concatenate(streams)
             codes = np.arange(len(flat), dtype=dtype)
@@ -53,21 +50,14 @@ class EpochIndex:
             self.code[flat[::-1]] = codes[::-1]  # of several codes of an entry the first stays: it is written last
             repeated = self.code[flat] != codes
             for entry, code in zip(flat[repeated].tolist(), codes[repeated].tolist(), strict=True):
-                more.setdefault(entry, []).append(code)
-        self.more: Mapping[int, list[int]] = more
+                more[entry] = (*more.get(entry, ()), code)
+        self.more: Final[Mapping[int, tuple[int, ...]]] = MappingProxyType(more)
         for array in (self.code, *self.ids):
             array.flags.writeable = False
 
     def contains(self, position: int) -> bool:
         """Whether a linear position lies in this epoch."""
         return self.base <= position < self.base + self.length
-
-    def outstanding(self) -> Ids:
-        """Entries whose use is counted ahead and not over, once for each use."""
-        parts = [
-            ids[np.frombuffer(looked, dtype=np.uint8) != 0] for ids, looked in zip(self.ids, self.looked, strict=True)
-        ]
-        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
 
     def codes(self, entry: int) -> list[int]:
         """All positions of an entry in this epoch, as rank_index * length + index."""

@@ -21,14 +21,12 @@ def loader_of(job: JobRun) -> Json:
     `readers` are the processes that take batches in turns, None where whoever is free takes the next one; `early` says
     how many places before its turn a sample may be opened.
     """
-    shape, length = job.loader()
-    told = getattr(job.spec, "model_fields_set", frozenset[str]())
-    depth = job.depth.depth(shape, length)
+    shape, depth = job.loader.known()
 
     def known(learned: int | None, field: str) -> Json:
         if learned is not None:
             return {"value": learned, "from": LEARNED}
-        value = getattr(job.spec, field, None) if field in told else None
+        value = getattr(job.spec, field) if field in job.spec.model_fields_set else None
         origin = INFERRED if job.inferred else REGISTERED
         return {"value": value, "from": UNKNOWN if value is None else origin}
 

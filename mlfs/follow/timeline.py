@@ -1,7 +1,7 @@
 """Linear positions of a job: where epochs begin and end.
 
 Pure. In: a specification and the lengths of its streams. Out: epochs by position and positions by epoch. Used by
-`mlfs.follow.job`.
+`mlfs.follow.epochs_at_hand`.
 
 Linear position: the sum of the lengths of the epochs before, plus the index within the epoch. An epoch's base is worked
 out when it is first asked for. A million of them take seconds, so a caller that must not wait has a thread ask for the

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import trio
@@ -19,6 +19,8 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.explain.explainer import Explainer
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
@@ -136,12 +138,25 @@ def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def given_job(epochs: list[list[list[int]]], batch_size: int = 4, name: str = "train", **more: Any) -> tuple[Any, Any]:
-    """A specification and its streams."""
-    ranks = list(range(len(epochs[0])))
-    fields = {"start_epoch": 0, "start_step": 0, "world_size": len(ranks)} | more
-    spec = SimpleNamespace(name=name, ranks=ranks, batch_size=batch_size, epochs=len(epochs), **fields)
-    return spec, GivenStreams(epochs, batch_size)
+def given_job(
+    epochs: list[list[list[int]]], batch_size: int = 4, world_size: int = 0, **more: Any
+) -> tuple[JobSpec, JobStreams]:
+    """A job whose streams are given: its first ranks read here, as many as there are streams an epoch.
+
+    Args:
+        world_size: ranks on all nodes, 0 if all of them read here. more: further fields of the specification.
+    """
+    here = len(epochs[0])
+    spec = JobSpec(
+        sampler="explicit",
+        order_file="/streams/are/given",
+        batch_size=batch_size,
+        epochs=len(epochs),
+        world_size=world_size or here,
+        ranks=tuple(range(here)),
+        **more,
+    )
+    return spec, cast(JobStreams, GivenStreams(epochs, batch_size))
 
 
 def shuffled(entries: list[int], epochs: int, ranks: int, seed: int = 0) -> list[list[list[int]]]:

@@ -121,13 +121,13 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
                 await trio.sleep(1)
                 assert mount.engine.jobs["train"].matcher.observed - before == len(opens)
             job = mount.engine.jobs["train"]
-            assert len(job.known) == 1
-            assert words in job.known[0]
-            assert job.way_out == WAYS_OUT.get(words, job.way_out) != ""
+            assert len(job.findings.known) == 1
+            assert words in job.findings.known[0]
+            assert job.findings.way_out == WAYS_OUT.get(words, job.findings.way_out) != ""
             assert job.matcher.agreement_of_last(100) == 1.0
             assert job.predicting
             assert mount.engine.counters.all.reads["page_cache"].count - stalls >= 0.9 * len(opens)
-            assert job.current_epochs()[1] >= epochs[-1] - epochs[0]
+            assert job.ranks.current_epochs()[1] >= epochs[-1] - epochs[0]
 
     simulate(body)
 
@@ -145,10 +145,10 @@ def test_a_script_without_set_epoch_ends_with_its_last_epoch(tmp_path: Path, wor
                 await read_all(mount, opens)
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
-            assert len(job.known) == 1
-            assert "does not call set_epoch" in job.known[0]
+            assert len(job.findings.known) == 1
+            assert "does not call set_epoch" in job.findings.known[0]
             assert job.state == "finished"
-            assert not any(len(index.outstanding()) for index in job.matcher.epochs.values())
+            assert sum(mount.table.pending) == 0
 
     simulate(body)
 
@@ -162,7 +162,7 @@ def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None
             for opens in script_opens(mount, {"seed": seed, "epochs": 3}, range(3), 2):
                 await read_all(mount, opens)
             assert mount.engine.jobs["train"] is job
-            assert not job.known
+            assert not job.findings.known
             assert mount.explainer.searches("train") > 0
             assert not job.predicting
 
@@ -236,8 +236,8 @@ def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, re
                 await read_all(mount, opens)
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
-            assert not job.known
+            assert not job.findings.known
             assert job.matcher.observed - job.matcher.agreed <= (0 if registered is False else 4 * 4)
-            assert job.current_epochs()[1] in (3, 4)  # the last epoch, or its end
+            assert job.ranks.current_epochs()[1] in (3, 4)  # the last epoch, or its end
 
     simulate(body)

@@ -87,7 +87,7 @@ def test_pfs_bytes_meet_the_bound_and_the_window_holds(tmp_path: Path, kept: int
                 await train(mount, epochs)
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
-            by_epoch = mount.engine.jobs["train"].pfs_bytes_by_epoch
+            by_epoch = mount.engine.jobs["train"].bytes_read.pfs_by_epoch
             bound = pfs_bound_bytes(60 * 5000, kept * 5000)
             assert by_epoch[0] == 60 * 5000
             for epoch in (1, 2, 3):  # the window may carry a few samples over from the epoch before

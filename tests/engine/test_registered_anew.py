@@ -46,7 +46,7 @@ def test_a_job_is_registered_anew_while_its_script_goes_on(
             await read_all(mount, opens[cut:])
             await trio.sleep(1)
             job = mount.engine.jobs["train"]
-            assert job.known in ([], words)
+            assert job.findings.known in ([], words)
             assert job.matcher.observed <= len(opens) - cut
             # One open of a process is no evidence, and where a step is told its workers' turns are other ones.
             assert job.matcher.agreed >= job.matcher.observed - (10 if words else 2)
@@ -69,10 +69,10 @@ def test_a_loop_left_early_that_begins_the_same_order_again(tmp_path: Path, work
                 await read_all(mount, opens)
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
-            assert ["does not call set_epoch" in known for known in job.known] == ([] if told else [True])
+            assert ["does not call set_epoch" in known for known in job.findings.known] == ([] if told else [True])
             assert job.matcher.agreement_of_last(100) == 1.0
             if told:
-                assert job.current_epochs() == (5, 5)
+                assert job.ranks.current_epochs() == (5, 5)
                 assert job.matcher.agreed == job.matcher.observed == 6 * 2 * 5 * BATCH
 
     simulate(body)
@@ -89,9 +89,9 @@ def test_a_script_killed_in_an_epoch_and_started_again_is_followed(tmp_path: Pat
                 await read_all(mount, [(entry, pid + 50) for entry, pid in opens])  # other parents
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
-            assert job.known == []
+            assert job.findings.known == []
             assert job.matcher.agreement_of_last(300) == 1.0
-            assert job.current_epochs()[0] >= 2
+            assert job.ranks.current_epochs()[0] >= 2
 
     simulate(body)
 

@@ -118,8 +118,8 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             by_choice = engine.counters.by_choice.bytes
             assert by_choice > 2 * FILES * SIZE
             assert pfs_status(engine)["total_bytes"] == FILES * SIZE + by_choice
-            assert sum(job.pfs_bytes_by_epoch.values()) == FILES * SIZE + by_choice
-            assert job.pfs_bytes_by_epoch.get(last, 0) == 0
+            assert sum(job.bytes_read.pfs_by_epoch.values()) == FILES * SIZE + by_choice
+            assert job.bytes_read.pfs_by_epoch.get(last, 0) == 0
             assert messages(engine) == []
 
     simulate(body)
@@ -184,7 +184,7 @@ def test_a_changed_file_is_read_anew_and_a_left_tier_gets_nothing(tmp_path: Path
             assert engine.changed_files == 1
             assert not mount.table.held_by[entry]
             assert mount.table.held_by.count(2) == FILES - 1
-            assert engine.jobs["train"].stream_bytes == (FILES - 1) * SIZE + 9000
+            assert engine.jobs["train"].bytes_read.stream_bytes == (FILES - 1) * SIZE + 9000
 
     simulate(body)
 

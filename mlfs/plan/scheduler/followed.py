@@ -66,6 +66,52 @@ class Seen(NamedTuple):
     restarted: bool = False
 
 
+class FollowedEpochs(Protocol):
+    """The epochs of a job that is followed."""
+
+    @property
+    def at_hand(self) -> Mapping[int, EpochStreams]:
+        """Those whose order is known and needed, by number."""
+
+    @property
+    def first_length(self) -> int:
+        """Samples a rank of the first epoch."""
+
+    @property
+    def end(self) -> int:
+        """Linear position after the last epoch."""
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch of a linear position."""
+
+    def asked(self, epoch: int) -> None:
+        """An epoch's order is being computed."""
+
+    def failed(self, epoch: int) -> None:
+        """An epoch's order could not be computed."""
+
+
+class FollowedRanks(Protocol):
+    """The local ranks of a job that is followed."""
+
+    @property
+    def progress(self) -> Sequence[RankAt]:
+        """How far each of them is."""
+
+    @property
+    def silent(self) -> Iterable[int]:
+        """Indexes of those that nobody reads here."""
+
+    def newly_silent(self) -> list[int]:
+        """Those that turn out to be silent now."""
+
+    def epochs_begun(self) -> range:
+        """Epochs that the fastest rank has come to since this was last asked."""
+
+    def epochs_ended(self) -> range:
+        """Epochs that all ranks have left since this was last asked."""
+
+
 class FollowedJob(Protocol):
     """A job that is followed. All methods are pure computing on the job's own state."""
 
@@ -76,6 +122,10 @@ class FollowedJob(Protocol):
     @property
     def member(self) -> bytearray:
         """By sample: whether the job reads it."""
+
+    @property
+    def batch_files(self) -> int:
+        """Samples of a rank's batch."""
 
     @property
     def predicting(self) -> bool:
@@ -94,28 +144,12 @@ class FollowedJob(Protocol):
         """Reads that were counted."""
 
     @property
-    def batch_files(self) -> int:
-        """Samples of a rank's batch."""
+    def epochs(self) -> FollowedEpochs:
+        """Its epochs."""
 
     @property
-    def end(self) -> int:
-        """Linear position after the last epoch."""
-
-    @property
-    def first_length(self) -> int:
-        """Samples a rank of the first epoch."""
-
-    @property
-    def ranks_at(self) -> Sequence[RankAt]:
-        """How far each local rank is."""
-
-    @property
-    def silent_ranks(self) -> Iterable[int]:
-        """Local ranks that nobody reads here."""
-
-    @property
-    def epochs_at_hand(self) -> Mapping[int, EpochStreams]:
-        """The epochs whose order is known and needed."""
+    def ranks(self) -> FollowedRanks:
+        """Its ranks on this node. When the script is started again there is another object for them."""
 
     def observe(self, sample: int, process: int, parent: int, at_s: float, others: Iterable[Any]) -> Seen:
         """A read; `others`: the other jobs of the node."""
@@ -123,32 +157,14 @@ class FollowedJob(Protocol):
     def release_held(self, others: Iterable[Any]) -> list[Seen]:
         """What reads that waited for an epoch's order came to."""
 
-    def add_epoch(self, index: Any) -> list[int]:
-        """Take an epoch's order; returns the epochs that are not needed any more."""
-
     def wanted_epochs(self) -> list[int]:
         """Epochs whose order is needed soon, and shall be computed now."""
 
-    def epoch_asked(self, epoch: int) -> None:
-        """An epoch's order is being computed."""
-
-    def epoch_unknown(self, epoch: int) -> None:
-        """An epoch's order could not be computed."""
-
-    def epoch_of(self, position: int) -> int:
-        """The epoch of a linear position."""
+    def add_epoch(self, index: Any) -> list[int]:
+        """Take an epoch's order; returns the epochs that are not needed any more."""
 
     def judge(self, now_s: float) -> list[str]:
         """Judge the prediction; in words, what has changed that a person should know."""
-
-    def newly_silent(self) -> list[int]:
-        """Ranks that turned out to be read elsewhere."""
-
-    def epochs_begun(self) -> range:
-        """Epochs that the fastest rank has come to since this was last asked."""
-
-    def epochs_ended(self) -> range:
-        """Epochs that all ranks have left since this was last asked."""
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
         """Bytes came from the source for an epoch."""

@@ -77,7 +77,7 @@ class Following:
 
     def _ask_for_epochs(self, job: FollowedJob) -> None:
         for epoch in job.wanted_epochs():
-            job.epoch_asked(epoch)
+            job.epochs.asked(epoch)
             self._out.append(LoadEpoch(job, epoch))
 
     def epoch_known(self, known: EpochKnown) -> None:
@@ -86,7 +86,7 @@ class Following:
         if self._jobs.get(job.name) is not job:
             return
         try:
-            uses, before = self._uses[job.name], dict(job.epochs_at_hand)
+            uses, before = self._uses[job.name], dict(job.epochs.at_hand)
             for epoch in job.add_epoch(known.streams):
                 self._over(uses.forget_epoch(before[epoch]))
             for seen in job.release_held(self._others(job)):
@@ -99,7 +99,7 @@ class Following:
         """An epoch's order could not be computed: what waited for it is matched without."""
         if self._jobs.get(job.name) is not job:
             return
-        job.epoch_unknown(epoch)
+        job.epochs.failed(epoch)
         self._ask_for_epochs(job)
         for seen in job.release_held(self._others(job)):
             self._came(job, seen)
@@ -124,8 +124,8 @@ class Following:
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
         """Act on what a read came to."""
         if source_bytes:
-            position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks_at)
-            job.count_pfs(job.epoch_of(position), source_bytes)
+            position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks.progress)
+            job.count_pfs(job.epochs.epoch_of(position), source_bytes)
         if seen.restarted:
             self._out.append(StartedAgain(job))
             return
@@ -159,8 +159,8 @@ class Following:
         self._out.extend(Warn(f"job {job.name}: {said}") for said in job.judge(now_s))
         if job.predicting != predicted:
             self._over(uses.release())
-        for rank in job.newly_silent():
-            self._over(uses.leave_rank(rank, job.ranks_at[rank].frontier))
-        self._out.extend(EpochBegan(job, epoch) for epoch in job.epochs_begun())
-        self._out.extend(EpochLeft(job, epoch) for epoch in job.epochs_ended())
+        for rank in job.ranks.newly_silent():
+            self._over(uses.leave_rank(rank, job.ranks.progress[rank].frontier))
+        self._out.extend(EpochBegan(job, epoch) for epoch in job.ranks.epochs_begun())
+        self._out.extend(EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended())
         self._ask_for_epochs(job)

@@ -30,12 +30,12 @@ class Uses:
 
     def __init__(self, job: FollowedJob) -> None:
         self.job = job
-        self.cursors = [rank.frontier for rank in job.ranks_at]
+        self.cursors = [rank.frontier for rank in job.ranks.progress]
         self._counted: dict[int, list[bytearray]] = {}
 
     def streams_at(self, position: int) -> EpochStreams | None:
         """The epoch at hand that a linear position lies in."""
-        for index in self.job.epochs_at_hand.values():
+        for index in self.job.epochs.at_hand.values():
             if index.base <= position < index.base + index.length:
                 return index
         return None
@@ -47,7 +47,7 @@ class Uses:
         if index is None:
             return
         offset = self.cursors[rank] - index.base
-        progress = self.job.ranks_at[rank]
+        progress = self.job.ranks.progress[rank]
         stop = offset + max(1, min(self.job.batch_files, LOOK_SAMPLES))
         for sample in index.ids[rank][offset:stop].tolist():
             position = self.cursors[rank]
@@ -67,7 +67,7 @@ class Uses:
     def passed(self, match: Match) -> int:
         """A position was read: its sample if the use had been counted ahead, else -1."""
         rank, position = match
-        self.cursors[rank] = max(self.cursors[rank], self.job.ranks_at[rank].frontier)
+        self.cursors[rank] = max(self.cursors[rank], self.job.ranks.progress[rank].frontier)
         index = self.streams_at(position)
         counted = self._counted.get(index.epoch) if index is not None else None
         if index is None or counted is None or not counted[rank][position - index.base]:
@@ -79,7 +79,7 @@ class Uses:
         """Positions were given up, by rank: the samples of those whose use had been counted ahead."""
         samples: list[int] = []
         for rank, (low, high) in given:
-            for index in self.job.epochs_at_hand.values():
+            for index in self.job.epochs.at_hand.values():
                 first, last = max(low, index.base) - index.base, min(high, index.base + index.length) - index.base
                 counted = self._counted.get(index.epoch)
                 if first < last and counted is not None:
@@ -108,10 +108,10 @@ class Uses:
     def release(self) -> list[int]:
         """Nothing is counted ahead any more: the samples of all uses that were, once each."""
         samples: list[int] = []
-        for index in self.job.epochs_at_hand.values():
+        for index in self.job.epochs.at_hand.values():
             samples += self.forget_epoch(index)
         self._counted.clear()
-        self.cursors = [rank.frontier for rank in self.job.ranks_at]
+        self.cursors = [rank.frontier for rank in self.job.ranks.progress]
         return samples
 
 
@@ -123,12 +123,12 @@ def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
         job = of.job
         if not job.predicting or job.finished:
             continue
-        frontiers = [rank.frontier for rank in job.ranks_at]
-        limit, silent = max(1, job.first_length), set(job.silent_ranks)
+        frontiers = [rank.frontier for rank in job.ranks.progress]
+        limit, silent = max(1, job.epochs.first_length), set(job.ranks.silent)
         # A rank that cannot be looked at now counts as one that is looked at as far as allowed.
         open_ends = [
             cursor
-            if rank not in silent and cursor < job.end and of.streams_at(cursor) is not None
+            if rank not in silent and cursor < job.epochs.end and of.streams_at(cursor) is not None
             else frontier + limit
             for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True))
         ]

@@ -1,0 +1,138 @@
+"""The epochs of a job whose order is in memory, and those whose order should be.
+
+Pure. In: a specification and its streams, the epochs that the ranks are in, orders that were computed or could not be.
+Out: the orders at hand by epoch, the epochs whose order is to be computed next. Used by `mlfs.follow.job`.
+
+An order at hand is needed from the epoch before the slowest rank's (opens may come late) to the one after the fastest
+rank's (loaders read ahead). Everything but `load` happens on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.timeline import Timeline
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
+
+LOADED_AHEAD = 2048
+"""Samples a rank that are at hand ahead of the fastest rank, in a small tree. The loaders' workers read some hundred
+samples ahead, which can be several short epochs."""
+MOST_EPOCHS_AHEAD = 32
+"""Epochs at hand ahead of the fastest rank, in a small tree. With few samples each, 2048 samples would be hundreds."""
+SMALL_TREE = 1 << 16
+"""Entries of a tree that counts as small. An epoch at hand costs four bytes for each entry of the tree, however short
+it is: so a few epochs of 65536 entries cost some megabytes at most."""
+
+
+class EpochsAtHand:
+    """See the module.
+
+    Attributes:
+        timeline: the linear positions of all epochs.
+        at_hand: the epochs whose order is known and needed, by number.
+        first_length: samples a rank of the first epoch.
+    """
+
+    def __init__(self, spec: JobSpec, streams: JobStreams, n_entries: int) -> None:
+        self.timeline = Timeline(spec, streams)
+        self._at_hand: dict[int, EpochIndex] = {}
+        self.at_hand: Mapping[int, EpochIndex] = MappingProxyType(self._at_hand)
+        self.first_length = streams.length(spec.start_epoch)
+        self._spec = spec
+        self._streams = streams
+        self._n_entries = n_entries
+        self._being_computed: set[int] = set()
+        self._failed: set[int] = set()
+
+    # -- positions
+
+    @property
+    def end(self) -> int:
+        """Linear position after the last epoch."""
+        return self.timeline.end
+
+    @property
+    def end_at_hand(self) -> int:
+        """Linear position after the last epoch at hand."""
+        return self.timeline.base(self._next)
+
+    def index_at(self, position: int) -> EpochIndex | None:
+        """The epoch at hand that a linear position lies in."""
+        for index in self._at_hand.values():
+            if index.contains(position):
+                return index
+        return None
+
+    def epoch_of(self, position: int) -> int:
+        """The epoch that a linear position lies in; the last one for the end."""
+        index = self.index_at(position)
+        return index.epoch if index is not None else self.timeline.epoch_of(position)
+
+    # -- what is at hand
+
+    @property
+    def first(self) -> EpochIndex | None:
+        """The first epoch, None before it is at hand. It stays at hand: the script may be started again."""
+        return self._at_hand.get(self._spec.start_epoch)
+
+    @property
+    def last(self) -> EpochIndex | None:
+        """The job's last epoch, None before it is at hand."""
+        return self._at_hand.get(self._spec.epochs - 1)
+
+    @property
+    def next_may_come(self) -> bool:
+        """Whether there is an epoch after those at hand, and its order may still be computed."""
+        return self._next < self._spec.epochs and self._next not in self._failed
+
+    @property
+    def _next(self) -> int:
+        """The epoch after those at hand."""
+        return max(self._at_hand, default=self._spec.start_epoch - 1) + 1
+
+    def add(self, index: EpochIndex) -> None:
+        """An epoch's order was computed."""
+        self._being_computed.discard(index.epoch)
+        self._at_hand[index.epoch] = index
+
+    def let_go(self, slowest: int) -> list[int]:
+        """Let go of the epochs that all ranks have left, but for the first. Args: the slowest rank's epoch."""
+        left = [epoch for epoch in self._at_hand if epoch < slowest - 1 and epoch != self._spec.start_epoch]
+        for epoch in left:
+            del self._at_hand[epoch]
+        return left
+
+    # -- what is wanted
+
+    def missing(self, slowest: int, fastest: int) -> list[int]:
+        """Epochs that should be at hand, are not, and are not being computed. Args: epochs of two ranks."""
+        stop = fastest + 2
+        if self._n_entries <= SMALL_TREE:
+            enough = self.timeline.base(fastest) + LOADED_AHEAD
+            most = min(self._spec.epochs, fastest + MOST_EPOCHS_AHEAD)
+            while stop < most and self.timeline.base(stop) < enough:
+                stop += 1
+        wanted = range(max(self._spec.start_epoch, slowest - 1), min(stop, self._spec.epochs))
+        there = self._at_hand.keys() | self._being_computed | self._failed
+        return [epoch for epoch in wanted if epoch not in there]
+
+    def wanted(self, slowest: int, fastest: int) -> list[int]:
+        """Epochs to be computed now: one after the other, for reads that come early wait for the next one."""
+        return [] if self._being_computed else self.missing(slowest, fastest)[:1]
+
+    def asked(self, epoch: int) -> None:
+        """An epoch's order is being computed."""
+        self._being_computed.add(epoch)
+
+    def failed(self, epoch: int) -> None:
+        """An epoch's order could not be computed."""
+        self._being_computed.discard(epoch)
+        self._failed.add(epoch)
+
+    def load(self, epoch: int) -> EpochIndex:
+        """Compute an epoch's order and its inverse. Any thread may call; nothing here changes by it."""
+        streams = [self._streams.epoch_ids(epoch, rank) for rank in self._spec.ranks]
+        return EpochIndex(epoch, self.timeline.base(epoch), streams, self._n_entries, self.timeline.begin(epoch))

@@ -1,0 +1,73 @@
+"""Watches a job's reads for what they tell of its loader: batch size, workers, and how far ahead the workers read.
+
+Pure; times are passed in. In: reads and what they were matched to. Out: the loader's shape and depth. Used by
+`mlfs.follow.job`; one object is for one run of the script. The matcher learns the shape (`mlfs.follow.learning`); the
+depth follows from the first reads of each epoch (`mlfs.follow.depth`).
+"""
+
+from __future__ import annotations
+
+from mlfs.follow.depth import Depth, DepthWatch
+from mlfs.follow.epoch_index import Match
+from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import Shape
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
+
+UNTIMED = -1.0
+"""Stands for the time of a read of which nobody knows when it came."""
+
+
+class LoaderWatch:
+    """See the module.
+
+    Args:
+        matcher: matches the reads of this run of the script.
+        from_start: whether the first epoch's first reads are among those that are watched.
+    """
+
+    def __init__(
+        self, spec: JobSpec, streams: JobStreams, epochs: EpochsAtHand, matcher: StreamMatcher, from_start: bool = True
+    ) -> None:
+        self._spec = spec
+        self._streams = streams
+        self._epochs = epochs
+        self._matcher = matcher
+        self._depth = DepthWatch(spec.start_epoch)
+        if not from_start:
+            self._depth.missed()
+
+    def read(self, entry: int, process: int, match: Match | None, at_s: float) -> None:
+        """An entry was read: an epoch's first reads tell how far ahead the workers read."""
+        watch, timeline = self._depth, self._epochs.timeline
+        if watch.epoch < 0:
+            return
+        if at_s == UNTIMED:
+            watch.missed()
+            return
+        if match is not None and match.position >= timeline.base(watch.epoch + 1):
+            watch.next_epoch(watch.epoch + 1, *self._shape_and_length())
+        if match is not None and timeline.base(watch.epoch) <= match.position < timeline.base(watch.epoch + 1):
+            offset = match.position - timeline.base(watch.epoch)
+            watch.opened(match.rank_index, offset - timeline.begin(watch.epoch), process, at_s)
+        elif match is None and watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
+            index = self._epochs.first
+            code = index.code.item(entry) if index is not None else -1
+            if index is not None and code >= 0:
+                watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
+
+    def known(self) -> tuple[Shape, Depth]:
+        """The loader's shape, its batch 0 while that is not known, and bounds of its depth."""
+        shape, length = self._shape_and_length()
+        return shape, self._depth.depth(shape, length)
+
+    def _shape_and_length(self) -> tuple[Shape, int]:
+        """The shape as of `known`, and how many samples of the watched epoch the loader reads."""
+        shape, epoch = self._matcher.shape, self._depth.epoch
+        if shape.workers == 1:
+            told = "batch_size" in self._spec.model_fields_set
+            shape = shape._replace(batch=self._streams.batch_files if told else 0)
+        if epoch < 0:
+            return shape, self._matcher.stream_length
+        return shape, self._streams.length(epoch) - self._epochs.timeline.begin(epoch)

@@ -1,0 +1,151 @@
+"""A followed job, read by read: epochs at hand, reads that wait, silent ranks, a script that is started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job import JobRun, JobState
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.streams import JobStreams
+from mlfs.plan.scheduler.followed import FollowedJob, Match
+
+N, BATCH = 4096, 8
+
+
+def job_of(n: int = N, **fields: Any) -> JobRun:
+    spec = parse_job({"epochs": 6, "batch_size": BATCH, "seed": 3} | fields)
+    return JobRun(spec, JobStreams(spec, np.arange(n), build_order(spec, n)), np.full(n, 10, dtype=np.int64))
+
+
+def load(job: FollowedJob) -> list[int]:
+    """Compute what is wanted, one epoch after the other. Returns their numbers."""
+    assert isinstance(job, JobRun)
+    loaded = []
+    while wanted := job.wanted_epochs():
+        job.add_epoch(job.load_epoch(wanted[0]))
+        loaded += wanted
+    return loaded
+
+
+def read(job: JobRun, epoch: int, rank: int = 0, process: int = 100, stop: int | None = None) -> list[Match | None]:
+    """One rank reads an epoch's first samples. Returns what its reads were matched to."""
+    entries = job.streams.epoch_ids(epoch, rank)[:stop].tolist()
+    return [job.observe(entry, process + rank, 7 + rank).match for entry in entries]
+
+
+def test_epochs_are_wanted_one_after_the_other_and_let_go_when_all_ranks_have_left_them() -> None:
+    job = job_of()
+    assert job.missing_epochs() == [0, 1]
+    assert job.wanted_epochs() == [0]
+    job.epochs.asked(0)
+    assert job.wanted_epochs() == []
+    assert job.missing_epochs() == [1]
+    job.add_epoch(job.load_epoch(0))
+    assert load(job) == [1]
+    left = []
+    for epoch in range(4):
+        assert None not in read(job, epoch)
+        for wanted in job.wanted_epochs():
+            left += job.add_epoch(job.load_epoch(wanted))
+    assert left == [1, 2]  # the first one stays: the script may be started again
+    assert list(job.epochs.at_hand) == [0, 3, 4, 5]
+
+
+def test_short_epochs_are_at_hand_further_ahead() -> None:
+    assert load(job_of(n=1000, epochs=9)) == [0, 1, 2]
+    assert load(job_of(n=8, epochs=99)) == list(range(32))
+
+
+def test_an_epoch_whose_order_cannot_be_computed_is_not_asked_for_again() -> None:
+    job = job_of()
+    job.add_epoch(job.load_epoch(0))
+    job.epochs.asked(1)
+    job.epochs.failed(1)
+    assert job.missing_epochs() == []
+    assert None not in read(job, 0)
+    assert read(job, 1, stop=4) == [None] * 4  # they don't wait: nothing comes
+    assert not job.held
+
+
+def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_order() -> None:
+    job = job_of()
+    job.add_epoch(job.load_epoch(0))
+    job.epochs.asked(1)
+    read(job, 0)
+    assert read(job, 1, stop=20) == [None] * 20
+    assert len(job.held) == 20
+    assert job.observed == N
+    job.add_epoch(job.load_epoch(1))
+    assert [seen.match for seen in job.release_held()] == [Match(0, N + at) for at in range(20)]
+    assert not job.held
+    assert job.matcher.agreed == job.observed == N + 20
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_rank_that_nobody_reads_here_is_silent_until_it_begins(told: bool) -> None:
+    job = job_of(world_size=2, epochs=1, **({"ranks": [0, 1]} if told else {}))
+    load(job)
+    read(job, 0, rank=0)
+    assert job.ranks.newly_silent() == ([] if told else [1])
+    assert job.ranks.newly_silent() == []
+    read(job, 0, rank=0, stop=1)
+    assert set(job.ranks.silent) == (set() if told else {1})
+    read(job, 0, rank=1, process=200, stop=N // 2 - 1)
+    assert (set(job.ranks.silent), job.finished) == (set(), False)
+    assert job.ranks.epochs_ended() == range(0)
+    last = int(job.streams.epoch_ids(0, 1)[-1])
+    job.observe(last, 201, 8)
+    assert job.finished
+    assert job.ranks.epochs_ended() == range(1)
+    assert job.state == JobState.FINISHED
+
+
+@pytest.mark.parametrize("parent", [7, 9])
+def test_a_script_that_is_started_again_is_followed_from_its_first_epoch(parent: int) -> None:
+    job = job_of()
+    load(job)
+    read(job, 0)
+    load(job)
+    read(job, 1, stop=100)
+    assert job.ranks.epochs_begun() == range(1, 2)
+    again = job.streams.epoch_ids(0, 0).tolist()
+    restarted = [job.observe(entry, 300, parent).restarted for entry in again[:64]]
+    assert restarted.index(True) >= 31  # several batches: it is no chance
+    assert job.second_run.is_kin == (parent == 7)  # a worker of the same process, or another script's
+    before = job.ranks
+    at = job.second_run.matcher.ranks[0].frontier if job.second_run.matcher else -1
+    job.restart()
+    assert job.ranks is not before
+    assert job.ranks.progress[0].frontier == at == 64
+    assert job.second_run.matcher is None
+    assert [job.observe(entry, 300, parent).match for entry in again[64:70]] == [Match(0, p) for p in range(64, 70)]
+    assert job.ranks.epochs_begun() == range(1, 1)
+    assert None not in read(job, 1, process=300, stop=20)[1:]  # the epochs at hand are its own too
+
+
+def test_what_seemed_to_be_a_second_run_is_forgotten() -> None:
+    job = job_of()
+    load(job)
+    read(job, 0, stop=500)
+    for entry in np.random.default_rng(0).integers(0, N, 40).tolist():
+        assert not job.observe(entry, 300, 9).restarted
+    read(job, 0, process=400, stop=5)
+    assert job.second_run.matcher is not None
+    job.forget_restart()
+    assert job.second_run.matcher is None
+
+
+def test_nothing_of_an_index_can_be_changed() -> None:
+    index = EpochIndex(0, 0, [np.array([2, 1, 2, -1])], 3)
+    assert index.codes(2) == [0, 2]
+    for array in (index.code, *index.ids):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    for held in (index.ids, index.more, index.more[2]):
+        with pytest.raises(TypeError):
+            held[0] = 1  # type: ignore[index]
