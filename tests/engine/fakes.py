@@ -7,6 +7,7 @@ test waits. Nothing here knows FUSE.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -253,7 +254,7 @@ async def running(
     disks: list[tuple[PlaceKind, Tier, int]] | None = None,
     seconds: dict[str, float] | None = None, pfs_threads: int = 4,
     hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
-    listeners: Any = (), runner: InlineRunner | None = None,
+    listeners: Any = (), runner: InlineRunner | None = None, cpu_clock: Callable[[], float] = time.thread_time,
 ) -> Any:  # fmt: skip
     """An engine that runs."""
     with tree(directory, count, size) as fd:
@@ -268,7 +269,7 @@ async def running(
         places = Places(SourcePlace(source, samples), tiers)
         engine = Engine(
             samples, source, places, pages, runner, limits, trio.current_time, explainer, listeners,
-            kin,
+            kin, cpu_clock,
         )  # fmt: skip
         mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)

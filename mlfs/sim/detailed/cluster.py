@@ -104,7 +104,7 @@ class Cluster:
 
     def get(self, node: Node, lane: Lane) -> None:
         """Get an item from the PFS, a class of this node, or the node that owns it."""
-        sample, place = lane.item.sample, lane.item.place
+        sample, place = lane.item.sample, node.came_from(lane.item)
         now_s, size = self._heap.now_s, node.sizes[sample]
         if place == SOURCE:
             self.pfs_bytes += size
@@ -112,11 +112,11 @@ class Cluster:
         elif (owner := self._node_at[node.number][place]) >= 0:
             self.nodes[owner].asked(sample, lambda told: self._answered(self.nodes[owner], node, lane, told))
         else:
-            self._heap.at(self._classes[node.number][place - 1].through_at(now_s, size), self._got, node, lane)
+            self._heap.at(self._classes[node.number][place - 1].through_at(now_s, size), self._got, node, lane, place)
 
     def _read_from_pfs(self, node: Node, lane: Lane) -> None:
         self._pfs.end(node.number)
-        self._got(node, lane)
+        self._got(node, lane, SOURCE)
 
     def _answered(self, owner: Node, node: Node, lane: Lane, told: int) -> None:
         """The owner has the sample: in its window, or in a class that it is read from."""
@@ -131,15 +131,15 @@ class Cluster:
 
     def _handed_on(self, owner: Node, node: Node, lane: Lane) -> None:
         owner.soon(Released(lane.item.sample))
-        self._got(node, lane)
+        self._got(node, lane, lane.item.place)
 
-    def _got(self, node: Node, lane: Lane) -> None:
+    def _got(self, node: Node, lane: Lane, place: int) -> None:
         item = lane.item
         size = node.sizes[item.sample]
-        self.fetched_bytes[node.number][item.place] += size
-        landed = Landed(lane.fetch.fetch, item.sample, item.place, size, True)
+        self.fetched_bytes[node.number][place] += size
+        landed = Landed(lane.fetch.fetch, item.sample, place, size, True)
         self._landed(node.number, item.sample)
-        node.got(lane, landed, node.to_keep(item, item.place))
+        node.got(lane, landed, node.to_keep(item, place))
 
     def drop(self, node: Node, samples: Sequence[int]) -> None:
         """Drop pages."""

@@ -44,7 +44,8 @@ class Lane:
     """A thread that is at a fetch: one item after the other.
 
     Attributes:
-        index: the item that it is at. landed: what became of those before. kept: their copies. recalled: samples that
+        index: the item that it is at. landed: what became of those before. kept: copies to
+            be made, and where. recalled: samples that
             were taken back. awaited: samples that somebody waits for: their end is told at once. gone: nobody wants to
             hear of it any more.
     """
@@ -53,7 +54,7 @@ class Lane:
     began_s: float
     index: int = -1
     landed: list[e.Landed] = field(default_factory=list)
-    kept: list[e.Kept] = field(default_factory=list)
+    kept: list[tuple[e.Landed, int]] = field(default_factory=list)
     recalled: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     gone: bool = False
@@ -114,10 +115,12 @@ class Node:
         self._heap, self._world, self._trace, self._reads_apart = heap, world, trace, reads_apart
         self._state, self._sizes = scheduler.table.state, scheduler.table.sizes
         self._stores = [place.kind in STORES for place in places]
+        self._footprints = [place.footprint_bytes for place in places]
         self._inbox: list[e.Event] = []
         self._busy = False
         self._soon: list[e.Event] = []
-        self._keeping: list[e.Kept] = []
+        self._as_good_as_kept: dict[int, int] = {}  # samples that wait to be kept, and where
+        self._keeping: list[tuple[e.Landed, int]] = []
         self._hand_in_s = 0.0  # when they are handed in at the latest
         self._lanes: dict[int, Lane] = {}
         self._tickets: dict[int, Told] = {}
@@ -148,6 +151,10 @@ class Node:
     def held_by(self, sample: int) -> int:
         """The place of this node that holds a copy, 0 for none."""
         return self.scheduler.table.held_by[sample]
+
+    def came_from(self, item: c.Item) -> int:
+        """The place that an item's bytes come from: what waits to be kept is as good as kept, as in the daemon."""
+        return self._as_good_as_kept.get(item.sample, 0) or item.place
 
     def has_pages(self, sample: int) -> bool:
         """Whether the sample is in the page cache."""
@@ -243,15 +250,13 @@ class Node:
         lane = self._lanes[command.fetch] = Lane(command, self._heap.now_s)
         self._next(lane)
 
-    def _next(self, lane: Lane, *told: e.Event) -> None:
+    def _next(self, lane: Lane) -> None:
         """Go on to the lane's next item that was not taken back, or tell its end."""
         items = lane.fetch.items
         lane.index += 1
         while lane.index < len(items) and items[lane.index].sample in lane.recalled:
             lane.index += 1
         if lane.index < len(items):
-            if told:
-                self.tell(*told)
             self._world.get(self, lane)
             return
         self._lanes.pop(lane.fetch.fetch, None)
@@ -260,17 +265,26 @@ class Node:
             self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s))
             self._keep_soon(lane.kept)
         else:
-            self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s), *lane.kept)
+            self.tell(e.FetchEnded(lane.fetch.fetch, lane.landed, wall_s), *self._kept(lane.kept))
 
-    def _keep_soon(self, kept: list[e.Kept]) -> None:
+    def _kept(self, copies: list[tuple[e.Landed, int]]) -> list[e.Kept]:
+        """Copies are kept now."""
+        kept = []
+        for landed, place in copies:
+            self._as_good_as_kept.pop(landed.sample, None)
+            self.used_bytes[place] += self._footprints[place](landed.size_bytes) if place else 0
+            kept.append(e.Kept(landed.fetch, landed.sample, place, self.used_bytes[place]))
+        return kept
+
+    def _keep_soon(self, kept: list[tuple[e.Landed, int]]) -> None:
         """What was fetched for readers is kept together, a moment later."""
         if kept and not self._keeping:
             self._heap.at(self._heap.now_s + KEEP_DELAY_S, self._keep)
         self._keeping += kept
 
     def _keep(self) -> None:
-        kept, self._keeping = self._keeping, []
-        self.tell(*kept)
+        copies, self._keeping = self._keeping, []
+        self.tell(*self._kept(copies))
 
     def got(self, lane: Lane, landed: e.Landed, kept_in: int = -1) -> None:
         """The item that a lane is at has come to its end.
@@ -281,13 +295,12 @@ class Node:
         lane.landed.append(landed)
         if lane.gone or not self.lives:
             return
-        told: tuple[e.Event, ...] = ()
         if kept_in >= 0:
-            self.used_bytes[kept_in] += landed.size_bytes if kept_in else 0
-            lane.kept.append(e.Kept(landed.fetch, landed.sample, kept_in, self.used_bytes[kept_in]))
-        if landed.sample in lane.awaited and lane.index + 1 < len(lane.fetch.items):
-            told = (landed,)
-        self._next(lane, *told)
+            lane.kept.append((landed, kept_in))
+            self._as_good_as_kept[landed.sample] = kept_in
+        if landed.sample in lane.awaited:
+            self.tell(landed)
+        self._next(lane)
 
     def to_keep(self, item: c.Item, came_from: int) -> int:
         """The first of the places that shall keep what came from there, below 0 if none is to (see `got`)."""

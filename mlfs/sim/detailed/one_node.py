@@ -11,8 +11,8 @@ What is told when, so that another driver can do the same:
   next one `think_s` later.
 - ReadSeen and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of their own.
 - A fetch gets its items one after the other, from the step on that commanded it; the end of the last is its end:
-  FetchEnded, in a step with Kept for all of them. Landed of an earlier item is told at that item's end if Recall came
-  too late for it. Kept of what was fetched for a reader is told KEEP_DELAY_S after the first of such a fetch's end.
+  FetchEnded, in a step with Kept for all of them. Landed is told before, at an item's end, if Recall came too late for
+  it. Kept of what was fetched for a reader is told KEEP_DELAY_S after the first of such a fetch's end.
 - Copies are kept in the first place of `keep_in`. Every get succeeds and is staged.
 - A drop takes what the table of durations says, then Dropped in a step of its own. TimePassed comes at its time.
 """
@@ -129,8 +129,9 @@ class _World:
 
     def _got(self, node: Node, lane: Lane) -> None:
         item = lane.item
-        landed = e.Landed(lane.fetch.fetch, item.sample, item.place, node.sizes[item.sample], True)
-        node.got(lane, landed, node.to_keep(item, item.place))
+        place = node.came_from(item)
+        landed = e.Landed(lane.fetch.fetch, item.sample, place, node.sizes[item.sample], True)
+        node.got(lane, landed, node.to_keep(item, place))
 
     def drop(self, node: Node, samples: Sequence[int]) -> None:
         self._heap.at(self._heap.now_s + self._durations(DROP, samples[0]), node.dropped, samples)
