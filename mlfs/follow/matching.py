@@ -80,19 +80,20 @@ class StreamMatcher:
         self.lag = self._lag()
         self.epochs: dict[int, EpochIndex] = {}
         self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
-        self.observed = 0
-        self.agreed = 0
+        self.observed = self.agreed = 0
         self.cells: OrderedDict[tuple[int, int], Cell] = OrderedDict()
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._ranks_below: OrderedDict[int, frozenset[int]] = OrderedDict()
-        self._unfit = 0
-        self._unfit_at_most = LEAST_UNFIT
+        self._unfit, self._unfit_at_most = 0, LEAST_UNFIT
+        self._in_a_row = 0  # the last opens, so many at least, were predicted: agreement is asked for all the time
         self._lost = False  # the history had been full before some of it was disowned
 
     # -- agreement
 
     def agreement_of_last(self, opens: int) -> float:
         """Share of the last opens that were predicted; 0.0 before any."""
+        if self._in_a_row >= min(opens, len(self.history)) > 0:
+            return 1.0
         agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
         return sum(agrees) / len(agrees) if agrees else 0.0
 
@@ -138,6 +139,7 @@ class StreamMatcher:
         cell.observed += 1
         cell.agreed += 1
         self.history.append(Open(entry, process, parent, cell, True, rank, position))
+        self._in_a_row += 1
         given = self.ranks[rank].take(position, self.lag)
         return Match(rank, position), [(rank, given)] if given else []
 
@@ -323,6 +325,7 @@ class StreamMatcher:
         reader.streak = reader.streak + 1 if agrees else 0
         self.observed += 1
         self.agreed += agrees
+        self._in_a_row = self._in_a_row + 1 if agrees else 0
         cell.observed += 1
         cell.agreed += agrees
         if place is None or advance is None:
@@ -485,6 +488,7 @@ class StreamMatcher:
                 count.observed -= 1
                 count.agreed -= seen.agrees
         self.history.clear()
+        self._in_a_row = 0
         for seen in fresh.history:
             cell = self._cell_for(seen.cell.epoch, seen.cell.rank_index)
             for count in (cell, self):
