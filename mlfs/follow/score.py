@@ -71,6 +71,7 @@ class Score:
         self.history: deque[Open] = deque(maxlen=REMEMBERED_OPENS)
         self._most_cells = REMEMBERED_EPOCHS * (1 + n_ranks)
         self._incomplete = False
+        self._in_a_row = 0  # the last opens, so many at least, were predicted: agreement is asked for all the time
 
     # -- counting
 
@@ -91,6 +92,9 @@ class Score:
         if agrees:
             self.agreed += 1
             cell.agreed += 1
+            self._in_a_row += 1
+        else:
+            self._in_a_row = 0
         self.history.append(opened)
 
     def add(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
@@ -161,6 +165,8 @@ class Score:
 
     def agreement_of_last(self, opens: int) -> float:
         """Share of the last opens that were predicted; 0.0 before any."""
+        if self._in_a_row >= min(opens, len(self.history)) > 0:
+            return 1.0
         agrees = [seen.agrees for seen in islice(reversed(self.history), opens)]
         return sum(agrees) / len(agrees) if agrees else 0.0
 

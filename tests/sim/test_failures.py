@@ -12,7 +12,7 @@ from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
-from mlfs.sim.failures.drawing import AT_A_TIME, OF_A_GET, draw
+from mlfs.sim.failures.drawing import AT_A_TIME, OF_A_GET, PAGE, Case, Fault, Habits, JobCase, draw
 from mlfs.sim.failures.run import Trial, fails, shrunk
 from mlfs.sim.failures.steady import steady
 
@@ -46,6 +46,27 @@ def test_a_failure_drawn_from_a_seed_is_replayed_by_that_seed() -> None:
     for seed in range(0, 60, 3):
         assert Trial(draw(seed)).run() == Trial(draw(seed)).run()
     assert Trial(draw(1)).run().trace != Trial(draw(2)).run().trace
+
+
+def test_a_disk_that_becomes_slow_is_left_and_taken_back() -> None:
+    """All lies on a disk that is 30 times slower for 20 seconds; the source is not."""
+    job = JobCase("job", 1, 0, 40, 160, 4, 1, 0.0, Habits(think_s=0.01))
+    slow = Fault("slow", 0, at_s=5.0, which=2, lasts_s=20.0)
+    sizes = tuple(8000 + number for number in range(40))
+    case = Case(1, 1, sizes, 40 * PAGE, (0, 400_000), 2, 5.0, 5.0, True, (job,), (), (slow,))
+    trial = Trial(case)
+    left: list[tuple[float, bool]] = []
+
+    def look() -> None:
+        left.append((trial.heap.now_s, any(trial.world.nodes[0].scheduler.statistics().routing.left)))
+
+    for second in range(60):
+        trial.heap.at(float(second), look)
+    outcome = trial.run()
+    assert outcome.reads == 40 * 160
+    assert not any(is_left for at_s, is_left in left if at_s < 10)
+    assert any(is_left for at_s, is_left in left if 15 < at_s < 30), left
+    assert not left[-1][1], left
 
 
 # Bugs that the invariants have to notice: a method of the scheduler that does nothing, or not all.

@@ -124,14 +124,17 @@ def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
         if not job.predicting or job.finished:
             continue
         frontiers = [rank.frontier for rank in job.ranks.progress]
-        limit, silent = max(1, job.epochs.first_length), set(job.ranks.silent)
+        limit, silent, end = max(1, job.epochs.first_length), job.ranks.silent, job.epochs.end
         # A rank that cannot be looked at now counts as one that is looked at as far as allowed.
-        open_ends = [
-            cursor
-            if rank not in silent and cursor < job.epochs.end and of.streams_at(cursor) is not None
-            else frontier + limit
-            for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True))
-        ]
+        open_ends = []
+        low = high = 0  # the epoch at hand that the rank before is in: mostly the next one's too
+        for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True)):
+            looks = cursor < end and rank not in silent
+            if looks and not low <= cursor < high:
+                index = of.streams_at(cursor)
+                low, high = (0, 0) if index is None else (index.base, index.base + index.length)
+                looks = index is not None
+            open_ends.append(cursor if looks else frontier + limit)
         rank = next_rank(frontiers, open_ends, limit)
         if rank < 0:
             continue

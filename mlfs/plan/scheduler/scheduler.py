@@ -272,6 +272,9 @@ class Scheduler:
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
             self._look = True
+        if self._window.landed(sample, landed.staged):
+            self._waiting.outdated(sample)
+            return
         if wanted is not None and not landed.staged and self._waiting.anybody(sample):
             self._waiting.begin(sample, now_s)
             return
@@ -283,6 +286,7 @@ class Scheduler:
     def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
         """A lane's fetch failed: it is left to the reader; what a peer did not have comes from the source."""
         self.table.move(sample, Verb.FAIL)
+        self._window.landed(sample, False)
         if not peer:
             self._out.append(Count("prefetch_failed"))
         self._waiting.failed(sample, error, now_s)

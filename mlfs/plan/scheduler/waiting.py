@@ -126,6 +126,7 @@ class Waiting:
     def recalled(self, sample: int, now_s: float) -> None:
         """A lane gave a sample back that it had not begun."""
         self._table.move(sample, Verb.FAIL)
+        self._window.landed(sample, False)
         self.begin(sample, now_s)
 
     # -- ends
@@ -137,6 +138,12 @@ class Waiting:
         for waiter in self._waiters.pop(sample, ()):
             self.waited_s += now_s - waiter.since_s
             self._out.append(Answer(waiter.ticket, sample))
+
+    def outdated(self, sample: int) -> None:
+        """The sample's fetch has ended, but what it brought may be of the past: those who wait get it anew when it is
+        dropped."""
+        self._flights.pop(sample, None)
+        self._lane_due_s.pop(sample, None)
 
     def failed(self, sample: int, error: int, now_s: float, peer: bool = False) -> None:
         """The sample's fetch has failed; it is ABSENT now, or still FETCHING for a reader. Those who wait get another.
@@ -159,6 +166,7 @@ class Waiting:
 
     def _refuse(self, sample: int, error: int, timed_out: bool, now_s: float) -> None:
         self._table.move(sample, Verb.FAIL)
+        self._window.landed(sample, False)
         for waiter in self._waiters.pop(sample, ()):
             self.waited_s += now_s - waiter.since_s
             self._out.append(Refuse(waiter.ticket, sample, error, timed_out))

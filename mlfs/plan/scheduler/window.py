@@ -32,7 +32,7 @@ class Window:
         self._recent: deque[int] = deque()
         self._lingers = bytearray(len(table.state))
         self._to_drop: deque[int] = deque()  # DROPPING, but for those that were rescued
-        self._outdated: set[int] = set()  # DROPPING, and not to be rescued
+        self._outdated: set[int] = set()  # DROPPING, and not to be rescued; or FETCHING, and to go once they land
         self._going = 0  # samples of the batch that is under way
 
     @property
@@ -86,9 +86,19 @@ class Window:
         state = self._table.state[sample]
         if state in (State.STAGED, State.RECENT):
             self._drop(sample)
-        elif state != State.DROPPING:
+        elif state not in (State.DROPPING, State.FETCHING):
             return
         self._outdated.add(sample)
+
+    def landed(self, sample: int, staged: bool) -> bool:
+        """A fetch has ended; whether its pages go again: what is in place may be of before the sample was outdated."""
+        if sample not in self._outdated:
+            return False
+        if staged:
+            self._drop(sample)
+        else:
+            self._outdated.discard(sample)
+        return staged
 
     def _drop(self, sample: int) -> None:
         self._table.move(sample, Verb.LET_GO)

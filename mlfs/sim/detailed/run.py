@@ -27,7 +27,7 @@ from mlfs.plan.scheduler.events import JobInstalled, PlacesMeasured, Planned
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.clock import Sharing
 from mlfs.sim.detailed.cluster import Cluster, Pipe
-from mlfs.sim.detailed.heap import Heap
+from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.streams import OrderStreams, job_of
 from mlfs.sim.detailed.training import LOADER_STEPS, Rank, Steps
@@ -175,14 +175,9 @@ class Detailed:
 
     def run(self, progress: Progress | None = None) -> DetailedResult:
         """Run it all; `progress` hears of each finished epoch."""
-        began_s, told = time.perf_counter(), 0
-        self._over(0)
-        while self._heap.step():
-            if progress and self._steps.done < self._streams.steps:
-                epoch = self._streams.epoch_of_step(self._steps.done)
-                while told < epoch:
-                    progress(told)
-                    told += 1
+        began_s = time.perf_counter()
+        with seldom_collecting():
+            self._run_all(progress)
         assert self._steps.done == self._streams.steps, "all readers are through"
         ends = [self._steps.ends_s[self._streams.first_step(epoch)] for epoch in range(self._model.epochs + 1)]
         local, peer = self._shares()
@@ -196,6 +191,16 @@ class Detailed:
             reads=self._reads,
             wall_s=time.perf_counter() - began_s,
         )
+
+    def _run_all(self, progress: Progress | None) -> None:
+        self._over(0)
+        told = 0
+        while self._heap.step():
+            if progress and self._steps.done < self._streams.steps:
+                epoch = self._streams.epoch_of_step(self._steps.done)
+                while told < epoch:
+                    progress(told)
+                    told += 1
 
     def _shares(self) -> tuple[float, float]:
         """Bytes of own classes and of peers among all that were fetched."""

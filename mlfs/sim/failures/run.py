@@ -30,7 +30,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.sim.detailed.heap import Heap
+from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.one_node import plain
 from mlfs.sim.failures.drawing import AT_A_TIME, LARGEST_WHOLE_BYTES, Case, Fault, Habits, JobCase, simpler
@@ -330,9 +330,10 @@ class Trial:
             if fault.kind in AT_A_TIME:
                 self.heap.at(fault.at_s, self._strike, fault)
         self.heap.at(0.0, self._less)
-        while self.heap.step():
-            if self.heap.happened > self._most_events:
-                raise Broken(f"after {self._most_events} events the run does not come to rest")
+        with seldom_collecting():
+            while self.heap.step():
+                if self.heap.happened > self._most_events:
+                    raise Broken(f"after {self._most_events} events the run does not come to rest")
         self._check_end()
         reads, refused = sum(one.read for one in self.all_readers), sum(one.refused for one in self.all_readers)
         return Outcome(self._hash.hexdigest(), self.steps, reads, refused, self.heap.now_s)
