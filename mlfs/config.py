@@ -6,10 +6,11 @@ Called by `mlfs.cli.mount`; read by `mountd`. Nothing is checked here that needs
 (that is `mountd.preflight`).
 
 The memory limit is the smallest of the machine's memory and the limits of this process's cgroups, v1 and v2. The
-functions that decide it take file contents (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`), for the tests' sake.
+functions that decide it (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`) take the contents of files, so that
+tests can give them any.
 
-Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses those and so
-does its JSON writer: hence `PathText`, `to_json` and `from_json`.
+Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses some of them,
+and so does its JSON writer; that is why there are `PathText`, `to_json` and `from_json`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 from mlfs.errors import ConfigError
 from mlfs.units import format_size, parse_duration, parse_size
 
+# The default window is a tenth of the memory within these bounds: less would hold few samples ahead of the readers, and
+# more than a few seconds of reads ahead gains nothing and takes memory from the caches.
 MIN_STAGING_BYTES = 64 * 2**20
 MAX_DEFAULT_STAGING_BYTES = 2 * 2**30
+# The most threads on the source. A parallel file system serves many at once; fewer are used where more don't help.
 DEFAULT_PFS_THREADS = 16
+# A training job would rather wait than fail, and a file system that fails over to another server takes some seconds.
 DEFAULT_SOURCE_TIMEOUT_S = 30.0
 
 # The names of flags and TOML keys; `config` itself is not one of them.
@@ -222,7 +227,7 @@ def _cache_dirs(merged: Mapping[str, Any], key: str) -> list[CacheDir]:
 
 
 def free_bytes(path: str) -> int:
-    """Free bytes, for users, of the file system that `path` is in or will be made in."""
+    """The bytes that users may still write in the file system that `path` is in or will be made in."""
     path = os.path.abspath(path)  # the directory above a relative one may be "", which is nowhere
     while True:
         try:
@@ -235,7 +240,7 @@ def free_bytes(path: str) -> int:
 
 
 def _memory_budgets(merged: Mapping[str, Any], limit: int) -> tuple[int, int]:
-    """Bytes for the RAM tier and the staging window; a default gives way to what was asked for the other one."""
+    """Bytes for the RAM tier and for the staging window. A default becomes smaller where the other one was given."""
     wanted = {key: parse_size(merged[key], of_bytes=limit, what=key) for key in ("ram", "staging") if key in merged}
     default_staging = max(MIN_STAGING_BYTES, min(MAX_DEFAULT_STAGING_BYTES, limit // 10))
     staging = wanted.get("staging", default_staging)
@@ -254,7 +259,7 @@ def _memory_budgets(merged: Mapping[str, Any], limit: int) -> tuple[int, int]:
 
 
 def _on_or_off(value: object, key: str) -> bool:
-    """TOML's true and false will do as well."""
+    """Whether the value is `on`. TOML's true and false are taken as well."""
     if isinstance(value, bool):
         return value
     if value in ("on", "off"):
@@ -271,7 +276,7 @@ def _whole_number(value: object, key: str) -> int:
 
 
 def read_text(path: str) -> str | None:
-    """The file's text, None where it cannot be read (limits that we may not see are no limits to us)."""
+    """The file's text; None where it cannot be read, as a limit that cannot be seen is not looked for."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
@@ -327,8 +332,8 @@ def cgroup_limit_bytes(cgroup_text: str, read: Callable[[str], str | None] = rea
 
 
 def memory_limit_bytes(read: Callable[[str], str | None] = read_text) -> int:
-    """What all of this process's memory may add up to: the smallest cgroup limit or the machine's memory."""
+    """The most memory that this process may use: the smallest cgroup limit or the machine's memory."""
     total = parse_meminfo(read("/proc/meminfo") or "").get("MemTotal")
     limits = [total, cgroup_limit_bytes(read("/proc/self/cgroup") or "", read)]
-    # Neither can be read only in a sandbox without /proc: be modest there.
+    # Only in a sandbox without /proc can neither be read; 1 GiB is a modest guess there.
     return min((limit for limit in limits if limit is not None), default=2**30)

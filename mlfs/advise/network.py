@@ -1,8 +1,8 @@
-"""A convolutional network's memory on a GPU, by its layers.
+"""How much memory of a GPU a convolutional network takes.
 
-Pure. In: a description of the layers. Out: bits. Called by mlfs.advise.batch and the command.
+Pure. In: a description of the layers. Out: bits. Called by mlfs.advise.batch and mlfs.cli.advise_batch.
 
-Source: Zou et al. (2017), Section 3.1.3, equations 1 to 5; 32 bits a number, gradients twice the parameters.
+Source: Zou et al. (2017), Section 3.1.3, equations 1 to 5. A number has 32 bits; gradients take twice the parameters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 BITS = 32
-# A parameter, the gradient of one instance, and the batch's aggregated gradient (the paper's footnote 4).
+# Each parameter is stored three times: itself, the gradient of one instance, the aggregated gradient of the batch (the
+# paper's footnote 4).
 COPIES = 3
 
 
@@ -20,7 +21,10 @@ class Layer:
     """One layer of the feature extraction.
 
     Attributes:
-        name: as the user calls it. filter: F_i, its edge. stride: S_i. padding: P_i.
+        name: what the user calls it.
+        filter: F_i, the edge of a filter.
+        stride: S_i.
+        padding: P_i.
         filters: K_i, 0 for pooling.
         groups: into how many parts channels are split (AlexNet's two GPUs); 1 in the paper.
     """
@@ -40,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """Width B, height H, depth D."""
+    """The shape of a layer's input or output: width B, height H, depth D."""
 
     width: int
     height: int
@@ -57,8 +61,10 @@ class Network:
     """Feature extraction and classifier.
 
     Attributes:
-        source: B_0 x H_0 x D_0. layers: 1 .. n. classifier: neurons L_1 .. L_m of the fully connected part; L_1 is
-            what the last feature map flattens to, if that is how the user counts (as in the paper's formula).
+        source: B_0 x H_0 x D_0.
+        layers: 1 .. n.
+        classifier: the neurons L_1 .. L_m of the fully connected part. L_1 is what the last feature map flattens to, if
+            the user counts as the paper's formula does.
     """
 
     source: LayerShape
@@ -67,7 +73,7 @@ class Network:
 
 
 def shapes(network: Network) -> list[LayerShape]:
-    """Input and output shapes, n + 1 of them (eq. 1). Sizes are rounded down where they do not divide.
+    """The shapes of the input and of each layer's output, n + 1 in all (eq. 1). Sizes are rounded down.
 
     Raises:
         ValueError: a filter is larger than its input.

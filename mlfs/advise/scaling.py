@@ -1,6 +1,6 @@
-"""How many GPUs and how many parameter servers: the lemmas of Zou et al., as functions.
+"""How many GPUs and how many parameter servers a training run needs: the lemmas of Zou et al. as functions.
 
-Pure. In: plain numbers. Out: plain numbers. Called by `mlfs advise` (mlfs.cli.advise).
+Pure. In: plain numbers. Out: plain numbers. Called by mlfs.cli.advise.
 
 Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017), Lemma 3.1 (from Amdahl's law, its
 appendix A.1) and Lemma 3.2. R is T_O / T_C, overhead that is not hidden over computing time, of one GPU.
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-# A hair: 2 * 180 * 4 / (125 * 2) written in floats must not become one more server.
+# The error of rounding that is forgiven: 2 * 180 * 4 / (125 * 2) in floats must not become one more server.
 _EPSILON = 1e-9
-# There are no more; what asks for them is a slip of the pen.
+# A number of GPUs above this is a slip of the pen.
 MOST_GPUS = 10**9
 
 
@@ -41,7 +41,7 @@ def speedup(overhead: float, gpus: int) -> float:
 def most_overhead(wanted_efficiency: float, gpus: int) -> float:
     """The largest R at which `gpus` GPUs have the wanted efficiency: (1 - a) / (a G - 1) (eq. 12).
 
-    Infinite at 1/G and below: no overhead makes G GPUs slower than one.
+    It is infinite for an efficiency of 1/G and below, as no overhead makes G GPUs slower than one.
 
     Raises:
         ValueError: the efficiency is not above 0 and at most 1, or there is no GPU.
@@ -86,8 +86,10 @@ def parameter_servers(parameter_bytes: float, workers: int, bandwidth: float, co
     """The fewest parameter servers that hide the traffic: ceil(2 S_p N_w / (B_ps T_C)) (Lemma 3.2).
 
     Args:
-        parameter_bytes: S_p, what is pushed and pulled in a round. workers: N_w.
-        bandwidth: B_ps of one server, bytes a second. compute_s: T_C, computing time of a round.
+        parameter_bytes: S_p, what is pushed and pulled in a round.
+        workers: N_w.
+        bandwidth: B_ps, of one server, in bytes a second.
+        compute_s: T_C, the computing time of a round.
 
     Raises:
         ValueError: a value is not above 0.
@@ -100,13 +102,13 @@ def parameter_servers(parameter_bytes: float, workers: int, bandwidth: float, co
 
 
 def overhead_from_stalls(stall_s: float, wall_s: float, gpus: int) -> float:
-    """R = T_O / T_C from the stalls of a run: the mount counts the stalls of all its ranks together.
+    """R = T_O / T_C from the stalls of a run; the mount counts the stalls of all its ranks together.
 
-    Of G GPUs that each ran for `wall_s`, each stalled stall_s / G on average: T_O = stall_s / G, T_C = wall_s - T_O.
-    Ranks that wait for each other hide stalls of one behind another's: then this is an upper bound.
+    Each of G GPUs ran for `wall_s` and stalled stall_s / G on average, so T_O = stall_s / G and T_C = wall_s - T_O.
+    Where ranks wait for each other, the stalls of one hide those of another, and the result is an upper bound.
 
     Raises:
-        ValueError: nothing ran, or all of the time (or more) were stalls: then T_C is not known.
+        ValueError: nothing ran, or all of the time (or more) were stalls, so that T_C is not known.
     """
     if gpus < 1 or not wall_s > 0 or stall_s < 0:
         raise ValueError(f"{stall_s:g} s of stalls in {wall_s:g} s on {gpus} GPUs say nothing")

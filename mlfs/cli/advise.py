@@ -1,7 +1,7 @@
 """`mlfs advise gpus|servers|batch`: how many GPUs, how many parameter servers, which mini-batch size.
 
-In: parsed arguments from `mlfs.cli.commands`, for --from-mount a mount's status. Out: the formula with the
-numbers in it and what follows, or JSON. The mathematics is mlfs.advise. Errors leave as ConfigError, one line each.
+In: parsed arguments from `mlfs.cli.commands`; with --from-mount the status of a mount. Out: the formula with its
+numbers and the result, or JSON. mlfs.advise has the mathematics. What cannot be answered is a ConfigError.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer; raises ConfigError for what cannot be."""
+    """Answer the question. Raises ConfigError for numbers that cannot be."""
     if args.question == "batch" and args.example:
         from importlib import resources
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity: null."""
+    """The value with null in place of infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -147,7 +147,7 @@ def _for_speedup(numbers: dict[str, Any], overhead: float, wanted: float) -> lis
 
 
 def _overhead_of(mount: str) -> tuple[float, list[str]]:
-    """R from a live mount's counters: the stalls of all of its ranks are one sum."""
+    """R from the counters of a mount, which add up the stalls of all its ranks."""
     from mlfs.cli import client
 
     status = client.read_status(client.require_mount(mount))

@@ -22,7 +22,7 @@ from mlfs.places.cache_directory import SourceDir
 from mlfs.units import format_size
 
 _PROGRESS_AFTER_S = 2.0
-_SHOWN_FAULTS = 20
+_SHOWN_FAULTS = 20  # damaged copies that are named; a disk that fails has thousands
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

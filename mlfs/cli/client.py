@@ -20,7 +20,7 @@ from mountd import door
 ANSWER_TIMEOUT_S = 10.0
 # A registration computes and checks the order of a whole job, which takes seconds for a data set of millions of files.
 COMMAND_TIMEOUT_S = 600.0
-_ANSWER_PART_BYTES = 1 << 20
+_ANSWER_PART_BYTES = 1 << 20  # nearly every answer comes in one part
 _NAMED = 3  # mounts that a refusal names
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 

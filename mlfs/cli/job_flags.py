@@ -1,7 +1,7 @@
-"""The flags of `mlfs register` and `mlfs order`: one for each field of a job, made from the job's own description.
+"""The flags that describe a job: one for each field, made from the job's own description.
 
-In: a parser, then its arguments. Out: the fields that were given, with JSON's types. Whether the values go together is
-judged by `mlfs.job`, not here; a word where a number belongs is an error of usage.
+In: a parser, then its arguments. Out: the fields that were given, with JSON's types. A word where a number belongs is
+an error here; `mlfs.job` judges whether values go together. Used by `mlfs register`, `mlfs order` and `mlfs plan`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULTS = {
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0},
 }
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 20  # a range with more is a slip of the pen, and is not to fill the memory
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ def _reader(field: str) -> Callable[[str], Any]:
     if field == "extensions":
         return lambda text: [_extension(part) for part in text.split(",") if part.strip()]
     if field.endswith("_file"):
-        return os.path.abspath  # the daemon has another working directory
+        return os.path.abspath  # because the daemon has another working directory
     kind = _kind(field)
     if kind is tuple:
         return lambda text: [_number(field, part, float) for part in text.split(",")]

@@ -1,4 +1,4 @@
-"""`mlfs order SOURCE ...`: print the order in which a training job will read the files of a directory. No mount.
+"""`mlfs order SOURCE ...`: print the order in which a training job will read the files of a directory, without a mount.
 
 In: parsed arguments (the same flags as `mlfs register`), a directory. Out: paths relative to it on stdout, one a line
 or, with --null, each ended by a NUL byte. Called by `mlfs.cli.commands`. A saved index of the directory is used if no
@@ -21,7 +21,7 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts.layout import NOTHING
 
 OUTSIDE = b"(outside of the source)"
-_PORTION = 1 << 14
+_PORTION = 1 << 14  # paths that are written at once: a megabyte or two
 
 _EPILOG = """\
 examples:
@@ -63,14 +63,14 @@ def _count(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the order; raises JobError for what is wrong with the job, SourceError when SOURCE cannot be read."""
+    """Print the order. Raises JobError for what is wrong with the job, SourceError when SOURCE cannot be read."""
     fields = job_fields(args, os.environ)
     epoch = fields.get("start_epoch", 0) if args.epoch is None else args.epoch
     if args.epoch is not None and isinstance(epoch, int):
         fields.setdefault("epochs", epoch + 1)
     fields.setdefault("epochs", 1)
     if args.rank is not None:
-        fields.setdefault("ranks", [0])  # a world of thousands need not say who is here
+        fields.setdefault("ranks", [0])  # any of them will do; all ranks of a large world would be too many
     spec = parse_job(fields)
     rank = spec.ranks[0] if args.rank is None else args.rank
     for flag, value, most in (("--epoch", epoch, spec.epochs), ("--rank", rank, spec.world_size)):

@@ -1,8 +1,8 @@
-"""`mlfs plan SOURCE ...`: what a training run will take, before it runs and before the cluster is bought.
+"""`mlfs plan SOURCE ...`: how long a training run will take, before it runs and before the cluster is bought.
 
-In: parsed arguments (the flags of a job, the cluster's nodes and caches), a directory's real sizes, a calibration or
-given bandwidths. Out: time of each epoch, stalls, PFS bytes, where the data lie, what to buy; text or JSON. The
-mathematics is mlfs.plan.epochs. Called by `mlfs.cli.commands`.
+In: parsed arguments (the flags of a job, the cluster's nodes and caches), a directory's real sizes, measured or given
+bandwidths. Out: the time of each epoch, stalls, PFS bytes, where the data lie, what more hardware would save; as text
+or JSON. mlfs.plan.epochs has the mathematics. Called by `mlfs.cli.commands`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Bandwidths are bytes a second (2GB, 500M). Those not given come from the calibra
 does not tell what the source gives to many: without --pfs-bandwidth all nodes together get what one measured.
 """
 _PAGE_BYTES = 4096
-_NETWORK = 1.25e9  # 10 Gbit/s
-_THREADS = 4
+_NETWORK = 1.25e9  # 10 Gbit/s, what is assumed where --network is not given
+_THREADS = 4  # prefetch threads of a class, as a mount has them
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes {args.nodes}: at least one is needed", "")
     fields = job_fields(args, os.environ)
     fields.setdefault("world_size", args.nodes)
-    fields.setdefault("ranks", [0])  # which of them are a node's says nothing here
+    fields.setdefault("ranks", [0])  # the plan is about all ranks, so it does not matter which are this node's
     if "epochs" not in fields:
         raise ConfigError("how long the run is, is not known", "give --epochs N")
     spec = parse_job(fields)

@@ -1,6 +1,6 @@
-"""How `mlfs plan` says it to people.
+"""The text that `mlfs plan` prints.
 
-In: what mlfs.cli.plan found, as it stands in the JSON. Out: lines. Called by mlfs.cli.plan.
+In: the result of mlfs.cli.plan, in the form of its JSON. Out: lines. Called by mlfs.cli.plan.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from typing import Any
 
 from mlfs.units import format_duration, format_size
 
-# One unit more, of a node; of the source for all nodes together.
+# How much more of each resource the table of gains adds: to each node, and to the source for all nodes together.
 UNITS = {"ram": float(16 << 30), "ssd": float(100 << 30), "network": 1e9, "pfs": 1e9}
 _NAMES = {"compute": "computing", "pfs": "the source", "network": "the network", "ram": "RAM", "ssd": "the disks"}
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """Everything, in the order in which it is asked."""
+    """The whole text."""
     return [*_head(found), "", *_epochs(found), "", *_places(found), "", *_limit(found), "", *_marginal(found)]
 
 
@@ -35,7 +35,7 @@ def _head(found: dict[str, Any]) -> list[str]:
 
 
 def _one_by_one(found: dict[str, Any]) -> str:
-    """A step is a batch: whoever forgot to say how large it is foretells a run of many short steps."""
+    """A hint for whoever forgot the batch size: with batches of one sample a run has many steps."""
     return " (if batches are larger: --batch-size)" if found["batch_size"] == 1 else ""
 
 

@@ -1,8 +1,8 @@
-"""`mlfs record MOUNT OUT`: keep what is opened on a mount, until Ctrl-C or the mount's end.
+"""`mlfs record MOUNT OUT`: write down what is opened on a mount, until Ctrl-C or the mount's end.
 
-In: parsed arguments. Out: a file of one JSON array a line, [seconds, pid, parent, path], that appears under its name
-when it is whole. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads it. The daemon writes to a FIFO that only this
-user may open; when this command ends in whatever way, the daemon notices and stops.
+In: parsed arguments. Out: a file with one JSON array a line, [seconds, pid, parent, path]. It gets its name when it is
+complete. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads the file. The daemon writes to a FIFO that only this
+user may open. When this command ends, in whatever way, the daemon notices that and stops.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ examples:
   mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
 _PROGRESS_EVERY_S = 2.0
-_CHUNK_BYTES = 1 << 16
-_LAST_WORDS_S = 10.0
+_CHUNK_BYTES = 1 << 16  # what a FIFO holds
+_LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it has it in memory
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record; the exit code is 0 when a file was written, also after Ctrl-C."""
+    """Record. The exit code is 0 when a file was written, also after Ctrl-C."""
     mountpoint = client.require_mount(args.mount)
     directory = os.path.dirname(os.path.abspath(args.out))
     if os.path.isdir(args.out):

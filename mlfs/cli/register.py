@@ -1,8 +1,8 @@
 """`mlfs register MOUNT ...` and `mlfs unregister MOUNT [NAME]`: tell a mount what a training job will read.
 
-In: parsed arguments, the environment (--from-env), a JSON file. Out: one JSON line on the mount's control file; what
-the mount understood and the first paths that it predicts for each rank, on stdout. Called by `mlfs.cli.commands`.
-The values are judged by the mount, not here: it knows the samplers, and its control file answers scripts the same way.
+In: parsed arguments, the environment (--from-env), a JSON file. Out: one JSON line on the mount's control file; on
+stdout what the mount understood, and the first paths that it predicts for each rank. Called by `mlfs.cli.commands`. The
+mount judges the values, not this command, so that scripts that write to the control file get the same answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ the environment over --json-file.
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `register`; imports the job's description, which takes a moment."""
+    """Add `register`. It imports the description of a job, which takes a moment."""
     from mlfs.cli.job_flags import add_job_flags
 
     parser = subparsers.add_parser(
@@ -80,7 +80,7 @@ def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.Argume
 
 
 def run(args: argparse.Namespace) -> int:
-    """Register; raises JobError with the field that the mount refused."""
+    """Register. Raises JobError with the field that the mount refused."""
     if args.schema:
         from mlfs.job import job_schema
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_unregister(args: argparse.Namespace) -> int:
-    """Unregister."""
+    """End a registered job."""
     from mlfs.cli import client
 
     if None not in (args.name, args.named) and args.name != args.named:
@@ -114,7 +114,7 @@ def run_unregister(args: argparse.Namespace) -> int:
 
 
 def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of the job that were given: JSON file, then environment, then flags, the later ones winning."""
+    """The fields of the job that were given. Flags win over the environment, and that wins over the JSON file."""
     from mlfs.cli.job_flags import given_fields
 
     flags = given_fields(args)
@@ -138,7 +138,7 @@ def _json_fields(path: str) -> dict[str, Any]:
         raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
     if not isinstance(fields, dict):
         raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
-    # A file that was made for the control file itself may have it.
+    # A JSON file that was written for the control file itself has this field.
     fields.pop("op", None)
     return fields
 
@@ -150,13 +150,13 @@ _LAUNCHERS = {
 
 
 def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
-    """World size and this node's ranks from the launcher's variables; JobError names what is missing or odd."""
+    """World size and this node's ranks from the launcher's variables. Raises JobError for what is missing or wrong."""
     missing: dict[str, list[str]] = {}
     for launcher, names in _LAUNCHERS.items():
         missing[launcher] = [name for name in names if not environment.get(name)]
         if not missing[launcher]:
             return _node_ranks(names, [environment[name] for name in names])
-    # Of a launcher that has set some of its variables, the others are what the user must supply.
+    # The launcher that has set most of its variables is the one that was used; its others are what is missing.
     launcher = min(missing, key=lambda name: len(missing[name]))
     absent = " and ".join(missing[launcher])
     message = f"--from-env: {absent} {'is' if len(missing[launcher]) == 1 else 'are'} not set"
@@ -180,7 +180,7 @@ def _node_ranks(names: tuple[str, ...], texts: list[str]) -> dict[str, Any]:
 
 
 def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
-    """What the mount has understood and predicts, for people."""
+    """The lines that say how the mount understood the job, and what it predicts."""
     said, first_paths = answer.get("job"), answer.get("first_paths")
     job: dict[str, Any] = said if isinstance(said, dict) else {}
     lines = [f"registered job {job.get('name', '-')} at {mountpoint}; understood as:"]

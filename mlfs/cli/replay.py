@@ -1,8 +1,8 @@
 """`mlfs replay RECORD [MOUNT]`: make an explicit order from recorded opens, and register it.
 
-In: a file of `mlfs record`. Out: a directory of order files, one a stream and epoch, that appears when it is whole; a
-job of the sampler "explicit". Called by `mlfs.cli.commands`. How streams and epochs are told apart:
-`mlfs.explain.replay`.
+In: a file of `mlfs record`. Out: a directory with an order file for each stream and epoch, which gets its name when it
+is complete; a job of the sampler "explicit". Called by `mlfs.cli.commands`. `mlfs.explain.replay` tells streams and
+epochs apart.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files and register them; raises what is in the way."""
+    """Write the files and register them. Raises the MlfsError of what is in the way."""
     from mlfs.explain.replay import epochs_of
 
     mountpoint = client.require_mount(args.mount) if args.mount else None
@@ -100,12 +100,12 @@ def read_record(path: str) -> list[Opened]:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", "mlfs record MOUNT OUT writes such files"
         ) from None
-    # By time alone: of opens within one microsecond the first line was the first.
+    # The sort is stable: of opens within one microsecond the one with the earlier line came first.
     return sorted(opens, key=lambda opened: opened.time_s)
 
 
 def write_orders(directory: str, epochs: list[Streams], wanted: int) -> None:
-    """The files EPOCH-RANK of as many epochs as are wanted, all or none; in place of an earlier such directory."""
+    """Write the files EPOCH-RANK of as many epochs as are wanted, all or none, in place of an earlier directory."""
     above = os.path.dirname(directory)
     try:
         if os.path.lexists(directory) and not all(_OF_AN_EPOCH.fullmatch(name) for name in os.listdir(directory)):

@@ -26,7 +26,10 @@ from mlfs.units import format_size
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from mlfs.sim.detailed.run import DetailedResult
+
 _PIPE_WIDTH = 120
+DETAILED_POLICY = "mlfs"
 
 _EPILOG = """\
 examples:
@@ -36,6 +39,7 @@ examples:
   mlfs simulate my-cluster.toml --json | jq .policies.mlfs.seconds
   mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB \\
       --ssd 0,20GB,40GB,80GB --plot map.png
+  mlfs simulate thesis-s4 --shrink 50 --detailed     the nodes' own schedulers, beside the estimate
 
 sharing: conserving (all readers of the PFS together get its bandwidth) or paper (each prefetch thread gets a node's
 part of it: reproduces the published figures, and may draw more than there is). docs/simulator.md says what a scenario
@@ -65,6 +69,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--shrink", metavar="N", type=int, default=1, help="N times fewer samples and less storage (default: 1)"
     )
+    parser.add_argument(
+        "--detailed",
+        action="store_true",
+        help="run the scheduler of every node, read by read, beside the fast estimate (policy mlfs only)",
+    )
     parser.add_argument("--ram", metavar="SIZES", help="a map instead of a table: sizes of the first class, with --ssd")
     parser.add_argument("--ssd", metavar="SIZES", help="sizes of the second class, for example 0,128GB,256GB")
     parser.add_argument("--plot", metavar="OUT.png", help="draw stacked bars, or with --ram and --ssd a heat map")
@@ -81,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     policies = _policies(args.policy)
     sharing = _sharing(args.sharing)
     scenario = _prepared(args)
+    if args.detailed:
+        return _detailed(args, scenario)
     if args.ram is not None or args.ssd is not None:
         return _map(args, scenario, policies, sharing)
     results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
@@ -138,6 +149,55 @@ def _simulate(
             except Unfit as error:
                 unfit[policy.name] = str(error)
     return results, unfit
+
+
+def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
+    """The fast estimate of policy mlfs, and the schedulers of all nodes beside it."""
+    from mlfs.sim.detailed.run import Detailed
+
+    if args.policy and [policy.name for policy in _policies(args.policy)] != [DETAILED_POLICY]:
+        raise ConfigError("--detailed runs the daemon's own scheduler: policy mlfs only", "leave --policy out")
+    if args.sharing != Sharing.CONSERVING.value:
+        raise ConfigError("--detailed shares the PFS as it is: conserving only", "leave --sharing out")
+    if args.ram is not None or args.ssd is not None or args.plot:
+        raise ConfigError("--detailed draws no picture and no map", "leave --plot, --ram and --ssd out")
+    scenario = scenario.shrunk(args.shrink)
+    with _progress(2 * scenario.job.epochs) as step:
+        simulation = Simulation(scenario)
+        estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _told(step, "estimate"))
+        detailed = Detailed(simulation).run(_told(step, "in detail"))
+    if args.json:
+        plain = {"scenario": args.scenario, "estimate": estimate.plain(), "detailed": detailed.plain()}
+        print(json.dumps(plain))
+    else:
+        _detailed_table(scenario, estimate, detailed)
+    return ExitCode.OK
+
+
+def _detailed_table(scenario: Scenario, estimate: PolicyResult, detailed: DetailedResult) -> None:
+    from rich.table import Table
+
+    table = Table(title=scenario.title, title_justify="left", box=None, pad_edge=False)
+    for head in ("policy mlfs", "seconds", "local", "peer", "PFS bytes", "carried"):
+        table.add_column(head, justify="left" if head == "policy mlfs" else "right")
+    for name, seconds, local, peer, pfs_bytes, carried in (
+        ("estimate", estimate.seconds, estimate.local, estimate.peer, estimate.pfs_bytes, ""),
+        (
+            "in detail", detailed.seconds, detailed.local, detailed.peer, detailed.pfs_bytes,
+            format_size(detailed.carried_bytes),
+        ),
+    ):  # fmt: skip
+        table.add_row(name, _seconds(seconds), f"{local:.1%}", f"{peer:.1%}", format_size(pfs_bytes), carried)
+    apart = int(estimate.pfs_bytes) - detailed.pfs_bytes - detailed.carried_bytes
+    table.add_row("difference", f"{detailed.seconds / estimate.seconds - 1:+.2%}", "", "", f"{apart:+,} bytes", "")
+    console = _console()
+    console.print(table)
+    console.print(
+        f"{detailed.reads:,} reads at {detailed.reads / max(detailed.wall_s, 1e-9):,.0f} a second. carried: reads that "
+        "the estimate counts at the PFS, and that found the pages of the epoch before in the staging window; the "
+        "difference of PFS bytes is what is left.",
+        style="dim",
+    )
 
 
 def _told(step: Any, name: str) -> Progress:
@@ -243,15 +303,13 @@ def _table(scenario: Scenario, sharing: Sharing, results: Sequence[PolicyResult]
     for head in ("policy", "seconds", "before", "stalls", "local", "peer", "PFS bytes", "least", "uneven"):
         table.add_column(head, justify="left" if head == "policy" else "right")
     for result in results:
-        local = sum(share for route, share in result.hit_ratio.items() if route.startswith("local"))
-        peer = sum(share for route, share in result.hit_ratio.items() if route.startswith("peer"))
         table.add_row(
             result.policy,
             _seconds(result.seconds),
             _seconds(result.preload_s),
             _seconds(result.stall_s),
-            f"{local:.1%}",
-            f"{peer:.1%}",
+            f"{result.local:.1%}",
+            f"{result.peer:.1%}",
             format_size(result.pfs_bytes),
             format_size(result.bound_bytes),
             f"{result.imbalanced_steps:.1%}",

@@ -16,10 +16,13 @@ from mlfs.errors import ExitCode, MlfsError
 from mountd import door
 from mountd.door import MountEntry, Record, User
 
+# How often a busy mount is tried again: soon enough that a user does not notice, seldom enough to cost nothing.
 _RETRY_S = 0.1
+# The daemon answers a drain at once. One that does not is hung, and the unmount does not depend on it.
 _CONTROL_TIMEOUT_S = 5.0
-# What the daemon gets to write back its state and end after its mount is gone.
+# After its mount is gone the daemon commits what its tiers have to write, which a slow disk may make it wait for.
 _END_TIMEOUT_S = 15.0
+# After a signal the same work is left, but a daemon that has not done it by now is not going to.
 _TERM_TIMEOUT_S = 5.0
 _SHOWN_USERS = 8
 
@@ -52,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Unmount; returns OK or raises BUSY, NOT_MOUNTED, NOT_PERMITTED."""
+    """Unmount. Returns OK or raises BUSY, NOT_MOUNTED, NOT_PERMITTED."""
     from mlfs.units import parse_duration
 
     timeout_s = parse_duration(args.timeout, what="--timeout")
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if not done and not args.force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
-        # Also after Ctrl-C: what stays mounted goes on as it was.
+        # Also after Ctrl-C: a mount that stays goes on fetching ahead.
         if drained:
             _control(mountpoint, "resume")
         raise
@@ -91,7 +94,7 @@ def _say(text: str) -> None:
 
 
 def _end_leftover_daemon(mountpoint: str) -> int:
-    """Nothing is mounted: end a daemon whose mount vanished, or say that there is nothing to unmount."""
+    """End a daemon whose mount is gone; raise NOT_MOUNTED when there is none either."""
     from mlfs.cli.client import not_mounted
 
     record = door.recorded_daemon(mountpoint)
@@ -116,7 +119,7 @@ def _clean_up_dead(mountpoint: str) -> int:
 
 
 def _daemon(mountpoint: str, hung: bool) -> Record | None:
-    """Who serves the mount: by the runtime record or, where that is lost, by its own word."""
+    """The process that serves the mount, from the runtime record; without a record, from the mount's status."""
     from mlfs.cli import client
 
     record = door.recorded_daemon(mountpoint)
@@ -129,7 +132,7 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
     except MlfsError:
         return None
     ticks = door.start_ticks(pid) if isinstance(pid, int) else None
-    # In a container the pid may be one of another pid namespace and mean somebody else here.
+    # In a container the pid may be one of another pid namespace, where it is another process.
     if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
         return None
     return Record(pid, ticks, mountpoint, "", 0.0, "", None)
@@ -145,11 +148,11 @@ def _looks_like_ours(pid: int) -> bool:
 
 
 def _control(mountpoint: str, op: str) -> bool:
-    """Tell the daemon to drain or to resume; what it answers does not stop an unmount, but lacking rights do."""
+    """Tell the daemon to drain or to resume; says whether it did. Raises NOT_PERMITTED for another user's mount."""
     from mlfs.cli import client
 
     try:
-        # Not through control: a registration that takes long holds that.
+        # Not through `control`, where this would wait behind a registration that takes long.
         client.send(mountpoint, {"op": op}, _CONTROL_TIMEOUT_S, "lifecycle")
     except MlfsError as error:
         # Root may not look into a user's mount without --allow-other, but it may take it away.
@@ -160,7 +163,7 @@ def _control(mountpoint: str, op: str) -> bool:
 
 
 def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) -> bool:
-    """Try again until the mount can go, telling who holds it whenever that changes. False: time is up."""
+    """Try to unmount until it succeeds, and say who uses the mount whenever that changes. False when time is up."""
     mountpoint = entry.mountpoint
     deadline, told = time.monotonic() + timeout_s, ""
     looked = 0.0
@@ -196,7 +199,7 @@ def _busy(mountpoint: str, timeout_s: float, daemon: Record | None) -> MlfsError
 
 
 def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
-    """Wait until the daemon has ended; with force make it. Leaves no runtime record of it behind."""
+    """Wait until the daemon has ended, or with `force` end it. Its runtime record is removed."""
     if daemon is None:
         door.forget_dead_daemons()
         return

@@ -16,10 +16,9 @@ import itertools
 import logging
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import trio
 
@@ -34,6 +33,7 @@ from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
+T = TypeVar("T")
 
 # Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more.
 KEPT_AT_ONCE_BYTES = 2 << 20
@@ -87,7 +87,8 @@ class Driver:
     """See the module.
 
     Args:
-        clock: seconds, monotone; also called by workers. timeout_s: the patience with a second try, for the message.
+        clock: seconds, monotone; also called by workers. cpu_clock: seconds that the calling thread has computed.
+        timeout_s: the patience with a second try, for the message.
         prefetch_failed: told of each prefetch that failed: (sample, error).
         others: who carries out the commands about jobs, orders and plans, by the command's class.
     """
@@ -101,6 +102,7 @@ class Driver:
         counters: Counters,
         runner: Runner,
         clock: Callable[[], float],
+        cpu_clock: Callable[[], float],
         timeout_s: float,
         prefetch_failed: Callable[[int, OSError], None],
         others: Mapping[type, Callable[[Any], None]],
@@ -112,6 +114,7 @@ class Driver:
         self._counters = counters
         self._runner = runner
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._timeout_s = timeout_s
         self._prefetch_failed = prefetch_failed
         self._inbox: list[e.Event] = []
@@ -203,7 +206,7 @@ class Driver:
         if not fetch.waited_for:
             batch = self._batches[fetch.fetch] = _Batch(fetch)
             pool = self._places[fetch.pool].name
-            self._start(pool, self._fetch_batch, batch, then=partial(self._batch_over, batch))
+            self._start(pool, exhaust, self._fetch_batch(batch), then=partial(self._batch_over, batch))
             return
         item = fetch.items[0]
         then = partial(self._arrived, fetch.fetch, item)
@@ -252,13 +255,17 @@ class Driver:
 
     # -- fetches of lanes
 
-    def _fetch_batch(self, batch: _Batch) -> _Over:
-        """In a worker: fetch what nobody took back, tell at once of what is waited for, and have tiers keep it."""
+    def _fetch_batch(self, batch: _Batch) -> Generator[int, None, _Over]:
+        """In a worker: fetch what nobody took back, tell at once of what is waited for, and have tiers keep it.
+
+        Yields each sample as soon as it is begun: for runners that have time pass then (the threads' has none).
+        """
         over, keep = _Over(), _Keep(self._fetcher, batch.fetch)
-        began_s, cpu_began_s = self._clock(), time.thread_time()
+        began_s, cpu_began_s = self._clock(), self._cpu_clock()
         for item in batch.items:
             if batch.claims.pop(item.sample, None) is None:
                 continue
+            yield item.sample
             if self._scheduler.table.sizes[item.sample] > LARGEST_WHOLE_BYTES:
                 fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
             else:
@@ -273,7 +280,7 @@ class Driver:
             if keep.bytes > KEPT_AT_ONCE_BYTES:
                 over.keeping_s += keep.write(over.kept, self._clock)
         over.keeping_s += keep.write(over.kept, self._clock)
-        over.wall_s, over.cpu_s = self._clock() - began_s, time.thread_time() - cpu_began_s
+        over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
         return over
 
     def _comes_from_afar(self, place: int) -> bool:
@@ -380,6 +387,15 @@ class _Keep:
         for (fetched, _), (place, used_bytes) in zip(batch, self._fetcher.keep(batch), strict=True):
             kept.append(e.Kept(self._fetch, fetched.sample, place, used_bytes))
         return clock() - began_s
+
+
+def exhaust(work: Generator[object, None, T]) -> T:
+    """In a worker: do all of the work, and return what it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def _first(tickets: Sequence[Ticket]) -> Iterator[tuple[bool, Ticket]]:

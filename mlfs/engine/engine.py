@@ -10,6 +10,7 @@ digested in batches, a moment after they were seen and off the readers' path; or
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -92,6 +93,7 @@ class Engine:
         explainer: Observer,
         listeners: Sequence[Listener] = (),
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -121,7 +123,7 @@ class Engine:
         )  # fmt: skip
         self._driver = Driver(
             self.scheduler, infos, self._fetcher, self._write_behind, self.counters, runner, clock,
-            limits.timeout_s, self._prefetch_failed, self._jobs.carry_out(),
+            cpu_clock, limits.timeout_s, self._prefetch_failed, self._jobs.carry_out(),
         )  # fmt: skip
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds

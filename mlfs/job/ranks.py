@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
 from mlfs.job.refusals import refuse
 
-# A node has a few dozen training processes; each costs its own epochs in memory.
+# A node has a few dozen training processes at most, and the epochs of each are kept in memory.
 MAX_LOCAL_RANKS: Final = 1024
 _TOO_MANY = f"at most {MAX_LOCAL_RANKS} ranks"
 _TOO_MANY_HINT = "give those of this node only"

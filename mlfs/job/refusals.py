@@ -1,4 +1,4 @@
-"""The words in which a wrong job is refused: one line that names the field, the value and what is allowed.
+"""The text of an error about a wrong job: one line that names the field, the value and what is allowed.
 
 In: field names and values as users wrote them. Out: `JobError`. Called by everything in `mlfs.job`.
 """

@@ -26,10 +26,10 @@ from mlfs.job.refusals import is_path, nearest, one_of, refuse, show
 from mlfs.job.samplers import built_in, readers_of, sampler_names
 
 VERSION: Final = 1
-# Each rank costs an entry in a few lists: a mistyped world size should not fill the memory.
+# Each rank takes an entry in a few lists, and a mistyped world size should not fill the memory.
 MAX_WORLD_SIZE: Final = 1_000_000
 MAX_EPOCHS: Final = 1_000_000
-# They are passed over one by one, some seconds a billion.
+# Words of a generator are skipped one by one, which takes some seconds a billion.
 MAX_WORDS: Final = 10**10
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")

@@ -118,7 +118,7 @@ def save_measured(
         return
     of_source, memory, disks = None, None, []
     for place in places:
-        # A file counts in whole lanes, and so did whoever measured; only the curve is of floats.
+        # Lanes were counted, so they are whole numbers; the curve has them as floats.
         read = tuple((round(lanes), rate) for lanes, rate in measured.get(place.name, ()))
         if not read:
             continue

@@ -1,6 +1,6 @@
-"""What goes on from epoch to epoch (a generator, an array that is shuffled again and again), at any epoch asked for.
+"""The state of something that each epoch changes (a generator, an array that is shuffled again), after any epoch.
 
-In: the state before the first epoch and how one epoch changes it. Out: the state after any epoch. Called by the
+In: the state before the first epoch, and how one epoch changes it. Out: the state after any epoch. Used by the
 samplers whose orders depend on all epochs before. Any thread may call.
 """
 
@@ -15,19 +15,20 @@ from mlfs.orders.order import EPOCHS_KEPT
 
 State = TypeVar("State")
 
-# One epoch in so many is kept as well, so that going back does not mean beginning anew.
+# One epoch in so many is kept besides the last ones, so that going back costs at most this many epochs. With a smaller
+# stride the same memory would reach less far.
 _STRIDE = 16
 
 
 class Checkpoints(Generic[State]):
-    """States after each epoch, made by going on from the nearest one before that is kept.
+    """The states after each epoch. One that is asked for is computed from the nearest earlier one that is kept.
 
-    Kept are the last few asked for, and every sixteenth one, up to `most` of these.
+    The last few that were asked for are kept, and every sixteenth one, up to `most` of these.
 
     Args:
         first: the state before epoch 0.
-        advance: from the state before an epoch, and its number, to the state after it; leaves its argument as it is.
-        most: how many old ones to keep; they may be large.
+        advance: gives the state after an epoch from the state before it and its number; does not change its argument.
+        most: how many old states to keep; they may be large.
     """
 
     def __init__(self, first: State, advance: Callable[[State, int], State], most: int) -> None:

@@ -22,7 +22,7 @@ _FEWEST_ELEMENTS = 500_000
 
 
 class _Lazy:
-    """The compiled loop once it is ready; the lock guards the start of the thread only."""
+    """The compiled loop, once it is ready. The lock guards the start of the thread only."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class _Lazy:
     def _compile(self) -> None:
         try:
             self.ready = _compile()
-        except Exception:  # a numba that is broken, or too old for this numpy, is as good as none
+        except Exception:  # a numba that is broken, or too old for this numpy, counts as none
             self.ready = None
 
 

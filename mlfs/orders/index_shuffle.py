@@ -56,7 +56,7 @@ def index_shuffle(n: int, seed: int) -> Indices:
 
 
 def _short(n: int, keys: list[int]) -> Indices:
-    """The permutation of few elements, which walk far: each value of 16 bits is come by once at most."""
+    """The permutation of few elements, whose walks are long: a table of all 16-bit values is encrypted once."""
     table = _encrypt(np.arange(1 << _FEWEST_BITS, dtype=np.uint64), keys, _FEWEST_BITS // 2).tolist()
     shuffled = table[:n]
     for at in range(n):

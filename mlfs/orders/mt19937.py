@@ -19,7 +19,7 @@ _WORD_MASK = 0xFFFFFFFF
 
 
 class _Reused(threading.local):
-    """A thread's own generator to seed again and again: making one costs a hundred times as much as seeding it."""
+    """A thread's own generator, which is seeded again and again, as making one takes a hundred times as long."""
 
     def __init__(self) -> None:
         self.generator = np.random.RandomState(0)
@@ -29,7 +29,7 @@ _reused = _Reused()
 
 
 def first_words(seed: int, count: int) -> npt.NDArray[np.uint32]:
-    """The first words of `TorchWords(seed)`, shape (count,), in some microseconds: for who tries many seeds."""
+    """The first words of `TorchWords(seed)`, shape (count,), in some microseconds, for searches that try many seeds."""
     _reused.generator.seed(seed & _WORD_MASK)
     return _reused.generator.randint(0, 1 << 32, count, dtype=np.uint32)  # the full range: a word each, as it comes
 
@@ -56,7 +56,7 @@ class TorchWords:
         return words
 
     def skip(self, count: int) -> None:
-        """Let the next `count` words go by. In portions: Ctrl-C is served between them."""
+        """Skip the next `count` words, in portions, as Ctrl-C is served between two calls only."""
         for start in range(0, count, _SKIPPED_WORDS):
             self._bits.random_raw(min(_SKIPPED_WORDS, count - start), output=False)
 
@@ -65,7 +65,7 @@ class TorchWords:
         return int(self.take(2)[1])
 
     def copy(self) -> TorchWords:
-        """A generator of its own that goes on from here."""
+        """Another generator that goes on from the same state."""
         other = TorchWords(0)
         other._bits.state = self._bits.state
         return other

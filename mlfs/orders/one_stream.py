@@ -1,7 +1,7 @@
 """Orders that are the same for every rank: an epoch is drawn once, and kept while ranks read it.
 
-In: how an epoch is drawn. Out: an `Order`. Base of torch's samplers that know no ranks: each rank has a generator of
-its own, seeded alike.
+In: how an epoch is drawn. Out: an `Order`. It is the base of torch's samplers that know no ranks; there each rank has a
+generator of its own with the same seed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
-_CHUNK_WORDS = 1 << 15
+_CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
 
 
 class PythonGenerator:

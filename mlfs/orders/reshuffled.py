@@ -17,9 +17,9 @@ from mlfs.orders.checkpoints import Checkpoints
 from mlfs.orders.order import EPOCHS_KEPT
 from mlfs.orders.shuffle import Permutation
 
-# Of old epochs, so that going back does not mean beginning anew.
+# The memory for states of old epochs, which spare shuffling from the first epoch on when a job goes back.
 _KEPT_BYTES = 64 << 20
-_STATE_BYTES = 64 << 10  # what a generator and its object weigh, generously
+_STATE_BYTES = 64 << 10  # what a generator and its object take at most
 
 
 class Shuffler(Protocol):

@@ -34,7 +34,8 @@ from mlfs.orders.compiled import compiled_shuffle
 Direction = Literal["forward", "backward", "growing"]
 Permutation = npt.NDArray[np.int32]
 
-# A block's working set should fit a core's cache, and its partners should seldom meet: n / _SPREAD, within bounds.
+# Elements that are swapped at once: n / _SPREAD, within bounds. A larger block has less overhead for each element. A
+# smaller one fits a core's cache, and has fewer swaps that depend on each other, which cost further passes.
 _SMALLEST_BLOCK = 1 << 12
 _LARGEST_BLOCK = 1 << 16
 _SPREAD = 100

@@ -24,7 +24,8 @@ from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 Numbers = npt.NDArray[np.uint64]
 Bits = Literal[32, 64]
 
-# Draws made at once, what a word drawn again costs at most: about as many as there are before the next such word.
+# How many draws are made at once: about as many as there are before the next word that has to be drawn again, because
+# the draws behind that one are lost.
 _MOST_AT_ONCE = 1 << 14
 _FEWEST_AT_ONCE = 1 << 8
 _LOW = np.uint64(0xFFFFFFFF)

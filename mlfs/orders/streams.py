@@ -1,7 +1,8 @@
 """A job's access streams: which files each rank reads, in which order, epoch by epoch.
 
-In: a job and the tree. Out: entry ids in read order. Called by the engine (its own ranks), the plan and the
-simulator (all ranks of the world). Pure but for the explicit sampler's file and the caller's hook. Any thread may call.
+In: a job and the tree. Out: entry ids in read order. The engine asks for its own ranks, the plan and the simulator for
+all ranks of the world. Nothing is read but the file of the explicit sampler, and what the caller's hook reads. Any
+thread may call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mlfs.orders.split import part_indices
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-# Ranks may stand in two epochs while the next one is prepared.
+# Ranks may be in two different epochs, while a third one is prepared.
 _EPOCHS_KEPT = 3
 
 

@@ -190,7 +190,7 @@ def clear(source: SourceDir) -> None:
         finally:
             os.close(dir_fd)
         for path in (source.path, os.path.dirname(source.path)):
-            with suppress(OSError):  # somebody else's file or another source is in it
+            with suppress(OSError):  # a file that mlfs did not make, or another source, is in it
                 os.rmdir(path)
     except OSError as error:
         raise CacheError(
@@ -207,7 +207,7 @@ def _remove_lmdb(source: SourceDir) -> None:
         try:
             lmdb_fd = os.open(cache_directory.LMDB_DIR, cache_directory.OPEN_DIR, dir_fd=dir_fd)
         except OSError:
-            return  # none, or a symbolic link, which is not ours
+            return  # there is none, or a symbolic link, which mlfs did not make
         try:
             for name in cache_directory.LMDB_FILES:
                 with suppress(FileNotFoundError):

@@ -147,7 +147,7 @@ def lock(source_path: str, kind: Kind) -> int:
 
 
 def lock_shared(source_path: str, kind: Kind) -> int | None:
-    """Lock one store of a source that cannot be written against those who could; None where no lock file is.
+    """Lock a store that this process can only read, against processes that can write it; None without a lock file.
 
     Raises CacheError when another process holds it.
     """
@@ -227,7 +227,7 @@ def scan_samples(dir_fd: int, *, clean: bool = False) -> Iterator[SampleFile]:
 
 
 def remove_samples(dir_fd: int) -> None:
-    """Remove all sample files, temporary files and their directories; somebody else's files stay. Raises OSError."""
+    """Remove all sample files, temporary files and their directories. Other files stay. Raises OSError."""
     fans = []
     for fan, fan_fd in _fan_dirs(dir_fd):
         fans.append(fan)
@@ -238,7 +238,7 @@ def remove_samples(dir_fd: int) -> None:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=fan_fd)
     for fan in fans:
-        with suppress(OSError):  # not empty: somebody else's file is in it
+        with suppress(OSError):  # it is not empty: a file that mlfs did not make is in it
             os.rmdir(fan, dir_fd=dir_fd)
 
 

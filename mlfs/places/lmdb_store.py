@@ -268,7 +268,7 @@ class LmdbTier(OnDisk):
         with self._reading() as env:
             if env is None:
                 return None
-            # buffers=False: LMDB's memory is only ours until the transaction ends, so the value is copied out. py-lmdb
+            # buffers=False: LMDB's memory is valid until the transaction ends only, so the value is copied out. py-lmdb
             # touches the pages before that without the GIL, so a slow disk does not stop the other threads.
             with env.begin() as transaction:
                 return transaction.get(digest)

@@ -265,6 +265,6 @@ class Places(Sequence[Place]):
         return iter(self._all)
 
     def close(self) -> None:
-        """Close those that store; the source is closed by who made it."""
+        """Close the places that store. The source belongs to the caller, who closes it."""
         for place in self.storing:
             place.close()

@@ -3,7 +3,7 @@
 In: sample bytes with their version, from the engine's worker threads. Out: the same bytes, or None. A tier may lose
 anything at any time, which costs time. It must never answer with other bytes than were put under that key and version.
 All methods block, are thread-safe, and are called from worker threads only, never from the loop.
-Every implementation passes tests/places/tiers/contract.py.
+Every implementation passes tests/places/tiers/tier_contract.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ has the bound), and any N * D bytes that stay kept reach that. What is left to c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats
-from mlfs.plan.placement import keep_most_read
+from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.policies.holdings import counts_by_node
 from mlfs.plan.policies.policy import PFS, Ids, Nodes, Readers, Storages
+from mlfs.plan.scheduler.keeping import Plan
 
 Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]
@@ -79,6 +80,20 @@ def place(
     owner[storage == PFS] = PFS
     _fill_gaps(sizes_bytes, owner, storage, left)
     return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, copies_of))
+
+
+def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
+    """What one node's scheduler has to know of a placement: what it keeps itself, and who owns the rest.
+
+    Args:
+        levels: by class of the placement, how the scheduler numbers it: MEMORY, DISK, a slower disk's
+            (mlfs.plan.placement).
+    """
+    numbered = np.array([*levels, NOWHERE], dtype=np.int8)  # PFS, the last index, is kept nowhere
+    classes = np.where(placement.owner == node, numbered[placement.storage], np.int8(NOWHERE))
+    copies = placement.copies[node]
+    classes[copies.ids] = numbered[copies.storage]
+    return Plan(classes, placement.owner)
 
 
 def _groups(owner: Nodes, nodes: int) -> list[Samples]:

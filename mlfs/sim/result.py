@@ -48,6 +48,16 @@ class PolicyResult:
     bound_bytes: float
     epochs: tuple[EpochResult, ...]
 
+    @property
+    def local(self) -> float:
+        """Share of reads from the node's own classes."""
+        return sum(share for route, share in self.hit_ratio.items() if route.startswith("local"))
+
+    @property
+    def peer(self) -> float:
+        """Share of reads from other nodes' classes."""
+        return sum(share for route, share in self.hit_ratio.items() if route.startswith("peer"))
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         values = asdict(self)

@@ -33,13 +33,7 @@ class Simulation:
 
     def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:
         """Simulate one policy; `progress` hears of each finished epoch. Raises Unfit where the policy cannot run."""
-        view = View(
-            self.model,
-            self.sizes,
-            self.readers,
-            self._thread_rate(sharing),
-            np.random.default_rng([self.scenario.seed, 1 << 32]),
-        )
+        view = self.view(sharing)
         tracks = _Tracks(self, policy, sharing)
         run = policy.begin(view)
         if run.preload is not None:
@@ -49,6 +43,16 @@ class Simulation:
             if progress:
                 progress(epoch)
         return tracks.result()
+
+    def view(self, sharing: Sharing) -> View:
+        """What a policy may know of this run."""
+        return View(
+            self.model,
+            self.sizes,
+            self.readers,
+            self._thread_rate(sharing),
+            np.random.default_rng([self.scenario.seed, 1 << 32]),
+        )
 
     def _thread_rate(self, sharing: Sharing) -> float:
         """What one prefetch thread gets from the PFS while all nodes read."""

@@ -183,12 +183,12 @@ class Scenario(_Table):
         return self.node.preprocess_bytes_per_s(self.data.mean, self.cluster.preprocess_threads)
 
     def sizes_bytes(self) -> Floats:
-        """Sizes of all samples, shape (F,). Raises SourceError for a source that cannot be read."""
+        """Sizes of all samples in whole bytes, shape (F,). Raises SourceError for a source that cannot be read."""
         if self.data.source:
             return source_sizes(self.data.source)
         generator = np.random.default_rng([self.seed, 1 << 33])
         sizes = generator.normal(self.data.mean, self.data.deviation, self.data.samples)
-        return np.maximum(sizes, 0.0)
+        return np.rint(np.maximum(sizes, 0.0))
 
     def resized(self, capacities: list[str]) -> Scenario:
         """The same scenario with other capacities of its first classes. Raises ConfigError for what is no size."""

@@ -35,7 +35,7 @@ FORMAT_VERSION: Final = 1
 _MAGIC = b"mlfsidx\n"
 _HEAD = struct.Struct("<8sIIQ")  # magic, format version, bytes of the description, bytes of the columns
 _DIGEST_BYTES = 16
-_DESCRIPTION_MAX_BYTES = 1 << 20
+_DESCRIPTION_MAX_BYTES = 1 << 20  # a description has about 1 KiB; more is a damaged length
 _PORTION = 256  # directories that a thread compares before it takes the next ones
 
 

@@ -45,6 +45,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 ROOT: Final = 0
 ABSENT: Final = -1
 
+# Directories whose paths `paths` keeps while it runs: some ten megabytes, and more than most data sets have.
 _PATH_CACHE_ENTRIES = 65_536
 _GENERATIONS = 1 << 16
 

@@ -35,13 +35,12 @@ Stop = Callable[[], bool]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MAX_PROBLEMS: Final = 10
+MAX_PROBLEMS: Final = 10  # named in `status`, the others are only counted
 
 _POLL_S = 0.1  # how often progress is told, and how soon a stop is heard
 _STOP_EVERY = 1024  # entries of a directory between two looks at the stop flag: a few milliseconds on a local disk
-_PATHS_KEPT = (
-    10_000  # paths of directories; a level is listed in order, so those that are needed next are the last ones
-)
+# Paths of directories that are kept. A level is listed in order, so those that are needed next are the last ones.
+_PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)

@@ -6,12 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from measure_support import places_over
 
 from mlfs.config import MountConfig, load_config
-from mlfs.engine.fetch import ClassTier
 from mlfs.errors import ConfigError
 from mlfs.measure import calibration
 from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
+from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
 from mountd.known_speeds import calibrated_limits
@@ -37,17 +38,14 @@ def measured(tmp_path: Path, config: MountConfig) -> Calibration:
 
 
 def test_the_sources_own_file_is_found(config: MountConfig, measured: Calibration, tmp_path: Path) -> None:
-    tiers = [ClassTier("ram", RamTier(0), 0)]
-    tiers += [ClassTier("ssd", SsdTier(str(tmp_path / name), 1 << 20, config.source), 0) for name in ("disk", "other")]
-    try:
-        assert calibrated_limits(config, tiers) == {}
+    disks = [SsdTier(str(tmp_path / name), 1 << 20, config.source) for name in ("disk", "other")]
+    tiers = [(PlaceKind.RAM, RamTier(0)), *((PlaceKind.SSD, disk) for disk in disks)]
+    with places_over(tmp_path / "data", tiers) as places:
+        assert calibrated_limits(config, places) == {}
         calibration.save(measured, calibration.default_path(config.source))
-        found = calibrated_limits(config, tiers)
-    finally:
-        for _, tier, _ in tiers:
-            tier.close()
+        found = calibrated_limits(config, places)
     assert found["pfs_lanes_at_first"] == 2
-    assert found["calibrated"] == {"pfs": READ, "ram": ((1, 5.0),), tiers[1].tier.name: ((1, 7.0),)}
+    assert found["calibrated"] == {"pfs": READ, "ram": ((1, 5.0),), disks[0].name: ((1, 7.0),)}
 
 
 def test_a_named_file_must_be_right_and_a_found_one_may_be_wrong(
@@ -56,15 +54,16 @@ def test_a_named_file_must_be_right_and_a_found_one_may_be_wrong(
     wrong = calibration.default_path(config.source)
     wrong.parent.mkdir(parents=True)
     wrong.write_text("source = 3")
-    with caplog.at_level(logging.WARNING, "mlfs.daemon"):
-        assert calibrated_limits(config, []) == {}
-    assert "not used" in caplog.text
-    named = config.model_copy(update={"calibration": str(wrong)})
-    with pytest.raises(ConfigError):
-        calibrated_limits(named, [])
-    calibration.save(measured, tmp_path / "mine.toml")
-    named = config.model_copy(update={"calibration": str(tmp_path / "mine.toml")})
-    assert calibrated_limits(named, [])["pfs_lanes_at_first"] == 2
+    with places_over(tmp_path / "data", []) as places:
+        with caplog.at_level(logging.WARNING):
+            assert calibrated_limits(config, places) == {}
+        assert "not used" in caplog.text
+        named = config.model_copy(update={"calibration": str(wrong)})
+        with pytest.raises(ConfigError):
+            calibrated_limits(named, places)
+        calibration.save(measured, tmp_path / "mine.toml")
+        named = config.model_copy(update={"calibration": str(tmp_path / "mine.toml")})
+        assert calibrated_limits(named, places)["pfs_lanes_at_first"] == 2
 
 
 def test_a_config_file_names_it_beside_itself(tmp_path: Path) -> None:

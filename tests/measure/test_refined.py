@@ -6,13 +6,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from measure_support import places_over
 
 from mlfs.config import load_config
-from mlfs.engine.fetch import ClassTier
 from mlfs.measure import calibration, refined
 from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
 from mlfs.measure.earlier import earlier_speeds
 from mlfs.measure.refined import ReadSpeeds, Refined
+from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
 from mountd.known_speeds import calibrated_limits
@@ -81,13 +82,10 @@ def test_the_next_mount_begins_with_it(tmp_path: Path) -> None:
         Calibration(made="2026-01-01T00:00:00+00:00", source=SOURCE, memory=MEMORY),
         calibration.default_path(config.source),
     )
-    tiers = [ClassTier("ram", RamTier(0), 0), ClassTier("ssd", SsdTier(disk, 1 << 20, config.source), 0)]
-    try:
-        found = calibrated_limits(config, tiers)
-    finally:
-        for _, tier, _ in tiers:
-            tier.close()
+    ssd = SsdTier(disk, 1 << 20, config.source)
+    with places_over(tmp_path / "data", [(PlaceKind.RAM, RamTier(0)), (PlaceKind.SSD, ssd)]) as places:
+        found = calibrated_limits(config, places)
     assert found["calibrated"] == {"pfs": SOURCE.read, "ram": ((1, 5.0),)}
-    assert found["refined"] == {"pfs": ((1, 8.0), (4, 31.0)), tiers[1].tier.name: ((1, 7.0),)}
+    assert found["refined"] == {"pfs": ((1, 8.0), (4, 31.0)), ssd.name: ((1, 7.0),)}
     assert found["pfs_lanes_at_first"] == SOURCE.good_readers == 2  # of the calibration
     assert found["calibrated_sample_bytes"] == 100.0

@@ -24,6 +24,7 @@ from mlfs.orders.order_file import read_lines
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
+# Each sample takes a row as wide as the sample with the most files, so one line with many would widen all of them.
 MOST_FILES_PER_SAMPLE = 64
 
 

@@ -14,6 +14,7 @@ from mlfs.orders.layouts.layout import Tree
 from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.names import encode
 
+# Directories whose children are kept in a dict; lists of paths stay in a directory for a while, or come back to few.
 _DIRECTORIES_KEPT = 1 << 16
 
 

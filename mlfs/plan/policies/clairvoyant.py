@@ -29,8 +29,7 @@ class Clairvoyant:
     preload = None
 
     def __init__(self, view: View) -> None:
-        placed = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
-        self.placement: Placement = placed._replace(copies=_in_time(view, placed))
+        self.placement = placement(view)
         n = len(view.sizes_bytes)
         owner, storage = self.placement.owner, self.placement.storage
         self.kept = Kept(np.append(owner, np.int16(PFS)), np.append(storage, np.int8(PFS)))
@@ -55,6 +54,12 @@ class Clairvoyant:
             self.copied[index][slots[slots >= 0]] = True
         self.first_read[ids[ids >= 0]] = False
         return reads
+
+
+def placement(view: View) -> Placement:
+    """Who owns and copies what: the same on every node, for the fast estimate and for each node's scheduler."""
+    placed = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
+    return placed._replace(copies=_in_time(view, placed))
 
 
 def _in_time(view: View, placed: Placement) -> list[Copies]:

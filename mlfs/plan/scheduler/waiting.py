@@ -24,6 +24,10 @@ from mlfs.plan.scheduler.window import Window
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
 
 
+# A clock that was asked to wake us at a time may round it: so much earlier counts as that time.
+SAME_TIME_S = 1e-6
+
+
 class Waiter(NamedTuple):
     """A reader who waits since then."""
 
@@ -178,7 +182,7 @@ class Waiting:
     def time_passed(self, now_s: float) -> None:
         """Give up on what has taken too long."""
         for queue in (self._hedges, self._timeouts):
-            while queue and queue[0][0] <= now_s:
+            while queue and queue[0][0] <= now_s + SAME_TIME_S:
                 due_s, sample = queue.popleft()
                 if not self._is_due(due_s, sample):
                     continue

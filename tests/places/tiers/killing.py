@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from contract import MIB, content, put
+from tier_contract import MIB, content, put
 
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.ssd import SsdTier

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from contract import MIB, put
+from tier_contract import MIB, put
 
 from mlfs.cli import cache
 from mlfs.errors import CacheError, ConfigError

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from contract import MIB, MakeTier, TierContract, content, holds, put
 from disks import Clock, SmallDisk
 from killing import kill_and_look
+from tier_contract import MIB, MakeTier, TierContract, content, holds, put
 
 from mlfs.errors import CacheError
 from mlfs.places import cache_directory, lmdb_pages

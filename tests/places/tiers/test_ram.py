@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract import MIB, MakeTier, TierContract
+from tier_contract import MIB, MakeTier, TierContract
 
 from mlfs.places.ram import RamTier
 from mlfs.places.tier import Version

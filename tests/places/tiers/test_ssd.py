@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from contract import MIB, MakeTier, TierContract, holds, put
 from disks import Clock, SmallDisk
 from killing import kill_and_look
+from tier_contract import MIB, MakeTier, TierContract, holds, put
 
 from mlfs.errors import CacheError, ExitCode
 from mlfs.places import cache_directory

@@ -1,0 +1,179 @@
+"""What must hold of a node's scheduler whatever comes: after each of its steps, and when all is over.
+
+In: the events and commands of each step, the scheduler's table and statistics. Out: `Broken`, which says what does not
+hold. The checker keeps its own account of fetches and promises, from the commands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.states import STATE_NAMES, State
+
+
+class Broken(AssertionError):
+    """Something that must hold does not."""
+
+
+class Watch:
+    """Watches one node's scheduler. `step` is to be called after each of its steps."""
+
+    def __init__(self, scheduler: Scheduler, places: Sequence[PlaceInfo]) -> None:
+        self._scheduler, self._table, self._places = scheduler, scheduler.table, places
+        self._samples = range(len(scheduler.table.state))
+        self._flying: dict[int, int] = {}  # sample -> the fetch that it is in
+        self._lanes: dict[int, set[int]] = {}  # fetch -> samples of it that did not end
+        self._promised: dict[tuple[int, int], tuple[int, int]] = {}  # (fetch, sample) -> place, bytes
+        self._used_bytes = [place.used_bytes for place in places]
+        self._beyond: set[int] = set()  # samples that a reader's need brought in, or that have grown, room or not
+        self._asked: set[int] = set()  # tickets that wait
+        self._coming: set[int] = set()  # samples that a reader was told to be in place; his read is not told yet
+
+    def step(self, events: Sequence[e.Event], commands: Sequence[c.Command]) -> None:
+        """A step was made. Raises Broken."""
+        for event in events:
+            self._take(event)
+        for command in commands:
+            self._follow(command)
+        self._check_table()
+        self._check_places()
+
+    # -- the account
+
+    def _take(self, event: e.Event) -> None:
+        match event:
+            case e.Landed():
+                self._ended(event)
+            case e.FetchEnded():
+                for landed in event.landed:
+                    self._ended(landed)
+                for sample in self._lanes.pop(event.fetch, ()):
+                    self._forget(event.fetch, sample)
+            case e.Recalled():
+                self._forget(event.fetch, event.sample)
+            case e.Kept():
+                self._promised.pop((event.fetch, event.sample), None)
+                if event.place:
+                    self._used_bytes[event.place] = event.used_bytes
+            case _:
+                self._take_read(event)
+
+    def _take_read(self, event: e.Event) -> None:
+        match event:
+            case e.ReadWaits() | e.PeerAsks():
+                self._asked.add(event.ticket)
+            case e.Touched():
+                self._coming.add(event.sample)
+            case e.ReadSeen():
+                self._coming.discard(event.sample)
+            case e.Resized():
+                self._beyond.add(event.sample)
+
+    def _ended(self, landed: e.Landed) -> None:
+        fetch, sample = landed.fetch, landed.sample
+        kept = not landed.error and (landed.place == SOURCE or self._places[landed.place].node >= 0)
+        if self._flying.get(sample) == fetch:
+            self._flying.pop(sample)
+            self._lanes.get(fetch, set()).discard(sample)
+            if not kept:
+                self._promised.pop((fetch, sample), None)
+
+    def _forget(self, fetch: int, sample: int) -> None:
+        if self._flying.get(sample) == fetch:
+            self._flying.pop(sample)
+        self._lanes.get(fetch, set()).discard(sample)
+        self._promised.pop((fetch, sample), None)
+
+    def _follow(self, command: c.Command) -> None:
+        match command:
+            case c.Fetch():
+                self._begun(command)
+            case c.Abandon():
+                for sample in list(self._lanes.get(command.fetch, ())):
+                    self._forget(command.fetch, sample)
+            case c.Answer() | c.OpenDirect() | c.Refuse():
+                if command.ticket not in self._asked:
+                    raise Broken(f"ticket {command.ticket} is answered, and nobody waits with it")
+                self._asked.discard(command.ticket)
+                if isinstance(command, c.Answer):
+                    self._coming.add(command.sample)
+
+    def _begun(self, fetch: c.Fetch) -> None:
+        self._lanes[fetch.fetch] = {item.sample for item in fetch.items}
+        for item in fetch.items:
+            sample = item.sample
+            if sample in self._flying:
+                raise Broken(f"sample {sample} is fetched by {fetch.fetch} and by {self._flying[sample]}")
+            self._flying[sample] = fetch.fetch
+            if fetch.waited_for:
+                self._beyond.add(sample)
+            if item.keep_in and not self._table.held_by[sample]:  # else it takes the room of the copy that is there
+                place = item.keep_in[0]
+                bytes_ = self._places[place].footprint_bytes(self._table.sizes[sample])
+                self._promised[fetch.fetch, sample] = place, bytes_
+
+    # -- what must hold
+
+    def _check_table(self) -> None:
+        table = self._table
+        total = beyond = 0
+        followed = any(job.predicting and not job.finished for job in self._scheduler.jobs.values())
+        for sample in self._samples:
+            state = table.state[sample]
+            if state == State.ABSENT:
+                self._beyond.discard(sample)
+                continue
+            total += table.footprint(sample)
+            if sample in self._beyond:
+                beyond += table.footprint(sample)
+            if (state == State.STAGED) != (table.pending[sample] > 0) and state in (State.STAGED, State.RECENT):
+                raise Broken(f"sample {sample} is {STATE_NAMES[state]} with {table.pending[sample]} uses to come")
+            if followed and state == State.RECENT and sample not in self._coming and sample not in table.readers:
+                raise Broken(f"sample {sample} lingers: nobody holds it, and nobody is to read it")
+            if (state == State.FETCHING) != (sample in self._flying):
+                raise Broken(f"sample {sample} is {STATE_NAMES[state]}, its fetch is {self._flying.get(sample)}")
+        if total != table.window_bytes:
+            raise Broken(f"the window counts {table.window_bytes} bytes, its samples have {total}")
+        if total - beyond > table.window_capacity_bytes:
+            raise Broken(f"the window has {total} bytes, {beyond} of them for readers who waited")
+
+    def _check_places(self) -> None:
+        promised = [0] * len(self._places)
+        total = 0
+        for (_, sample), (place, bytes_) in self._promised.items():
+            total += bytes_
+            if self._table.held_by[sample] != place:  # else it would take the room of the copy that is there
+                promised[place] += bytes_
+        for number, info in enumerate(self._places):
+            if promised[number] and self._used_bytes[number] + promised[number] > info.capacity_bytes:
+                raise Broken(f"{info.name}: {self._used_bytes[number]} bytes used, {promised[number]} promised")
+        told = self._scheduler.statistics().keeping.promised_bytes
+        if told != total:
+            raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
+
+    def at_rest(self) -> None:
+        """All readers have stopped, all jobs have ended, nothing is under way. Raises Broken for what is left over."""
+        table, statistics = self._table, self._scheduler.statistics()
+        for sample in self._samples:
+            state = table.state[sample]
+            if state not in (State.ABSENT, State.RECENT):
+                raise Broken(f"at the end sample {sample} is {STATE_NAMES[state]}")
+            if table.pending[sample]:
+                raise Broken(f"at the end sample {sample} has {table.pending[sample]} uses to come")
+        left = {
+            "tickets": len(self._asked),
+            "readers who wait": statistics.waiting,
+            "open samples": len(table.readers),
+            "fetches": statistics.fetches + len(self._flying),
+            "samples to drop": statistics.dropping,
+            "promised bytes": statistics.keeping.promised_bytes,
+            "queued samples": sum(pool.queued for pool in statistics.pools.values()),
+            "working lanes": sum(pool.working for pool in statistics.pools.values()),
+        }
+        for what, count in left.items():
+            if count:
+                raise Broken(f"at the end {count} {what} are left over")

@@ -1,0 +1,288 @@
+"""The world of nodes that fail: how long a get takes and what comes of it, contents by version, messages that are lost.
+
+In: gets and drops of nodes, the faults of a case. Out: their ends, on the heap. A sample's content is a number, its
+version at the source; pages and copies have the version that they were read with. A place that notices an old, short or
+corrupt copy refuses it, as the daemon's do (mlfs.places): the driver then asks the source, so old bytes come from
+nowhere but from pages that nobody said to be outdated.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol, cast
+
+from mlfs.follow.job import JobRun
+from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.plan.scheduler.events import CopyLost, FetchEnded, Kept, Landed, Outdated, Released, Resized
+from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
+from mlfs.plan.scheduler.keeping import Plan
+from mlfs.sim.detailed.heap import Heap
+from mlfs.sim.detailed.node import IN_PLACE, Lane, Node
+from mlfs.sim.failures.drawing import Fault
+from mlfs.sim.failures.invariants import Broken
+
+LANE_S = 0.002  # a get takes about so long
+HANG_S = 50.0  # a thread that hangs comes to an end, long after all have given it up
+PEER_PATIENCE_S = 0.2  # the driver's own: a peer that does not answer so long has failed
+
+
+class Wiring(Protocol):
+    """What the world asks of the run."""
+
+    def plan_of(self, node: int) -> Plan | None:
+        """What a node keeps."""
+
+    def job_began_anew(self, node: Node, job: FollowedJob) -> None:
+        """A job's reads fit its beginning."""
+
+
+class NodeStore:
+    """What a node holds, whatever its scheduler believes. All by sample.
+
+    Attributes:
+        pages: version in the page cache. copies: by place, version. used_bytes: by place.
+    """
+
+    def __init__(self, places: Sequence[PlaceInfo], sizes: memoryview) -> None:
+        self.places, self.sizes = places, sizes
+        self.pages: dict[int, int] = {}
+        self.copies: list[dict[int, int]] = [{} for _ in places]
+        self.copy_bytes: list[dict[int, int]] = [{} for _ in places]
+        self.full_until_s = [0.0] * len(places)
+
+    def used_bytes(self, place: int) -> int:
+        """Of a place."""
+        return sum(self.copy_bytes[place].values())
+
+    def keep(self, sample: int, version: int, size: int, places: Sequence[int], now_s: float) -> int:
+        """Keep a copy in the first place that takes it; 0 where none does."""
+        for place in places:
+            fits = self.used_bytes(place) + size <= self.places[place].capacity_bytes
+            if fits and self.full_until_s[place] <= now_s:
+                self.copies[place][sample] = version
+                self.copy_bytes[place][sample] = size
+                return place
+        return 0
+
+    def lose(self, place: int, sample: int) -> None:
+        """A copy is gone."""
+        self.copies[place].pop(sample, None)
+        self.copy_bytes[place].pop(sample, None)
+
+
+class FailingWorld:
+    """See the module. One for all nodes of a case.
+
+    Attributes:
+        nodes: those that live, by number. stores: by node. version: of each sample at the source; all nodes are told at
+            once when it changes. read_from_source: how often each sample was, by whoever.
+    """
+
+    def __init__(self, heap: Heap, random: Random, faults: Sequence[Fault], samples: int, wiring: Wiring) -> None:
+        self.nodes: list[Node] = []
+        self.stores: list[NodeStore] = []
+        self.version = [1] * samples
+        self.read_from_source = [0] * samples
+        self.unreachable_until_s: dict[int, float] = {}
+        self.slow: dict[tuple[int, int], float] = {}
+        self._heap, self._random, self._wiring = heap, random, wiring
+        self._of_get = {(fault.node, fault.get): fault for fault in faults if fault.get >= 0}
+        self._gets: dict[int, int] = {}
+        self._faulty = bool(faults)  # else a copy is there at once: who asks before reads the source again
+
+    # -- gets
+
+    def get(self, node: Node, lane: Lane) -> None:
+        """Draw what comes of a get."""
+        number = self._gets[node.number] = self._gets.get(node.number, -1) + 1
+        fault = self._of_get.get((node.number, number))
+        kind = fault.kind if fault is not None else ""
+        item, store = lane.item, self.stores[node.number]
+        if store.places[item.place].node >= 0:
+            self._ask(node, lane, kind)
+            return
+        seconds = self._random.choice((0.1, 1.0, 1.0, 3.0)) * LANE_S * self.slow.get((node.number, item.place), 1.0)
+        seconds = {"hang": HANG_S, "late": 0.3}.get(kind, seconds)
+        if item.place == SOURCE:
+            self._heap.at(self._heap.now_s + seconds, self._from_source, node, lane, kind)
+        else:
+            self._heap.at(self._heap.now_s + seconds, self._from_copy, node, lane, kind)
+
+    def _from_source(self, node: Node, lane: Lane, kind: str) -> None:
+        item, store = lane.item, self.stores[node.number]
+        if kind in ("fail", "gone", "hang", "corrupt", "lost_answer"):
+            good = item.instead and store.copies[item.instead].get(item.sample) == self.version[item.sample]
+            if good and kind != "hang":
+                self._land(node, lane, item.instead, kind)
+            else:
+                error = errno.ENOENT if kind == "gone" else errno.EIO
+                node.got(lane, Landed(lane.fetch.fetch, item.sample, error=error))
+            return
+        self.read_from_source[item.sample] += 1
+        self._land(node, lane, SOURCE, kind)
+
+    def _from_copy(self, node: Node, lane: Lane, kind: str) -> None:
+        item, store = lane.item, self.stores[node.number]
+        if kind == "hang":
+            node.got(lane, Landed(lane.fetch.fetch, item.sample, error=errno.EIO))
+        elif (
+            kind in ("fail", "gone", "corrupt")
+            or store.copies[item.place].get(item.sample) != self.version[item.sample]
+        ):
+            store.lose(item.place, item.sample)  # refused: the source has it
+            self._from_source(node, lane, "")
+        else:
+            self._land(node, lane, item.place, kind)
+
+    def _land(self, node: Node, lane: Lane, place: int, kind: str) -> None:
+        """The bytes are there: into the page cache, told once or twice, a copy kept now or later."""
+        item, store, fetch = lane.item, self.stores[node.number], lane.fetch.fetch
+        sample, size = item.sample, store.sizes[item.sample]
+        staged = kind != "unstaged"
+        landed = Landed(fetch, sample, place, size, staged)
+        if staged and node.lives and not lane.gone:
+            store.pages[sample] = self.version[sample]
+        came_from_afar = place == SOURCE or store.places[place].node >= 0
+        if item.keep_in and came_from_afar and not lane.gone:  # what was given up keeps nothing either
+            late_s = self._random.choice((0.0, 0.0, 0.01)) if self._faulty else 0.0
+            at_s = self._heap.now_s + late_s
+            self._heap.at(at_s, self._keep, node, lane, item.sample, self.version[sample], kind == "full")
+        if kind == "told_early":
+            node.tell(landed)
+        if kind == "twice":
+            # The end of a whole fetch is told twice only where this is all of it: it never comes too early.
+            ended = [FetchEnded(fetch, [landed], 0.01)] if len(lane.fetch.items) == 1 else []
+            self._heap.at(self._heap.now_s + 0.01, node.tell, landed, *ended, landed)
+        node.got(lane, landed)
+
+    def _keep(self, node: Node, lane: Lane, sample: int, version: int, full: bool) -> None:
+        if not node.lives:
+            return
+        store = self.stores[node.number]
+        places = next(item.keep_in for item in lane.fetch.items if item.sample == sample)
+        place = store.keep(sample, version, store.sizes[sample], () if full else places, self._heap.now_s)
+        node.tell(Kept(lane.fetch.fetch, sample, place, store.used_bytes(place)))
+
+    # -- peers: a question, an answer, either may be lost
+
+    def reachable(self, *numbers: int) -> bool:
+        """Whether messages between these nodes come through."""
+        return all(self.unreachable_until_s.get(number, 0.0) <= self._heap.now_s for number in numbers)
+
+    def _ask(self, node: Node, lane: Lane, kind: str) -> None:
+        owner = self.nodes[self.stores[node.number].places[lane.item.place].node]
+        question = _Question(lane)
+        self._heap.at(self._heap.now_s + PEER_PATIENCE_S, self._no_answer, node, question)
+        travels_s = self._random.choice((0.0, 0.001, 0.02))
+        if kind in ("fail", "gone") or not self.reachable(node.number, owner.number):
+            return  # lost on the way
+        self._heap.at(self._heap.now_s + travels_s, self._arrives, owner, node, question, kind)
+        if kind == "twice":
+            self._heap.at(self._heap.now_s + travels_s + 0.005, self._arrives, owner, node, question, kind)
+
+    def _arrives(self, owner: Node, node: Node, question: _Question, kind: str) -> None:
+        if owner.lives:
+            owner.asked(question.sample, lambda told: self._answered(owner, node, question, kind, told))
+
+    def _answered(self, owner: Node, node: Node, question: _Question, kind: str, told: int) -> None:
+        """The owner has it, or has not: it sends its answer, and is done with the sample when that is sent."""
+        sent_s = self._heap.now_s + (0.3 if kind == "late" else self._random.choice((0.0, 0.001, 0.02)))
+        lost = kind in ("lost_answer", "hang") or not self.reachable(node.number, owner.number)
+        # The owner reads what it sends while it sends it: from its pages, or from its copy.
+        store, sample = self.stores[owner.number], question.sample
+        held = owner.held_by(sample)
+        version = store.pages.get(sample, store.copies[held].get(sample) if held else None)
+        sent = version if told == IN_PLACE and kind != "corrupt" else None
+        self._heap.at(sent_s, self._sent, owner, node, question, kind, sent, lost)
+
+    def _sent(self, owner: Node, node: Node, question: _Question, kind: str, version: int | None, lost: bool) -> None:
+        """The answer arrives. What is corrupt or of the past is refused; the question's lane is told so."""
+        if owner.lives:
+            owner.soon(Released(question.sample))
+        if lost or question.over:
+            return
+        question.over = True
+        if not node.lives:
+            return
+        lane = question.lane
+        if version == self.version[question.sample]:
+            self._land(node, lane, lane.item.place, kind)
+        else:
+            node.got(lane, Landed(lane.fetch.fetch, lane.item.sample, lane.item.place, error=errno.ENOENT))
+
+    def _no_answer(self, node: Node, question: _Question) -> None:
+        if question.over:
+            return
+        question.over = True
+        lane = question.lane
+        node.got(lane, Landed(lane.fetch.fetch, lane.item.sample, lane.item.place, error=errno.ETIMEDOUT))
+
+    # -- pages, copies, contents
+
+    def drop(self, node: Node, samples: Sequence[int]) -> None:
+        """Drop pages, in a moment."""
+        seconds = self._random.choice((0.0, 0.001, 0.02))
+        self._heap.at(self._heap.now_s + seconds, self._dropped, node, samples)
+
+    def _dropped(self, node: Node, samples: Sequence[int]) -> None:
+        if node.lives:
+            for sample in samples:
+                self.stores[node.number].pages.pop(sample, None)
+        node.dropped(samples)
+
+    def lose_copy(self, node: Node, sample: int) -> None:
+        """A node's copy is found to be gone."""
+        for place in range(len(self.stores[node.number].copies)):
+            self.stores[node.number].lose(place, sample)
+        node.tell(CopyLost(sample))
+
+    def change(self, sample: int, size: int) -> None:
+        """The source has another content now; each node is told."""
+        self.version[sample] += 1
+        for node in self.nodes:
+            old, sizes = node.sizes[sample], self.stores[node.number].sizes
+            sizes[sample] = size
+            if node.lives:
+                node.tell(*([Resized(sample, old, size)] if size != old else []), Outdated(sample))
+
+    def fast_again(self, node: int, place: int) -> None:
+        """A place that was slow is so no more."""
+        self.slow.pop((node, place), None)
+
+    # -- what readers are given
+
+    def check_pages(self, node: Node, sample: int, least: int) -> None:
+        """A reader reads what is in place: it is there, and no older than the version that it may expect.
+
+        Without pages it sends READ requests, which the daemon answers from the source (mountd.handlers).
+        """
+        version = self.stores[node.number].pages.get(sample)
+        if version is None and node.has_pages(sample):
+            raise Broken(f"node {node.number}: sample {sample} is said to be in place, and is not")
+        if version is not None and version < least:
+            raise Broken(f"node {node.number}: sample {sample} is read as it was: {version}, it is {least} now")
+
+    # -- see World
+
+    def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
+        """The order of an epoch, at once."""
+        return cast(JobRun, job).load_epoch(epoch)
+
+    def plan(self, node: Node) -> Plan | None:
+        """What the node keeps."""
+        return self._wiring.plan_of(node.number)
+
+    def begins_anew(self, node: Node, job: FollowedJob) -> None:
+        """Another run of the script: the job is installed again."""
+        self._wiring.job_began_anew(node, job)
+
+
+class _Question:
+    """What a lane asked of a peer. over: it has its answer, or has given up."""
+
+    __slots__ = ("lane", "over", "sample")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane, self.sample, self.over = lane, lane.item.sample, False

@@ -1,0 +1,95 @@
+"""Failures drawn from seeds (mlfs.sim.failures), for as long as asked for; or one seed once more.
+
+    scripts/soak --hours 8            seeds from a random one on; Ctrl-C ends it with what was found
+    scripts/soak --hours 8 --seed 1   seeds from 1 on
+    scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
+    scripts/soak --simulated-hours 24 a cluster of 1,000 epochs of a node for so long by its own clock: nothing grows
+
+A seed that fails is printed with the smallest case that fails like it. Ends with 1 if any did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pprint
+import random
+import sys
+import time
+import traceback
+
+from mlfs.sim.failures.drawing import draw
+from mlfs.sim.failures.run import Trial, fails, shrunk
+from mlfs.sim.failures.steady import Growth, steady
+
+SAY_EVERY_S = 1.0
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, help="run on for so long")
+    parser.add_argument("--seed", type=int, help="the first seed, or with no --hours the only one")
+    parser.add_argument("--simulated-hours", type=float, help="a steady cluster for so long by its own clock")
+    args = parser.parse_args()
+    if args.simulated_hours is not None:
+        return stay_steady(args.simulated_hours)
+    if args.hours is None and args.seed is None:
+        parser.error("say --hours, --seed or --simulated-hours")
+    if args.hours is None:
+        return replay(args.seed)
+    first = random.SystemRandom().randrange(1 << 40) if args.seed is None else args.seed
+    return soak(first, args.hours * 3600)
+
+
+def replay(seed: int) -> int:
+    """One seed: its case, and what comes of it."""
+    case = draw(seed)
+    pprint.pprint(case, width=120)
+    try:
+        print(Trial(case).run())
+    except Exception as error:
+        traceback.print_exc()
+        print("as small as it gets:")
+        pprint.pprint(shrunk(case, error), width=120)
+        return 1
+    return 0
+
+
+def soak(first: int, seconds: float) -> int:
+    """Seeds from `first` on."""
+    began_s = said_s = time.monotonic()
+    seed, failed = first, []
+    try:
+        while time.monotonic() - began_s < seconds:
+            case = draw(seed)
+            error = fails(case)
+            if error is not None:
+                failed.append(seed)
+                print(f"\nseed {seed}: {error!r}\nas small as it gets:")
+                pprint.pprint(shrunk(case, error), width=120)
+            seed += 1
+            if time.monotonic() - said_s > SAY_EVERY_S:
+                said_s = time.monotonic()
+                rate = (seed - first) / (said_s - began_s)
+                print(f"\r{seed - first:,} seeds, {rate:.0f} a second, {len(failed)} failed ", end="", flush=True)
+    except KeyboardInterrupt:
+        pass
+    print(f"\nseeds {first} to {seed - 1}: {len(failed)} failed {failed[:20] or ''}")
+    return 1 if failed else 0
+
+
+def stay_steady(hours: float) -> int:
+    """A cluster that goes on: what its schedulers hold is shown as it goes."""
+
+    def say(growth: Growth) -> None:
+        print(
+            f"\r{growth.hours:.1f} simulated hours, {growth.epochs:,} epochs, {growth.held:,} held ", end="", flush=True
+        )
+
+    growth = steady(hours, say)
+    print(f"\n{growth}")
+    return 0 if growth.bounded else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
