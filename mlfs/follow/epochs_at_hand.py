@@ -24,7 +24,7 @@ MOST_EPOCHS_AHEAD = 32
 """Epochs at hand ahead of the fastest rank, in a small tree. With few samples each, 2048 samples would be hundreds."""
 SMALL_TREE = 1 << 16
 """Entries of a tree that counts as small. An epoch at hand costs four bytes for each entry of the tree, however short
-it is: so a few epochs of 65536 entries cost some megabytes at most."""
+it is: the 32 of a tree of 65536 entries cost 8 MiB."""
 
 
 class EpochsAtHand:

@@ -20,7 +20,7 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.explain.explainer import Explainer
-from mlfs.job import JobSpec
+from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
@@ -148,16 +148,9 @@ def given_job(
         world_size: ranks on all nodes, 0 if all of them read here. more: further fields of the specification.
     """
     here = len(epochs[0])
-    spec = JobSpec(
-        sampler="explicit",
-        order_file="/streams/are/given",
-        batch_size=batch_size,
-        epochs=len(epochs),
-        world_size=world_size or here,
-        ranks=tuple(range(here)),
-        **more,
-    )
-    return spec, cast(JobStreams, GivenStreams(epochs, batch_size))
+    fields = {"epochs": len(epochs), "batch_size": batch_size, "world_size": world_size or here}
+    given = {"sampler": "explicit", "order_file": "/streams/are/given", "ranks": list(range(here))}
+    return parse_job(fields | given | more), cast(JobStreams, GivenStreams(epochs, batch_size))
 
 
 def shuffled(entries: list[int], epochs: int, ranks: int, seed: int = 0) -> list[list[list[int]]]:

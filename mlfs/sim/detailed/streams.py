@@ -6,14 +6,13 @@ batch is dealt to its GPUs one by one, each GPU is a rank.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.follow.job import JobRun
-from mlfs.job import JobSpec
+from mlfs.job import parse_job
 from mlfs.orders.streams import JobStreams
 from mlfs.sim.order import Order
 
@@ -73,8 +72,7 @@ def job_of(
     streams: OrderStreams, node: int, gpus: int, nodes: int, epochs: int, sizes: npt.NDArray[np.int64]
 ) -> JobRun:
     """The job as a node follows it."""
-    spec = SimpleNamespace(
-        name=JOB, ranks=list(range(node * gpus, (node + 1) * gpus)), batch_size=streams.batch_size, epochs=epochs,
-        start_epoch=0, start_step=0, world_size=nodes * gpus,
-    )  # fmt: skip
-    return JobRun(cast(JobSpec, spec), cast(JobStreams, streams), sizes)
+    fields = {"name": JOB, "epochs": epochs, "batch_size": streams.batch_size, "world_size": nodes * gpus}
+    order = {"sampler": "explicit", "order_file": "/the/streams/are/the/simulators"}
+    spec = parse_job(fields | order | {"ranks": list(range(node * gpus, (node + 1) * gpus))})
+    return JobRun(spec, cast(JobStreams, streams), sizes)

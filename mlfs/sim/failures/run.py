@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -84,12 +83,12 @@ class CaseStreams:
 
 def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
     """A drawn job as a node follows it; nobody said which of its ranks read there."""
-    spec = SimpleNamespace(
-        name=job.name, ranks=list(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)),
-        batch_size=job.batch, epochs=job.epochs, start_epoch=0, start_step=0, world_size=job.ranks_a_node * nodes,
-        model_fields_set=(),
+    spec = JobSpec.model_construct(
+        {"name", "epochs", "world_size"}, name=job.name, epochs=job.epochs, world_size=job.ranks_a_node * nodes,
+        ranks=tuple(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)), batch_size=job.batch,
+        sampler="explicit",
     )  # fmt: skip
-    return cast(FollowedJob, JobRun(cast(JobSpec, spec), cast(JobStreams, streams), sizes))
+    return JobRun(spec, cast(JobStreams, streams), sizes)
 
 
 class Trial:
