@@ -18,7 +18,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.queues import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
-from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.states import SampleTable, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Fetching:
         self._is_peer = [place.kind is PlaceKind.PEER for place in places]
         self._queues = {pool: PoolQueue(pool, places[pool].lanes) for pool in dict.fromkeys(self._pool_of)}
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
+        self._queued: dict[int, Wanted] = {}  # by sample; what else stands in a queue is of the past
         self._flying: dict[int, int] = {}
         self._running: dict[int, Running] = {}
         self._items: dict[tuple[int, int], Item] = {}
@@ -73,8 +74,7 @@ class Fetching:
     @property
     def under_way(self) -> int:
         """Samples that are queued or that a thread has."""
-        queued = sum(self._table.state[item.sample] == State.QUEUED for q in self._queues.values() for item in q.items)
-        return queued + len(self._items)
+        return len(self._queued) + len(self._items)
 
     # -- ahead of the readers
 
@@ -82,7 +82,12 @@ class Fetching:
         """Queue a sample that is ABSENT, at the place where it is got fastest."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
-        self._queues[self._pool_of[place]].items.append(Wanted(sample, place, job, epoch))
+        self._queue(Wanted(sample, place, job, epoch))
+
+    def _queue(self, wanted: Wanted, first: bool = False) -> None:
+        self._queued[wanted.sample] = wanted
+        items = self._queues[self._pool_of[wanted.place]].items
+        (items.appendleft if first else items.append)(wanted)
 
     def dispatch(self) -> None:
         """Give free lanes work."""
@@ -99,8 +104,13 @@ class Fetching:
 
     def _may_begin(self, wanted: Wanted) -> bool:
         """Whether a queued sample is still to be fetched; it begins then."""
-        if self._table.state[wanted.sample] != State.QUEUED:
-            return False  # a reader's fetch took it over
+        if self._queued.get(wanted.sample) is not wanted:
+            return False  # a reader's fetch took it over; it may be queued once more since
+        held_by = self._table.held_by[wanted.sample]
+        if held_by and wanted.place != held_by and not self._routing.left[held_by]:
+            self._queue(wanted._replace(place=held_by), first=True)  # it was kept since it was queued
+            return False
+        del self._queued[wanted.sample]
         if self.stopped or not self._table.pending[wanted.sample]:
             self._table.move(wanted.sample, Verb.CANCEL)
             return False
@@ -129,12 +139,15 @@ class Fetching:
         kept = [wanted for wanted in queue.items if wanted.place != place]
         queue.items.clear()
         queue.items.extend(kept)
-        self._queues[SOURCE].items.extend(wanted._replace(place=SOURCE) for wanted in lost)
+        for wanted in lost:
+            if self._queued.get(wanted.sample) is wanted:
+                self._queue(wanted._replace(place=SOURCE))
 
     # -- for a reader who waits
 
     def for_reader(self, sample: int, place: int) -> int:
         """Fetch a sample at once, in a thread for readers who wait; returns the fetch's number."""
+        self._queued.pop(sample, None)
         self._fetches += 1
         self._out.append(Fetch(self._fetches, place, (self._begin(self._fetches, sample, place),), waited_for=True))
         return self._fetches
@@ -185,7 +198,7 @@ class Fetching:
     def again_from_source(self, wanted: Wanted) -> None:
         """A peer did not have a sample: the source has, and it is needed next."""
         self._table.move(wanted.sample, Verb.RESERVE)
-        self._queues[SOURCE].items.appendleft(wanted._replace(place=SOURCE))
+        self._queue(wanted._replace(place=SOURCE), first=True)
 
     def ended(self, ended: FetchEnded, now_s: float) -> None:
         """A lane is free again; its batch tells of the pool's pace."""

@@ -87,7 +87,7 @@ class Keeping:
         self._stores = [number for number, place in enumerate(places) if place.kind in STORES]
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
-        self._promises: dict[tuple[int, int], tuple[int, int]] = {}  # (fetch, sample) -> place, bytes
+        self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
         self._slower = [0] * len(places)
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
@@ -144,7 +144,7 @@ class Keeping:
         held_by = self._table.held_by[sample]
         if held_by:  # room is there: if the copy is lost or outdated after all, another one takes its place
             return () if left[held_by] else (held_by,)
-        if not self._stores:
+        if not self._stores or sample in self._promises:  # or another fetch's copy is about to be kept
             return ()
         wanted = MEMORY
         if self._plan is not None:
@@ -161,7 +161,7 @@ class Keeping:
             return ()
         first = numbers[chosen[0]]
         bytes_ = rooms[chosen[0]].footprint_bytes
-        self._promises[fetch, sample] = first, bytes_
+        self._promises[sample] = fetch, first, bytes_
         self._promised_bytes[first] += bytes_
         return tuple(numbers[index] for index in chosen)
 
@@ -174,8 +174,10 @@ class Keeping:
 
     def settle(self, fetch: int, sample: int) -> None:
         """A promise is off: nothing is to be kept of that fetch, or its copy is there."""
-        place, bytes_ = self._promises.pop((fetch, sample), (0, 0))
-        self._promised_bytes[place] -= bytes_
+        promised, place, bytes_ = self._promises.get(sample, (0, 0, 0))
+        if promised == fetch and place:
+            del self._promises[sample]
+            self._promised_bytes[place] -= bytes_
 
     def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
         """A place keeps the sample now; 0: none does."""
