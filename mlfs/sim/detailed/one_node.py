@@ -1,7 +1,7 @@
 """One node's scheduler on the event heap with given durations, and a record of all that it was told and decided.
 
 In: a scheduler, readers, how long each get and each drop takes. Out: a trace, step by step. The daemon's driver, given
-the same durations under trio's mock clock, is held to the same commands (tests/sim/test_one_mind.py).
+the same durations under trio's mock clock, is held to the same commands (tests/engine/test_one_mind.py).
 
 What is told when, so that another driver can do the same:
 
