@@ -112,6 +112,8 @@ class Trial:
         self._active = 0  # readers that read, faults that are to come or under way
         self.all_readers: list[Reader] = []
         self.steps = 0
+        # A lane's fetch that hangs, then the place, asked twice; beside it drops and messages that take their time.
+        self._patience_s = 2 * case.hedge_s + case.timeout_s + 0.5
         for number in range(case.nodes):
             places = self._places(number)
             sizes = np.array(case.sizes, dtype=np.int64)
@@ -175,7 +177,7 @@ class Trial:
             self.steps += 1
             for command in commands:
                 self._hash.update(f"{number} {self.heap.now_s:.9f} {plain(command)}\n".encode())
-            watch.step(events, commands)
+            watch.step(self.heap.now_s, events, commands)
 
         return trace
 
@@ -343,6 +345,8 @@ class Trial:
             raise Broken(f"{self._active} readers are stuck: nothing is to come, and they wait")
         for node, watch in zip(self.world.nodes, self._watches, strict=True):
             watch.at_rest()
+            if watch.longest_wait_s > self._patience_s:
+                raise Broken(f"node {node.number}: a reader waited {watch.longest_wait_s} s for an answer")
             if node.waiting:
                 raise Broken(f"node {node.number}: {node.waiting} tickets were not answered")
         if not self.case.faults:
