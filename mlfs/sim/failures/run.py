@@ -22,7 +22,7 @@ from mlfs.measure.rates import Rates
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.owners import node_plan, place
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.placement import DISK, MEMORY
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
@@ -268,12 +268,22 @@ class Trial:
             self.heap.at(until_s, lambda: self._tell_peers(fault.node, lost=False))
         elif fault.kind == "crash" and node.lives:
             self._crash(node, until_s)
+        elif fault.kind == "other_plan" and self._plans[fault.node] is not None:
+            node.tell(e.Planned(self._other_plan(fault.node)))
+            self.heap.at(until_s, lambda: node.tell(e.Planned(self._plans[fault.node])))
         elif case.jobs and fault.kind == "end_job":
             node.tell(e.JobEnded(case.jobs[fault.which % len(case.jobs)].name))
         elif case.jobs and fault.kind == "install_again":
             job = case.jobs[fault.which % len(case.jobs)]
             node.tell(e.JobInstalled(self._run_of(job, fault.node)))
         self.heap.at(until_s, self._less)
+
+    def _other_plan(self, number: int) -> Plan:
+        """What a node plans that does not know yet, or any more, of the jobs that others know: other owners."""
+        plan = self._plans[number]
+        assert plan is not None
+        owner = None if plan.owner is None else ((plan.owner + 1) % self.case.nodes).astype(np.int16)
+        return Plan(np.full_like(plan.classes, NOWHERE), owner)
 
     def _tell_peers(self, number: int, lost: bool) -> None:
         """A node is not reached any more, or again: it and the others notice."""
