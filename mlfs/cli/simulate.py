@@ -39,7 +39,7 @@ examples:
   mlfs simulate my-cluster.toml --json | jq .policies.mlfs.seconds
   mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB \\
       --ssd 0,20GB,40GB,80GB --plot map.png
-  mlfs simulate thesis-s4 --shrink 50 --detailed     the nodes' own schedulers, beside the estimate
+  mlfs simulate thesis-s4 --shrink 50 --detailed       the nodes' schedulers
 
 sharing: conserving (all readers of the PFS together get its bandwidth) or paper (each prefetch thread gets a node's
 part of it: reproduces the published figures, and may draw more than there is). docs/simulator.md says what a scenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ class Lanes(InlineRunner):
             fetched = call(*args)
             await trio.sleep(self.seconds[DISK if fetched.place else "pfs"])
             return fetched
-        seconds = self.seconds.get(pool, 0.0) * len(getattr(args[0], "items", ())) if args else 0.0
+        batch = args[0].gi_frame.f_locals["batch"].items if args and isinstance(args[0], Generator) else ()
+        seconds = self.seconds.get(pool, 0.0) * len(batch)
         await trio.sleep(seconds)
         result = call(*args)
         if seconds:

@@ -31,6 +31,22 @@ def test_whatever_is_drawn_what_must_hold_holds(part: int) -> None:
             )
 
 
+# Cases that have found faults, as small as they got: what a seed draws may change, these do not.
+FOUND = {
+    "outdated between a sample's landing and its batch's end": Case(
+        15715, 2, (11800, 2707, 10442, 3765, 2440, 17921, 135089, 6469, 4557, 19044, 6969, 19011), 28672, (120107,), 2,
+        0.5, 1.0, True,
+        (JobCase("job0", 1005234751, 4, 7, 2, 1, 1, 0.05, Habits(starts_again=True, seeks=True, think_s=0.0)),), (),
+        (Fault("resized", 0, at_s=0.054528582752359035, which=62344, lasts_s=2.0), Fault("fail", 1, get=2)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_once_failed_holds(name: str) -> None:
+    Trial(FOUND[name]).run()
+
+
 def test_the_seeds_draw_all_that_can_be_drawn() -> None:
     cases = [draw(seed) for seed in range(SEEDS)]
     kinds = {fault.kind for case in cases for fault in case.faults}

@@ -117,6 +117,10 @@ class Routing:
         peer = self._peer_of_node.get(owner, SOURCE)
         return SOURCE if peer in self._lost_peers else peer
 
+    def is_elsewhere(self, owner: int) -> bool:
+        """Whether an owner is another node."""
+        return owner in self._peer_of_node
+
     def peer_lost(self, place: int, lost: bool) -> None:
         """A peer does not answer any more, or does again."""
         (self._lost_peers.add if lost else self._lost_peers.discard)(place)

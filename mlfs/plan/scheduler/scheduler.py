@@ -12,13 +12,14 @@ The parts, each with its own state: `states` (a sample's life), `window` (what l
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, WakeAt
+from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Refuse, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -368,12 +369,23 @@ class Scheduler:
     # -- peers
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
-        """A peer wants what this node owns: a copy at once, else as for a reader. Released tells that it has it."""
-        self.table.opened(asks.sample)
-        if self.table.held_by[asks.sample]:
-            self._out.append(Answer(asks.ticket, asks.sample))
+        """A peer wants what this node owns: a copy at once, else as for a reader. Released tells that it has it.
+
+        What another node owns by this node's own plan is refused unless it is in place: the peer's plan is another, and
+        nodes that asked on for each other could wait for each other. The peer asks the source then.
+        """
+        sample = asks.sample
+        self.table.opened(sample)
+        if self.table.held_by[sample]:
+            self._out.append(Answer(asks.ticket, sample))
+        elif self._routing.is_elsewhere(self._keeping.owner(sample)) and not self._is_in_place(sample):
+            self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
         else:
-            self._waiting.wait(asks.ticket, asks.sample, now_s)
+            self._waiting.wait(asks.ticket, sample, now_s)
+
+    def _is_in_place(self, sample: int) -> bool:
+        state = self.table.state[sample]
+        return state in (State.STAGED, State.RECENT) or (state == State.DROPPING and self._window.rescue(sample))
 
     def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
         self._routing.peer_lost(lost.place, True)

@@ -200,14 +200,17 @@ class Waiting:
                     self._lane_hangs(sample, now_s)
 
     def _flight_hangs(self, sample: int, now_s: float) -> None:
-        """A reader's fetch hangs: once more, and no third time."""
+        """A reader's fetch hangs: the source is asked instead of another place, and once more, and no third time."""
         flight = self._flights.pop(sample)
         self._fetching.forget(flight.fetch, sample)
         self._out.append(Abandon(flight.fetch))
         self._out.append(Count("source_timeout"))
+        if flight.place != SOURCE:
+            self._fly(sample, SOURCE, 1, now_s)
+            return
         self._routing.come_back(now_s)
         if flight.attempt == 1:
-            self._fly(sample, flight.place, 2, now_s)
+            self._fly(sample, SOURCE, 2, now_s)
         else:
             self._refuse(sample, errno.ETIMEDOUT, True, now_s)
 

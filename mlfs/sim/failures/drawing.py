@@ -15,7 +15,10 @@ LARGEST_WHOLE_BYTES = 32 * PAGE
 
 # What happens to one get of a node, and what happens at a time. See `mlfs.sim.failures.world`.
 OF_A_GET = ("fail", "gone", "hang", "late", "corrupt", "unstaged", "twice", "told_early", "full", "lost_answer")
-AT_A_TIME = ("copy_lost", "outdated", "resized", "stop", "slow", "unreachable", "crash", "end_job", "install_again")
+AT_A_TIME = (
+    "copy_lost", "outdated", "resized", "stop", "slow", "unreachable", "crash", "end_job", "install_again",
+    "other_plan",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,11 @@ class Broken(AssertionError):
 
 
 class Watch:
-    """Watches one node's scheduler. `step` is to be called after each of its steps."""
+    """Watches one node's scheduler. `step` is to be called after each of its steps.
+
+    Attributes:
+        longest_wait_s: that anybody waited for an answer.
+    """
 
     def __init__(self, scheduler: Scheduler, places: Sequence[PlaceInfo]) -> None:
         self._scheduler, self._table, self._places = scheduler, scheduler.table, places
@@ -30,11 +34,14 @@ class Watch:
         self._promised: dict[tuple[int, int], tuple[int, int]] = {}  # (fetch, sample) -> place, bytes
         self._used_bytes = [place.used_bytes for place in places]
         self._beyond: set[int] = set()  # samples that a reader's need brought in, or that have grown, room or not
-        self._asked: set[int] = set()  # tickets that wait
+        self._asked: dict[int, tuple[float, int, bool]] = {}  # tickets that wait: since when, what for, a peer's
+        self._now_s = 0.0
+        self.longest_wait_s = 0.0
         self._coming: set[int] = set()  # samples that a reader was told to be in place; his read is not told yet
 
-    def step(self, events: Sequence[e.Event], commands: Sequence[c.Command]) -> None:
+    def step(self, now_s: float, events: Sequence[e.Event], commands: Sequence[c.Command]) -> None:
         """A step was made. Raises Broken."""
+        self._now_s = now_s
         for event in events:
             self._take(event)
         for command in commands:
@@ -65,7 +72,7 @@ class Watch:
     def _take_read(self, event: e.Event) -> None:
         match event:
             case e.ReadWaits() | e.PeerAsks():
-                self._asked.add(event.ticket)
+                self._asked[event.ticket] = self._now_s, event.sample, isinstance(event, e.PeerAsks)
             case e.Touched():
                 self._coming.add(event.sample)
             case e.ReadSeen():
@@ -96,9 +103,10 @@ class Watch:
                 for sample in list(self._lanes.get(command.fetch, ())):
                     self._forget(command.fetch, sample)
             case c.Answer() | c.OpenDirect() | c.Refuse():
-                if command.ticket not in self._asked:
+                asked = self._asked.pop(command.ticket, None)
+                if asked is None:
                     raise Broken(f"ticket {command.ticket} is answered, and nobody waits with it")
-                self._asked.discard(command.ticket)
+                self.longest_wait_s = max(self.longest_wait_s, self._now_s - asked[0])
                 if isinstance(command, c.Answer):
                     self._coming.add(command.sample)
 
@@ -111,6 +119,10 @@ class Watch:
             self._flying[sample] = fetch.fetch
             if fetch.waited_for:
                 self._beyond.add(sample)
+                if self._places[item.place].node >= 0 and all(
+                    peer for _, of, peer in self._asked.values() if of == sample
+                ):
+                    raise Broken(f"sample {sample} is asked of another node only because a node asked for it here")
             if item.keep_in and not self._table.held_by[sample]:  # else it takes the room of the copy that is there
                 place = item.keep_in[0]
                 bytes_ = self._places[place].footprint_bytes(self._table.sizes[sample])

@@ -67,6 +67,7 @@ class Reader:
             self._opened(sample, least)
         elif told > 0:
             self.refused += 1
+            self._world.check_refusal(self._node, sample)
             self._heap.at(self._heap.now_s + self._habits.think_s, self.go_on)
         else:  # DIRECT or UNSTAGED: it reads by itself, the source is never of the past
             if told == DIRECT:

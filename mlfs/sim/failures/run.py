@@ -21,7 +21,7 @@ from mlfs.measure.rates import Rates
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.owners import node_plan, place
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.placement import DISK, MEMORY
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
@@ -111,6 +111,8 @@ class Trial:
         self._active = 0  # readers that read, faults that are to come or under way
         self.all_readers: list[Reader] = []
         self.steps = 0
+        # A lane's fetch that hangs, then the place, asked twice; beside it drops and messages that take their time.
+        self._patience_s = 2 * case.hedge_s + case.timeout_s + 0.5
         for number in range(case.nodes):
             places = self._places(number)
             sizes = np.array(case.sizes, dtype=np.int64)
@@ -174,7 +176,7 @@ class Trial:
             self.steps += 1
             for command in commands:
                 self._hash.update(f"{number} {self.heap.now_s:.9f} {plain(command)}\n".encode())
-            watch.step(events, commands)
+            watch.step(self.heap.now_s, events, commands)
 
         return trace
 
@@ -265,12 +267,22 @@ class Trial:
             self.heap.at(until_s, lambda: self._tell_peers(fault.node, lost=False))
         elif fault.kind == "crash" and node.lives:
             self._crash(node, until_s)
+        elif fault.kind == "other_plan" and self._plans[fault.node] is not None:
+            node.tell(e.Planned(self._other_plan(fault.node)))
+            self.heap.at(until_s, lambda: node.tell(e.Planned(self._plans[fault.node])))
         elif case.jobs and fault.kind == "end_job":
             node.tell(e.JobEnded(case.jobs[fault.which % len(case.jobs)].name))
         elif case.jobs and fault.kind == "install_again":
             job = case.jobs[fault.which % len(case.jobs)]
             node.tell(e.JobInstalled(self._run_of(job, fault.node)))
         self.heap.at(until_s, self._less)
+
+    def _other_plan(self, number: int) -> Plan:
+        """What a node plans that does not know yet, or any more, of the jobs that others know: other owners."""
+        plan = self._plans[number]
+        assert plan is not None
+        owner = None if plan.owner is None else ((plan.owner + 1) % self.case.nodes).astype(np.int16)
+        return Plan(np.full_like(plan.classes, NOWHERE), owner)
 
     def _tell_peers(self, number: int, lost: bool) -> None:
         """A node is not reached any more, or again: it and the others notice."""
@@ -342,6 +354,8 @@ class Trial:
             raise Broken(f"{self._active} readers are stuck: nothing is to come, and they wait")
         for node, watch in zip(self.world.nodes, self._watches, strict=True):
             watch.at_rest()
+            if watch.longest_wait_s > self._patience_s:
+                raise Broken(f"node {node.number}: a reader waited {watch.longest_wait_s} s for an answer")
             if node.waiting:
                 raise Broken(f"node {node.number}: {node.waiting} tickets were not answered")
         if not self.case.faults:

@@ -90,6 +90,7 @@ class FailingWorld:
         self._heap, self._random, self._wiring = heap, random, wiring
         self._of_get = {(fault.node, fault.get): fault for fault in faults if fault.get >= 0}
         self._gets: dict[int, int] = {}
+        self._troubled: set[tuple[int, int]] = set()  # nodes and samples that the source failed, or kept waiting
         self._faulty = bool(faults)  # else a copy is there at once: who asks before reads the source again
 
     # -- gets
@@ -106,6 +107,8 @@ class FailingWorld:
         seconds = self._random.choice((0.1, 1.0, 1.0, 3.0)) * LANE_S * self.slow.get((node.number, item.place), 1.0)
         seconds = {"hang": HANG_S, "late": 0.3}.get(kind, seconds)
         if item.place == SOURCE:
+            if kind or seconds > 3 * LANE_S:
+                self._troubled.add((node.number, item.sample))
             self._heap.at(self._heap.now_s + seconds, self._from_source, node, lane, kind)
         else:
             self._heap.at(self._heap.now_s + seconds, self._from_copy, node, lane, kind)
@@ -252,6 +255,11 @@ class FailingWorld:
         self.slow.pop((node, place), None)
 
     # -- what readers are given
+
+    def check_refusal(self, node: Node, sample: int) -> None:
+        """A reader is refused: only what the source did not give him may be."""
+        if (node.number, sample) not in self._troubled:
+            raise Broken(f"node {node.number}: sample {sample} is refused, and the source would have given it")
 
     def check_pages(self, node: Node, sample: int, least: int) -> None:
         """A reader reads what is in place: it is there, and no older than the version that it may expect.
