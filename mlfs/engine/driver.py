@@ -62,12 +62,13 @@ class Ticket(Protocol):
 class _Batch:
     """A lane's fetch: what it has not begun, and what it has done."""
 
-    __slots__ = ("claims", "counted", "done", "fetch", "items")
+    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items")
 
     def __init__(self, fetch: c.Fetch) -> None:
         self.fetch = fetch.fetch
         self.items = fetch.items
-        self.claims = {item.sample: item for item in fetch.items}  # whoever takes an item out has it
+        self.item_of = {item.sample: item for item in fetch.items}
+        self.claims = dict(self.item_of)  # whoever takes an item out has it
         self.done: dict[int, e.Landed] = {}
         self.counted: set[int] = set()  # samples whose end was counted
 
@@ -323,7 +324,7 @@ class Driver:
         if landed.error:
             self._prefetch_failed(landed.sample, OSError(landed.error, os.strerror(landed.error)))
         else:
-            self._count_fetch(next(item for item in batch.items if item.sample == landed.sample), landed)
+            self._count_fetch(batch.item_of[landed.sample], landed)
 
     def _count_fetch(self, item: c.Item, landed: e.Landed) -> None:
         by_choice = bool(item.instead) and landed.place == SOURCE

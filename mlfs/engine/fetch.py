@@ -105,11 +105,13 @@ class Fetcher:
         """None when a change was noticed meanwhile: what was read may be older than it."""
         entry = self._samples.file_of(sample)
         generation = self._manifest.generation_view[entry]
-        held = self._waiting(sample) or self._held(sample, place)
+        held = self._waiting(sample)
+        if held is None and (place or self.finding):
+            held = self._held(sample, place)
         content: Content | None = None
         if held is None:
             try:
-                content = self._places.source.get(sample, self._samples.version_of(sample), close_later=close_later)
+                content = self._places.source.read(sample, close_later)
             except OSError:
                 held = self._held(sample, instead)
                 if held is None:

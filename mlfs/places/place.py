@@ -145,8 +145,12 @@ class SourcePlace:
         self._source = source
         self._samples = samples
 
-    def get(self, sample: int, version: Version, *, close_later: bool = False) -> Content:
-        """See Place. `close_later`: the file may stay open until `close_read`, which has to follow.
+    def get(self, sample: int, version: Version) -> Content:
+        """See Place. Raises: as `read`."""
+        return self.read(sample)
+
+    def read(self, sample: int, close_later: bool = False) -> Content:
+        """What the source has now. `close_later`: the file may stay open until `close_read`, which has to follow.
 
         Raises: OSError; FileNotFoundError when the file is gone, ESTALE when it keeps changing.
         """

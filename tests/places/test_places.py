@@ -83,7 +83,7 @@ class TestSource(PlaceContract):
             place.get(sample, data.samples.version_of(sample))
         assert descriptors() == before
         for sample in data.samples.ids.tolist():
-            place.get(sample, data.samples.version_of(sample), close_later=True)
+            place.read(sample, close_later=True)
         place.close_read()
         assert descriptors() == before
 

@@ -146,12 +146,13 @@ class Keeping:
             return () if left[held_by] else (held_by,)
         if not self._stores or sample in self._promises:  # or another fetch's copy is about to be kept
             return ()
-        wanted = MEMORY
+        size, wanted = self._table.sizes[sample], MEMORY
+        if self._plan is None and len(self._stores) == 1:  # nothing to choose: what follows comes to the same
+            return self._promise_only(fetch, sample, size, left)
         if self._plan is not None:
             wanted = int(self._plan.classes[sample])
             if wanted == NOWHERE and self._plan.owner is not None:
                 return ()
-        size = self._table.sizes[sample]
         numbers = [number for number in self._stores if not left[number]]
         rooms = [self._room(number, size) for number in numbers]
         if self._plan is not None:
@@ -164,6 +165,18 @@ class Keeping:
         self._promises[sample] = fetch, first, bytes_
         self._promised_bytes[first] += bytes_
         return tuple(numbers[index] for index in chosen)
+
+    def _promise_only(self, fetch: int, sample: int, size_bytes: int, left: Sequence[bool]) -> tuple[int, ...]:
+        """Promise room in the only place that stores, without a plan."""
+        number = self._stores[0]
+        place = self._places[number]
+        bytes_ = place.footprint_bytes(size_bytes)
+        free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
+        if left[number] or bytes_ > free or (place.largest_bytes and size_bytes > place.largest_bytes):
+            return ()
+        self._promises[sample] = fetch, number, bytes_
+        self._promised_bytes[number] += bytes_
+        return (number,)
 
     def _room(self, number: int, size_bytes: int) -> ClassRoom:
         place = self._places[number]

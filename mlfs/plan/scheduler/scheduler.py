@@ -31,8 +31,9 @@ from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
 
-# Samples that one step looks at ahead of the readers: a driver has others to serve between two steps.
-LOOK_A_STEP = 256
+# Samples that one step looks at ahead of the readers: a driver has others to serve between two steps, and lanes that
+# are done with a batch, which takes about two milliseconds, want the next one.
+LOOK_A_STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
