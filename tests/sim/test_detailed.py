@@ -138,6 +138,9 @@ CLUSTERS = {
     "the last batch is dropped": {"ram": 60, "disk": 30, "drop_last": "true", "samples": 3111},
     "a small window": {"ram": 60, "disk": 60, "window": "6MB"},
     "a window larger than the data": {"ram": 60, "disk": 20, "window": "1GB"},
+    "samples drawn with replacement": {
+        "nodes": 2, "ram": 100, "order": '[job.order]\nsampler = "torch-random"\nreplacement = true\nseed = 3',
+    },
     "torch's own order": {"ram": 60, "order": '[job.order]\nsampler = "torch-distributed"\nseed = 3'},
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import pytest
 
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
+from mlfs.plan.scheduler.routing import Routing
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
 from mlfs.sim.failures.drawing import AT_A_TIME, OF_A_GET, PAGE, Case, Fault, Habits, JobCase, draw
@@ -91,6 +92,7 @@ BUGS = {
     "a lane that hangs counts twice": (Fetching, "forget", lambda self, fetch, sample: None),
     "what is over is not dropped": (Window, "retire", lambda self, sample: None),
     "readers are not told": (Waiting, "landed", lambda self, sample, now_s: self._flights.pop(sample, None)),
+    "a node asks on for another": (Routing, "is_elsewhere", lambda self, owner: False),
     "what is outdated stays": (Window, "outdated", lambda self, sample: None),
 }
 

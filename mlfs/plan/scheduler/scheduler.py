@@ -157,15 +157,19 @@ class Scheduler:
 
     def step(self, now_s: float, events: Iterable[e.Event]) -> list[Command]:
         """Take events in, in their order, and decide."""
-        handlers = self._handlers
+        handlers, table = self._handlers, self.table
+        before = table.window_bytes
         for event in events:
             handlers[type(event)](event, now_s)
         if self._seen:
             self._seen = False
             self._judge(now_s)
-        if self._look:
+        if self._look or table.window_bytes < before:
             self._look_ahead(now_s)
+        before = table.window_bytes
         self._fetching.dispatch()
+        if table.window_bytes < before:  # what nobody needs any more gave its room back
+            self._look = True
         self._window.send()
         self._set_alarm(now_s)
         commands = self._out[:]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.plan.scheduler.look_ahead import Uses, nearest
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import STATE_NAMES, State
 
@@ -48,6 +49,7 @@ class Watch:
             self._follow(command)
         self._check_table()
         self._check_places()
+        self._check_looks()
 
     # -- the account
 
@@ -166,6 +168,36 @@ class Watch:
         told = self._scheduler.statistics().keeping.promised_bytes
         if told != total:
             raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
+
+    def _check_looks(self) -> None:
+        """The look-ahead stands still only where all has been looked at, or where the next sample has to wait."""
+        statistics, table = self._scheduler.statistics(), self._table
+        if statistics.looking or statistics.stopped or table.window_bytes > table.window_capacity_bytes:
+            return
+        if nearest(self._scheduler.uses) is None:
+            return
+        for uses in self._scheduler.uses.values():
+            for rank in range(len(uses.cursors)):
+                sample = self._next_of(uses, rank)
+                if sample >= 0 and (
+                    table.state[sample] in (State.GOING, State.DROPPING)
+                    or (table.state[sample] == State.ABSENT and not table.fits_window(sample))
+                ):
+                    return
+        raise Broken("the look-ahead stands still, though there is something to look at and room for it")
+
+    @staticmethod
+    def _next_of(uses: Uses, rank: int) -> int:
+        """The sample that is looked at next for a rank, below 0 for none."""
+        position = uses.cursors[rank]
+        index = uses.streams_at(position)
+        if index is None:
+            return -1
+        for sample in index.ids[rank][position - index.base :].tolist():
+            if sample >= 0 and not uses.job.ranks_at[rank].is_done(position):
+                return int(sample)
+            position += 1
+        return -1
 
     def at_rest(self) -> None:
         """All readers have stopped, all jobs have ended, nothing is under way. Raises Broken for what is left over."""
