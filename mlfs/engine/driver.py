@@ -226,7 +226,7 @@ class Driver:
     def _fetch_for_reader(self, item: c.Item) -> Fetched:
         """In a worker: fetch, and let those who wait go on."""
         try:
-            fetched = self._fetcher.fetch(item.sample, item.place, item.instead, close_later=True)
+            fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead, close_later=True)
             waiting = tuple(self._waiting.get(item.sample, ())) if fetched.staged else ()
             source_bytes = fetched.size_bytes if fetched.place == SOURCE else 0
             answered = [ticket.in_place(source_bytes if first else 0) for first, ticket in _first(waiting)]
@@ -270,7 +270,7 @@ class Driver:
             if self._scheduler.table.sizes[item.sample] > LARGEST_WHOLE_BYTES:
                 fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
             else:
-                fetched = self._fetcher.fetch(item.sample, item.place, item.instead)
+                fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead)
             landed = _landed(batch.fetch, fetched)
             if item.keep_in and not landed.error and self._comes_from_afar(landed.place):
                 keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks from now on gets it from here
@@ -283,6 +283,11 @@ class Driver:
         over.keeping_s += keep.write(over.kept, self._clock)
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
         return over
+
+    def _nearest(self, item: c.Item) -> int:
+        """In a worker: the place to ask; a copy may have been kept since it was decided to ask the source."""
+        by_choice = item.place or item.instead
+        return item.place if by_choice else self._scheduler.table.held_by[item.sample]
 
     def _comes_from_afar(self, place: int) -> bool:
         """Whether bytes came from another place than this node's own."""

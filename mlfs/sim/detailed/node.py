@@ -153,8 +153,10 @@ class Node:
         return self.scheduler.table.held_by[sample]
 
     def came_from(self, item: c.Item) -> int:
-        """The place that an item's bytes come from: what waits to be kept is as good as kept, as in the daemon."""
-        return self._as_good_as_kept.get(item.sample, 0) or item.place
+        """The place that an item's bytes come from: what waits to be kept, or was kept since it was decided to ask the
+        source, need not come from there. As in the daemon (mlfs.engine.driver)."""
+        place = self._as_good_as_kept.get(item.sample, 0) or item.place
+        return place if place or item.instead else self.held_by(item.sample)
 
     def has_pages(self, sample: int) -> bool:
         """Whether the sample is in the page cache."""

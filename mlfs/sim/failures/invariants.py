@@ -194,7 +194,7 @@ class Watch:
         if index is None:
             return -1
         for sample in index.ids[rank][position - index.base :].tolist():
-            if sample >= 0 and not uses.job.ranks_at[rank].is_done(position):
+            if sample >= 0 and not uses.job.ranks.progress[rank].is_done(position):
                 return int(sample)
             position += 1
         return -1
