@@ -179,7 +179,11 @@ class PlacesMeasured(NamedTuple):
 
 
 class PeerAsks(NamedTuple):
-    """Another node wants a sample that this one owns; the ticket is answered once it is in place here."""
+    """Another node wants a sample that this one owns; the ticket is answered once it is in place here.
+
+    It is refused where the source fails, or where this node's plan says that a third one owns it. However it ends, the
+    driver tells Released when it is done with the sample.
+    """
 
     ticket: int
     sample: int

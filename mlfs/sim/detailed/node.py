@@ -93,8 +93,6 @@ class Node:
 
     Args:
         trace: called with each batch of events and the commands that it led to, where somebody wants to know.
-        reads_apart: hand reads in by themselves, `EVENTS_DELAY_S` after the first; else they come along with whatever
-            is told before that: the same decisions in fewer steps, some of them earlier.
     """
 
     def __init__(
@@ -105,14 +103,13 @@ class Node:
         places: Sequence[PlaceInfo],
         world: World,
         trace: Callable[[Sequence[e.Event], Sequence[c.Command]], None] | None = None,
-        reads_apart: bool = False,
     ) -> None:
         self.number = number
         self.lives = True
         self.scheduler = scheduler
         self.used_bytes = [place.used_bytes for place in places]
         self.steps = 0
-        self._heap, self._world, self._trace, self._reads_apart = heap, world, trace, reads_apart
+        self._heap, self._world, self._trace = heap, world, trace
         self._state, self._sizes = scheduler.table.state, scheduler.table.sizes
         self._stores = [place.kind in STORES for place in places]
         self._footprints = [place.footprint_bytes for place in places]
@@ -121,7 +118,6 @@ class Node:
         self._soon: list[e.Event] = []
         self._as_good_as_kept: dict[int, int] = {}  # samples that wait to be kept, and where
         self._keeping: list[tuple[e.Landed, int]] = []
-        self._hand_in_s = 0.0  # when they are handed in at the latest
         self._lanes: dict[int, Lane] = {}
         self._tickets: dict[int, Told] = {}
         self._last_ticket = self._alarm = 0
@@ -173,8 +169,6 @@ class Node:
         """Hand events to the scheduler and carry out what it decides; what comes of that goes on in its turn."""
         if not self.lives:
             return
-        if not self._reads_apart:  # a step costs more than the events that come along
-            self._take_reads()
         self._inbox += events
         if self._busy or not self._inbox:
             return
@@ -219,19 +213,13 @@ class Node:
 
     def soon(self, *events: e.Event) -> None:
         """Events of reads and releases: the scheduler hears of them a moment later, together."""
+        if not self._soon:
+            self._heap.at(self._heap.now_s + EVENTS_DELAY_S, self._hand_in)
         self._soon += events
-        if self._hand_in_s <= self._heap.now_s:
-            self._hand_in_s = self._heap.now_s + EVENTS_DELAY_S
-            self._heap.at(self._hand_in_s, self._hand_in)
 
     def _hand_in(self) -> None:
-        self._take_reads()
-        self.tell()
-
-    def _take_reads(self) -> None:
-        if self._soon:
-            self._inbox += self._soon
-            self._soon = []
+        events, self._soon = self._soon, []
+        self.tell(*events)
 
     def asked(self, sample: int, told: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""

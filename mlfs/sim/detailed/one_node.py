@@ -85,7 +85,7 @@ def run_node(
     def record(events: Sequence[e.Event], commands: Sequence[c.Command]) -> None:
         trace.append(Step(heap.now_s, tuple(events), tuple(commands)))
 
-    node = Node(0, heap, scheduler, places, _World(heap, durations, plan), record, reads_apart=True)
+    node = Node(0, heap, scheduler, places, _World(heap, durations, plan), record)
     node.tell(*first)
     for reader in readers:
         heap.at(reader.begins_s, _Reading(heap, node, reader).go_on)
