@@ -19,12 +19,14 @@ import trio
 from mlfs.engine.digest import Digest, kin_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
+from mlfs.engine.lanes import Lanes
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
+from mlfs.engine.tickets import Tickets
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
@@ -37,6 +39,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.routing import known_source
@@ -108,7 +111,7 @@ class Engine:
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
-        self.scheduler = Scheduler(samples.sizes, infos, bounds, self.rates, known)
+        self.scheduler = Scheduler(samples.sizes, infos, bounds, self.rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, measured)
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
@@ -121,14 +124,21 @@ class Engine:
             self.manifest, self.scheduler, self.planner, self.counters, runner, clock,
             self._step, self._measure_places, explainer, listeners,
         )  # fmt: skip
-        self._driver = Driver(
-            self.scheduler, infos, self._fetcher, self._write_behind, self.counters, runner, clock,
-            cpu_clock, limits.timeout_s, self._prefetch_failed, self._jobs.carry_out(),
+        tickets = Tickets(
+            self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,
+            limits.timeout_s,
         )  # fmt: skip
+        self._lanes = Lanes(
+            self._step, infos, self._fetcher, self._nearest, tickets.anybody, self.counters, runner, samples.sizes,
+            clock, cpu_clock, self._prefetch_failed,
+        )  # fmt: skip
+        self._driver = Driver(
+            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
+        )
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
         )
-        self.opens = Opens(samples, self.scheduler, self._driver, self.ranges, self.counters, clock)
+        self.opens = Opens(samples, self.scheduler, self._driver, tickets, self.ranges, self.counters, clock)
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
         self._changed_files = 0
         self._measure_places()
@@ -158,6 +168,11 @@ class Engine:
     def _step(self, *events: e.Event) -> None:
         """Tell the scheduler: for those who are made before the driver."""
         self._driver.step(*events)
+
+    def _nearest(self, item: c.Item) -> int:
+        """In a worker: the place to ask; a copy may have been kept since it was decided to ask the source."""
+        by_choice = item.place or item.instead
+        return item.place if by_choice else self.scheduler.table.held_by[item.sample]
 
     # -- jobs
 
@@ -205,7 +220,7 @@ class Engine:
         now = self.scheduler.statistics()
         return {
             "opens_and_releases": self.digest.under_way,
-            "fetches": now.fetches + now.looking + self._driver.lanes_at_work,
+            "fetches": now.fetches + now.looking + self._lanes.at_work,
             "drops": now.dropping,
             "copies_to_keep": len(self._fetcher.to_keep),
             "copies_to_keep_bytes": self._write_behind.waiting_bytes,

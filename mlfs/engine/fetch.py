@@ -12,6 +12,7 @@ bytes can never land under new attributes.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,8 +21,11 @@ from typing import NamedTuple
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places
 from mlfs.places.source import OpenFile, Source
+from mlfs.plan.scheduler.events import Landed
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
+
+log = logging.getLogger("mlfs.engine")
 
 STRIPES = 64
 # A sample that is too large to be held whole is pushed in pieces of this size.
@@ -310,3 +314,18 @@ class Fetcher:
                     if place.contains(sample):
                         place.drop(sample)
             self._pages.replace(entry)
+
+
+def landed_of(fetch: int, fetched: Fetched) -> Landed:
+    """The end of a sample's fetch, as the scheduler is told it."""
+    if fetched.error is not None:
+        return Landed(fetch, fetched.sample, error=fetched.error.errno or errno.EIO)
+    return Landed(fetch, fetched.sample, fetched.place, fetched.size_bytes, fetched.staged)
+
+
+def as_os_error(error: BaseException | None) -> OSError:
+    """The error of a call that raised. What is no OSError is a bug: it costs this read EIO, never the mount."""
+    if isinstance(error, OSError):
+        return error
+    log.error("a fetch failed in an unforeseen way", exc_info=error)
+    return OSError(errno.EIO, "an internal error, see the log")

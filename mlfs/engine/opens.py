@@ -13,6 +13,7 @@ import trio
 
 from mlfs.engine.driver import Driver
 from mlfs.engine.ranges import Ranges
+from mlfs.engine.tickets import Tickets
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.events import Touched
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -29,7 +30,7 @@ Landed = Callable[[Exception | None, int, int], None]
 
 
 class _Open:
-    """A reader who waits: a mlfs.engine.driver.Ticket."""
+    """A reader who waits: a mlfs.engine.tickets.Ticket."""
 
     __slots__ = ("_began_s", "_entry", "_landed", "_opens", "in_place")
 
@@ -81,6 +82,7 @@ class Opens:
         samples: Samples,
         scheduler: Scheduler,
         driver: Driver,
+        tickets: Tickets,
         ranges: Ranges,
         counters: Counters,
         clock: Callable[[], float],
@@ -89,6 +91,7 @@ class Opens:
         self._table = scheduler.table
         self._sizes = samples.manifest.size_view
         self._driver = driver
+        self._tickets = tickets
         self.ranges = ranges
         self._counters = counters
         self._clock = clock
@@ -106,7 +109,7 @@ class Opens:
 
     def begin(self, entry: int, in_place: InPlace, landed: Landed) -> None:
         """A reader waits for a file that was not in place. `landed` is told, before this returns maybe."""
-        self._driver.wait(entry, _Open(self, entry, in_place, landed, self._clock()))
+        self._tickets.wait(entry, _Open(self, entry, in_place, landed, self._clock()))
 
     async def open(self, entry: int) -> tuple[int, int]:
         """Wait for a file: 0 or a large file's handle, and what the source gave. Raises: OSError."""

@@ -54,6 +54,15 @@ class Call(Protocol):
         """On the loop: forget it. It is not made if no thread has begun it, and `then` is told nothing."""
 
 
+def start(runner: Runner, pool: str, call: Callable[..., Any], *args: object, then: Then[Any]) -> Call | None:
+    """Start a call; where no thread is to be had it ends at once with that error."""
+    try:
+        return runner.start(pool, call, *args, then=then)
+    except Exception as error:
+        then(None, error)
+        return None
+
+
 class LoopWait(Protocol):
     """A wait of the loop outside of trio (mountd.poll_wait)."""
 

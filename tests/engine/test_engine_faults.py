@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
-from fakes import running, simulate
+from fakes import given_job, running, simulate
+
+from mlfs.measure.rates import Rates
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.config import Limits, PlaceInfo
+from mlfs.plan.scheduler.events import Dropped, Landed, ReadSeen, ReadWaits, Released
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.states import IllegalTransitionError
 
 
 class Listens:
@@ -37,3 +46,35 @@ def test_a_fault_of_who_listens_to_the_opens_costs_the_listening_only(tmp_path: 
             assert faulty.told == 1
 
     simulate(body)
+
+
+@pytest.mark.parametrize("kind", [ReadWaits, ReadSeen, Released, Landed, Dropped])
+def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(tmp_path: Path, kind: type) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=1 << 20, hedge_s=1.0, timeout_s=1.0) as mount:
+            handlers = mount.engine.scheduler._handlers
+            right, faults = handlers[kind], [0]
+
+            def wrong(event: Any, now_s: float) -> None:
+                faults[0] += 1
+                if faults[0] == 3:
+                    raise ZeroDivisionError
+                right(event, now_s)
+
+            handlers[kind] = wrong
+            await mount.engine.register(*given_job([[mount.files]] * 2))
+            for entry in [*mount.files, *mount.files]:
+                with trio.fail_after(10):
+                    assert await mount.read(entry) == mount.content(entry)
+                await trio.sleep(0.01)
+            if faults[0] >= 3:
+                assert mount.engine.counters.errors["scheduler_fault"] == 1
+
+    simulate(body)
+
+
+def test_without_goes_on_a_bug_raises() -> None:
+    source = PlaceInfo(PlaceKind.SOURCE, "pfs", 1)
+    scheduler = Scheduler(memoryview(bytearray(b"\x01" * 4)), [source], Limits(1 << 20), Rates())
+    with pytest.raises(IllegalTransitionError):
+        scheduler.step(0.0, [Dropped((0,))])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlfs.plan.scheduler.events import Event
 from mlfs.plan.scheduler.followed import FollowedJob
 
 
@@ -135,6 +136,16 @@ class JobFailed(NamedTuple):
     error: Exception
 
 
+class Fault(NamedTuple):
+    """A bug of the scheduler showed while it took in this event; None: while it decided. It goes on with the others.
+
+    Only where the scheduler was made to go on; in tests it raises.
+    """
+
+    event: Event | None
+    error: Exception
+
+
 class Digested(NamedTuple):
     """All reads of this step were taken in: of these jobs the predictions were judged."""
 
@@ -159,5 +170,5 @@ class Count(NamedTuple):
 
 Command = (
     Fetch | Abandon | Recall | Drop | Answer | OpenDirect | Refuse | LoadEpoch | CountReads | ForgetReads | EpochBegan
-    | EpochLeft | StartedAgain | JobFailed | Digested | Warn | WakeAt | Count
+    | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

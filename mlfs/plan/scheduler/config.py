@@ -35,6 +35,11 @@ class PlaceInfo:
     footprint_bytes: Callable[[int], int] = int
     node: int = -1
 
+    @property
+    def is_afar(self) -> bool:
+        """Whether it is no place of this node: what comes from there may be kept here."""
+        return self.kind in (PlaceKind.SOURCE, PlaceKind.PEER)
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

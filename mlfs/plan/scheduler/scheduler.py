@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Refuse, WakeAt
+from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -65,6 +65,7 @@ class Scheduler:
     Args:
         sizes: bytes by sample, live. places: of this node, the source first. rates: what lanes measure is told there.
         known_source: what an earlier measurement says of the source, by class of sizes (`Routing`).
+        goes_on: a bug in taking an event in is told by Fault, and costs what that event is about; else it raises.
 
     Attributes:
         table: the samples' records, for others to read.
@@ -77,6 +78,7 @@ class Scheduler:
         limits: Limits,
         rates: Rates,
         known_source: Mapping[int, float] | None = None,
+        goes_on: bool = False,
     ) -> None:
         out: list[Command] = []
         table = SampleTable(sizes, limits.window_bytes)
@@ -92,6 +94,7 @@ class Scheduler:
         self._following = Following(table, window, out)
         self._look = self._seen = False
         self._wake_s = math.inf
+        self._goes_on = goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Released: self._released,
@@ -157,24 +160,36 @@ class Scheduler:
 
     def step(self, now_s: float, events: Iterable[e.Event]) -> list[Command]:
         """Take events in, in their order, and decide."""
-        handlers, table = self._handlers, self.table
-        before = table.window_bytes
-        for event in events:
-            handlers[type(event)](event, now_s)
-        if self._seen:
-            self._seen = False
-            self._judge(now_s)
-        if self._look or table.window_bytes < before:
-            self._look_ahead(now_s)
-        before = table.window_bytes
-        self._fetching.dispatch()
-        if table.window_bytes < before:  # what nobody needs any more gave its room back
-            self._look = True
-        self._window.send()
-        self._set_alarm(now_s)
+        taken, event = iter(events), None
+        before = self.table.window_bytes
+        try:
+            for event in taken:
+                self._handlers[type(event)](event, now_s)
+            event = None
+            self._decide(now_s, self.table.window_bytes < before)
+        except Exception as error:
+            if not self._goes_on:
+                raise
+            self._out.append(Fault(event, error))
+            if event is not None:
+                return self.step(now_s, taken)  # with the others
         commands = self._out[:]
         self._out.clear()
         return commands
+
+    def _decide(self, now_s: float, room_came_free: bool) -> None:
+        """All events were taken in: what follows?"""
+        if self._seen:
+            self._seen = False
+            self._judge(now_s)
+        if self._look or room_came_free:
+            self._look_ahead(now_s)
+        before = self.table.window_bytes
+        self._fetching.dispatch()
+        if self.table.window_bytes < before:  # what nobody needs any more gave its room back
+            self._look = True
+        self._window.send()
+        self._set_alarm(now_s)
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a patience ends, or at once where the look-ahead has more to do."""

@@ -150,7 +150,7 @@ class Node:
 
     def came_from(self, item: c.Item) -> int:
         """The place that an item's bytes come from: what waits to be kept, or was kept since it was decided to ask the
-        source, need not come from there. As in the daemon (mlfs.engine.driver)."""
+        source, need not come from there. As in the daemon (`nearest` in mlfs.engine.engine)."""
         place = self._as_good_as_kept.get(item.sample, 0) or item.place
         return place if place or item.instead else self.held_by(item.sample)
 

@@ -1,0 +1,211 @@
+"""Lanes: the threads that fetch ahead of the readers, a batch at a time.
+
+In: the scheduler's Fetch commands for a pool of lanes. Out: pages pushed, copies kept, FetchEnded. A lane's thread gets
+a whole batch: it claims each sample before it begins, so that a reader who waits can have a sample back that was not
+begun; and it leaves each result where the loop finds it, for a reader shall not wait for the rest of the batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
+from mlfs.engine.runner import Runner, start
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.stats import Counters
+
+T = TypeVar("T")
+
+# Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more.
+KEPT_AT_ONCE_BYTES = 2 << 20
+
+
+class _Batch:
+    """A lane's fetch: what it has not begun, and what it has done."""
+
+    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items")
+
+    def __init__(self, fetch: c.Fetch) -> None:
+        self.fetch = fetch.fetch
+        self.items = fetch.items
+        self.item_of = {item.sample: item for item in fetch.items}
+        self.claims = dict(self.item_of)  # whoever takes an item out has it
+        self.done: dict[int, e.Landed] = {}
+        self.counted: set[int] = set()  # samples whose end was counted
+
+
+class _Over:
+    """What a lane's thread says of a batch that is over."""
+
+    __slots__ = ("cpu_s", "keeping_s", "kept", "landed", "wall_s")
+
+    def __init__(self) -> None:
+        self.landed: list[e.Landed] = []
+        self.kept: list[e.Kept] = []
+        self.wall_s = self.cpu_s = self.keeping_s = 0.0
+
+
+class Lanes:
+    """See the module.
+
+    Args:
+        step: takes events for the scheduler. nearest: in a worker, the place to ask for an item.
+        waited_for: from any thread, whether a reader waits for a sample.
+        sizes: bytes by sample. clock: seconds, monotone; cpu_clock: seconds that the calling thread has computed; both
+            are called by workers. failed: told of each prefetch that failed: (sample, error).
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        places: Sequence[PlaceInfo],
+        fetcher: Fetcher,
+        nearest: Callable[[c.Item], int],
+        waited_for: Callable[[int], bool],
+        counters: Counters,
+        runner: Runner,
+        sizes: memoryview,
+        clock: Callable[[], float],
+        cpu_clock: Callable[[], float],
+        failed: Callable[[int, OSError], None],
+    ) -> None:
+        self._step = step
+        self._places = places
+        self._fetcher = fetcher
+        self._nearest = nearest
+        self._waited_for = waited_for
+        self._counters = counters
+        self._runner = runner
+        self._sizes = sizes
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._failed = failed
+        self._batches: dict[int, _Batch] = {}
+        self._stopped = False
+
+    def carry_out(self) -> dict[type, Callable[[Any], None]]:
+        """Who carries out the commands about lanes, by the command's class."""
+        return {c.Recall: self._recall}
+
+    @property
+    def at_work(self) -> int:
+        """Batches that lanes have."""
+        return len(self._batches)
+
+    def stop(self, stop: bool) -> None:
+        """Break off what takes long; or go on after all."""
+        self._stopped = stop
+
+    def fetch(self, fetch: c.Fetch) -> None:
+        """Have a lane of a pool fetch a batch."""
+        batch = self._batches[fetch.fetch] = _Batch(fetch)
+        pool = self._places[fetch.pool].name
+        start(self._runner, pool, exhaust, self._fetch_batch(batch), then=partial(self._batch_over, batch))
+
+    def _fetch_batch(self, batch: _Batch) -> Generator[int, None, _Over]:
+        """In a worker: fetch what nobody took back, tell at once of what is waited for, and have tiers keep it.
+
+        Yields each sample as soon as it is begun: for runners that have time pass then (the threads' has none).
+        """
+        over, keep = _Over(), _Keep(self._fetcher, batch.fetch)
+        began_s, cpu_began_s = self._clock(), self._cpu_clock()
+        for item in batch.items:
+            if batch.claims.pop(item.sample, None) is None:
+                continue
+            yield item.sample
+            if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
+                fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
+            else:
+                fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead)
+            landed = landed_of(batch.fetch, fetched)
+            if item.keep_in and not landed.error and self._places[landed.place].is_afar:
+                keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks from now on gets it from here
+            batch.done[item.sample] = landed
+            over.landed.append(landed)
+            if self._waited_for(item.sample):
+                self._runner.post(self._tell_early, batch, item.sample)
+            if keep.bytes > KEPT_AT_ONCE_BYTES:
+                over.keeping_s += keep.write(over.kept, self._clock)
+        over.keeping_s += keep.write(over.kept, self._clock)
+        over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
+        return over
+
+    def _tell_early(self, batch: _Batch, sample: int) -> None:
+        """A reader waits for one sample of a batch that is still under way, and may hang."""
+        landed = batch.done.get(sample)
+        if landed is not None and batch.fetch in self._batches:
+            self._count_landed(batch, landed)
+            self._step(landed)
+
+    def _recall(self, recall: c.Recall) -> None:
+        """A reader waits: have the sample back, or its result if it is there."""
+        batch = self._batches.get(recall.fetch)
+        if batch is None:
+            return
+        if batch.claims.pop(recall.sample, None) is not None:
+            self._step(e.Recalled(recall.fetch, recall.sample))
+        else:
+            self._tell_early(batch, recall.sample)
+
+    def _batch_over(self, batch: _Batch, over: _Over | None, error: BaseException | None) -> None:
+        if over is None:  # a bug, or no thread to be had: it costs these prefetches
+            number, over = as_os_error(error).errno or errno.EIO, _Over()
+            over.landed = [e.Landed(batch.fetch, item.sample, error=number) for item in batch.items]
+        for landed in over.landed:
+            self._count_landed(batch, landed)
+        del self._batches[batch.fetch]
+        self._step(
+            e.FetchEnded(batch.fetch, over.landed, over.wall_s, over.cpu_s, over.keeping_s), *over.kept
+        )  # fmt: skip
+
+    def _count_landed(self, batch: _Batch, landed: e.Landed) -> None:
+        """Count a sample's end, once."""
+        if landed.sample in batch.counted:
+            return
+        batch.counted.add(landed.sample)
+        if landed.error:
+            self._failed(landed.sample, OSError(landed.error, os.strerror(landed.error)))
+        else:
+            item = batch.item_of[landed.sample]
+            by_choice = bool(item.instead) and landed.place == SOURCE
+            self._counters.fetch(self._places[landed.place].kind, landed.size_bytes, by_choice)
+
+
+class _Keep:
+    """In a worker: what a batch brought that places shall keep."""
+
+    def __init__(self, fetcher: Fetcher, fetch: int) -> None:
+        self._fetcher = fetcher
+        self._fetch = fetch
+        self._waiting: list[tuple[Fetched, tuple[int, ...]]] = []
+        self.bytes = 0
+
+    def add(self, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
+        """Have it kept soon; until then it is as good as kept."""
+        if fetched.data is not None:
+            self._fetcher.to_keep[fetched.sample] = fetched, keep_in[0]
+        self._waiting.append((fetched, keep_in))
+        self.bytes += fetched.size_bytes
+
+    def write(self, kept: list[e.Kept], clock: Callable[[], float]) -> float:
+        """Have it kept now; returns the seconds it took."""
+        began_s = clock()
+        batch, self._waiting, self.bytes = self._waiting, [], 0
+        for (fetched, _), (place, used_bytes) in zip(batch, self._fetcher.keep(batch), strict=True):
+            kept.append(e.Kept(self._fetch, fetched.sample, place, used_bytes))
+        return clock() - began_s
+
+
+def exhaust(work: Generator[object, None, T]) -> T:
+    """In a worker: do all of the work, and return what it returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast(T, end.value)
