@@ -4,7 +4,7 @@ In: registered jobs. Out: `Planned` for the scheduler. A job all of whose ranks 
 sample equally often: then what comes first is kept, and nothing is to be counted. A job of which this node runs some
 ranks reads some samples more often. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so
 that neither reads nor the orders of the next epochs wait for it. How a plan is made stands in
-mlfs.plan.scheduler.keeping (pure).
+mlfs.plan.owners (pure).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.keeping import Plan, plan_alone
+from mlfs.plan.owners import plan_alone
+from mlfs.plan.scheduler.keeping import Plan
 
 log = logging.getLogger("mlfs.engine")
 

@@ -21,6 +21,7 @@ from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.policies.holdings import counts_by_node
 from mlfs.plan.policies.policy import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.scheduler.keeping import Plan
+from mlfs.plan.scheduler.states import PAGE_BYTES
 
 Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]
@@ -94,6 +95,30 @@ def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
     copies = placement.copies[node]
     classes[copies.ids] = numbered[copies.storage]
     return Plan(classes, placement.owner)
+
+
+def plan_alone(
+    sizes_bytes: npt.NDArray[Any], reads: npt.NDArray[np.integer[Any]], capacities_bytes: Sequence[int]
+) -> Plan:
+    """The plan of a node that has no peers: `place` with one node, from counts instead of each epoch's readers.
+
+    What is read but once is not named: a copy of it saves nothing, and it is kept as long as there is room anyway.
+
+    Args:
+        sizes_bytes: shape (F,). reads: how often this node reads each sample, shape (F,). capacities_bytes: of memory,
+            of the disks, and of those that are clearly slower.
+    """
+    footprints = sizes_bytes.astype(np.int64)
+    footprints += -footprints % PAGE_BYTES
+    classes = keep_most_read(footprints, reads, capacities_bytes)
+    kept = classes != NOWHERE
+    about = {
+        "samples": int(np.count_nonzero(kept)),
+        "bytes": int(footprints[kept].sum()),
+        "reads_kept": int(reads[kept].sum()),
+        "reads": int(reads.sum()),
+    }
+    return Plan(classes, None, about)
 
 
 def _groups(owner: Nodes, nodes: int) -> list[Samples]:

@@ -19,10 +19,11 @@ from mlfs.engine.planner import MOST_EPOCHS
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
 from mlfs.measure.refine import Measured
 from mlfs.plan.lane_governor import LaneGovernor
+from mlfs.plan.owners import plan_alone
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.keeping import Keeping, Plan, plan_alone
+from mlfs.plan.scheduler.keeping import Keeping, Plan
 from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
 PAGE = 4096

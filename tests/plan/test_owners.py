@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.owners import place
+from mlfs.plan.owners import node_plan, place, plan_alone
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE
 
 
 def dealt(samples: int, nodes: int, epochs: int, generator: np.random.Generator) -> np.ndarray:
@@ -83,3 +84,22 @@ def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
         assert len(alone.copies[node].ids) > 0
         assert np.array_equal(alone.copies[node].ids, whole.copies[node].ids)
         assert np.array_equal(alone.copies[node].storage, whole.copies[node].storage)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_node_alone_is_the_case_of_one_node(data: st.DataObject) -> None:
+    """Whole pages, so that the daemon's rounding changes nothing; epoch 0 reads nothing, for owners are chosen by what
+    comes after it."""
+    n, epochs = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 6))
+    sizes = np.array(data.draw(st.lists(st.integers(1, 5), min_size=n, max_size=n)), dtype=np.float64) * 4096
+    rows = data.draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=epochs, max_size=epochs))
+    readers = np.where(np.array([[False] * n, *rows]), 0, 255).astype(np.uint8)
+    reads = (readers == 0).sum(axis=0).astype(np.uint16)
+    capacities = np.array([data.draw(st.integers(0, 20)), data.draw(st.integers(20, 100))], dtype=np.float64) * 4096
+    placed = place(sizes, readers, 1, capacities)
+    alone = plan_alone(sizes.astype(np.int64), reads, capacities.astype(np.int64).tolist())
+    if capacities.sum() >= sizes.sum() + sizes.max():  # else what is left over may fill a gap
+        named = alone.classes != NOWHERE
+        assert (node_plan(placed, 0, [MEMORY, DISK]).classes[named] == alone.classes[named]).all()
+        assert (reads[~named] < 2).all()

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, keep_most_read, preferred, slower_groups, spare
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, preferred, slower_groups, spare
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable
 
@@ -40,28 +40,6 @@ class Plan:
     classes: npt.NDArray[np.int8]
     owner: npt.NDArray[np.int16] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
-
-
-def plan_alone(
-    sizes_bytes: npt.NDArray[Any], reads: npt.NDArray[np.integer[Any]], capacities_bytes: Sequence[int]
-) -> Plan:
-    """The plan of a node that has no peers: what it reads most, as `mlfs.plan.owners.place` chooses for each node.
-
-    Args:
-        sizes_bytes: shape (F,). reads: how often this node reads each sample, shape (F,). capacities_bytes: of memory,
-            of the disks, and of those that are clearly slower.
-    """
-    footprints = sizes_bytes.astype(np.int64)
-    footprints += -footprints % PAGE_BYTES
-    classes = keep_most_read(footprints, reads, capacities_bytes)
-    kept = classes != NOWHERE
-    about = {
-        "samples": int(np.count_nonzero(kept)),
-        "bytes": int(footprints[kept].sum()),
-        "reads_kept": int(reads[kept].sum()),
-        "reads": int(reads.sum()),
-    }
-    return Plan(classes, None, about)
 
 
 @dataclass(frozen=True, slots=True)
