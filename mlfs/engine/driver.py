@@ -79,9 +79,16 @@ class Driver:
             while self._inbox:
                 taken, self._inbox = self._inbox, []
                 for command in self._scheduler.step(self._clock(), taken):
-                    self._do[type(command)](command)
+                    self._carry_out(command)
         finally:
             self._stepping = False
+
+    def _carry_out(self, command: c.Command) -> None:
+        try:
+            self._do[type(command)](command)
+        except Exception:  # a bug: it costs what the command is about, not the others
+            log.exception("a command of the scheduler could not be carried out: %r", command)
+            self._counters.error("driver_fault")
 
     def stop(self, stop: bool) -> None:
         """Fetch nothing ahead any more; or go on after all."""

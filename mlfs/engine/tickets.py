@@ -43,6 +43,23 @@ class Ticket(Protocol):
         """On the loop: the source failed."""
 
 
+class _Told:
+    """A reader who was told already, past a scheduler that failed over him."""
+
+    def in_place(self, source_bytes: int) -> bool:
+        """See Ticket."""
+        return False
+
+    def answer(self, brought: PlaceKind | None, source_bytes: int) -> None:
+        """See Ticket."""
+
+    def open_direct(self, unstaged: bool) -> None:
+        """See Ticket."""
+
+    def refuse(self, error: OSError) -> None:
+        """See Ticket."""
+
+
 class Tickets:
     """See the module.
 
@@ -97,6 +114,9 @@ class Tickets:
         self._step(e.ReadWaits(number, sample))
 
     def _take_ticket(self, number: int) -> Ticket:
+        """The reader with that number, who is told now. One who was told already is not told again."""
+        if number not in self._tickets:
+            return _Told()
         sample, ticket = self._tickets.pop(number)
         waiting = self._waiting[sample]
         waiting.remove(ticket)
@@ -123,8 +143,7 @@ class Tickets:
 
     def past_the_scheduler(self, number: int) -> None:
         """The scheduler failed over this reader: he reads the source by himself."""
-        if number in self._tickets:
-            self._take_ticket(number).open_direct(unstaged=False)
+        self._take_ticket(number).open_direct(unstaged=False)
 
     # -- fetches
 

@@ -248,6 +248,7 @@ async def running(
     seconds: dict[str, float] | None = None, pfs_threads: int = 4,
     hedge_s: float = 10.0, timeout_s: float = 30.0, explainer: Any = None,
     listeners: Any = (), runner: InlineRunner | None = None, cpu_clock: Callable[[], float] = time.thread_time,
+    expected_faults: frozenset[str] = frozenset(),
 ) -> Any:  # fmt: skip
     """An engine that runs."""
     with tree(directory, count, size) as fd:
@@ -270,4 +271,7 @@ async def running(
             nursery.start_soon(engine.run)
             yield mount
             nursery.cancel_scope.cancel()
+        # The daemon survives such a bug; a test has to see it.
+        faults = {"scheduler_fault", "driver_fault"} & engine.counters.errors.keys()
+        assert faults <= expected_faults, faults
         tiers[0].close()

@@ -48,18 +48,23 @@ def test_a_fault_of_who_listens_to_the_opens_costs_the_listening_only(tmp_path: 
     simulate(body)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", [ReadWaits, ReadSeen, Released, Landed, Dropped])
-def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(tmp_path: Path, kind: type) -> None:
+def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(
+    tmp_path: Path, kind: type, late: bool
+) -> None:
     async def body() -> None:
-        async with running(tmp_path, 12, ram=1 << 20, hedge_s=1.0, timeout_s=1.0) as mount:
+        expected = frozenset({"scheduler_fault"})
+        async with running(tmp_path, 12, ram=1 << 20, hedge_s=1.0, timeout_s=1.0, expected_faults=expected) as mount:
             handlers = mount.engine.scheduler._handlers
             right, faults = handlers[kind], [0]
 
             def wrong(event: Any, now_s: float) -> None:
                 faults[0] += 1
+                if late or faults[0] != 3:
+                    right(event, now_s)
                 if faults[0] == 3:
                     raise ZeroDivisionError
-                right(event, now_s)
 
             handlers[kind] = wrong
             await mount.engine.register(*given_job([[mount.files]] * 2))

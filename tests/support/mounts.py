@@ -106,11 +106,19 @@ class MlfsMount:
         """Unmount as a user does; by force if that fails, and then the test fails unless it has failed already."""
         result = self.run("unmount", str(self.path), check=False) if self.is_mounted else None
         clean = happened(lambda: not self.is_mounted and not self.pids(), PATIENCE_S)
-        left = self.pids()
+        left, faults = self.pids(), self._faults()
         self.clean_up()
         if error is None and not clean:
             said = f": {result.stdout}{result.stderr}" if result else ""
             pytest.fail(f"the mount did not end by itself; left over: {left or 'the mount'}{said}")
+        if error is None and faults:
+            pytest.fail("bugs that the daemon survived stand in its log: " + faults[0])
+
+    def _faults(self) -> list[str]:
+        """Lines of the log about bugs of the scheduler or its driver."""
+        logs = (self.state / "cache").glob("mlfs/log/*.log*")
+        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
+        return [line for line in lines if "the scheduler failed over" in line or "could not be carried out" in line]
 
     def clean_up(self) -> None:
         """No mount, no process, no state, whatever it takes."""

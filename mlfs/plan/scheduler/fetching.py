@@ -175,11 +175,6 @@ class Fetching:
         item = self._items.get((landed.fetch, landed.sample))
         return item is not None and self._is_peer[item.place]
 
-    def by_choice(self, landed: Landed) -> bool:
-        """Whether the sample came from the source though a tier holds it, which is slower."""
-        item = self._items.get((landed.fetch, landed.sample))
-        return item is not None and bool(item.instead) and landed.place == SOURCE
-
     def landed(self, landed: Landed) -> bool:
         """Whether the end of a sample's fetch counts: it is the first one that is told."""
         fetch, sample = landed.fetch, landed.sample
