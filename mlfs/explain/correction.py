@@ -83,7 +83,7 @@ class CorrectionSearch:
         job = case.job
         if job.inferred or job.finished:
             return False
-        if case.searching or case.searches >= MOST_SEARCHES or job.matcher.observed < case.not_before:
+        if case.searching or case.searches >= MOST_SEARCHES or job.score.observed < case.not_before:
             return False
         return disagrees(job)
 
@@ -108,8 +108,8 @@ class CorrectionSearch:
 
     async def _search(self, case: Case) -> None:
         """From the opens that disagree to a hypothesis that explains them."""
-        job, seen = case.job, case.job.matcher.observed
-        opens = disagreeing(job.matcher.history)
+        job, seen = case.job, case.job.score.observed
+        opens = disagreeing(job.score.history)
         case.searches += 1
         case.not_before = seen + 2 * len(opens)
         epochs, shape = epochs_to_try(job, opens), job.matcher.shape
@@ -130,21 +130,21 @@ class CorrectionSearch:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
         """
         job, matcher = case.job, case.job.matcher
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
-        new.matcher.assume_loader_of(matcher)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=matcher)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
         while case.job is job and self._jobs.jobs.get(job.spec.name) is job and job.matcher is matcher:
-            count = min(matcher.observed - seen, len(matcher.history))
+            score = matcher.score
+            count = min(score.observed - seen, len(score.history))
             if count <= 0:
                 await self._more_opens.wait()
                 continue
-            latest = list(islice(reversed(matcher.history), count))[::-1]
-            seen = matcher.observed
-            before = new.matcher.agreed
+            latest = list(islice(reversed(score.history), count))[::-1]
+            seen = score.observed
+            before = new.score.agreed
             new.replay(latest)
-            further, fitting = further + len(latest), fitting + new.matcher.agreed - before
+            further, fitting = further + len(latest), fitting + new.score.agreed - before
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
