@@ -38,6 +38,22 @@ def test_the_loaders_shape_follows_from_the_opens(batch: int, workers: int, pref
     assert matcher.score.agreed == matcher.score.observed == n
 
 
+def test_a_matcher_like_another_predicts_the_same_loader_from_its_first_read() -> None:
+    n, batch, workers = 600, 16, 3
+    epochs = {0: EpochIndex(0, 0, streams_of(1, 0, n, 1), n)}
+    learned = StreamMatcher(1, 1, 0, n, epochs)
+    loader = Loader(batch, workers, 1000)
+    opens = list(loader.epoch(0, streams_of(1, 0, n, 1)[0], random.Random(2)))
+    for process, entry in opens:
+        learned.observe(entry, process)
+    like = StreamMatcher(1, 1, 0, n, epochs, like=learned)
+    assert (like.shape, like.lag) == (learned.shape, learned.lag) == (Shape(batch, workers), learned.lag)
+    assert like.score.observed == 0
+    for number, (process, entry) in enumerate(opens):
+        like.observe(entry, process)
+        assert like.score.agreed == number + 1  # it learns nothing: each read is predicted at once
+
+
 def test_positions_are_those_of_the_stream() -> None:
     matcher = matcher_for(3, 500, 2, 16, 2)
     streams = [streams_of(3, epoch, 500, 2) for epoch in range(2)]
