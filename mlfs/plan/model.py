@@ -111,8 +111,8 @@ class PerformanceModel:
         classes: classes 1..J, fastest first. All nodes have the same rates and threads, and the same capacities but for
             `capacities_by_node`.
         node_pfs_bytes_per_s: b_fs, what one node can draw from the PFS at most.
-        capacities_by_node: where nodes differ, what each class of each node can hold, in bytes: N rows of J. A class's
-            own `capacity_bytes` is then the nodes' mean. Empty where all nodes have what their classes say.
+        capacities_by_node: N rows of J, what each class of each node can hold, in bytes. A class's own `capacity_bytes`
+            is then the nodes' mean. Empty where all nodes have what their classes say.
     """
 
     nodes: int

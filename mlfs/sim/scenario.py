@@ -106,6 +106,11 @@ class ClassTable(_Table):
         """By node."""
         return self.capacity if isinstance(self.capacity, tuple) else (self.capacity,) * nodes
 
+    @property
+    def mean_bytes(self) -> float:
+        """The mean of all nodes' capacities."""
+        return sum(self.capacity) / len(self.capacity) if isinstance(self.capacity, tuple) else self.capacity
+
 
 class ClusterTable(_Table):
     """The cluster (NoPFS, Table 2). A node's compute rate is all its GPUs' together, as its preprocessing rate is."""
@@ -128,11 +133,10 @@ class ClusterTable(_Table):
         if isinstance(self.preprocess_MBps, dict) != bool(self.preprocess_threads):
             raise ValueError("preprocess_threads goes with points of preprocess_MBps by threads, and they with it")
         for index, table in enumerate(self.classes):
-            if len(table.capacities_bytes(self.nodes)) != self.nodes:
-                raise ValueError(
-                    f"classes.{index}.capacity: {len(table.capacities_bytes(self.nodes))} sizes for {self.nodes} nodes: "
-                    "write one size for all, or one for each node"
-                )
+            sizes = len(table.capacities_bytes(self.nodes))
+            if sizes != self.nodes:
+                said = "write one size for all, or one for each node"
+                raise ValueError(f"classes.{index}.capacity: {sizes} sizes for {self.nodes} nodes: {said}")
         return self
 
 
@@ -183,9 +187,9 @@ class Scenario(_Table):
     def model(self) -> PerformanceModel:
         """The performance model."""
         cluster, job = self.cluster, self.job
-        by_class = [(table, table.capacities_bytes(cluster.nodes)) for table in cluster.classes]
-        by_class = [(table, sizes) for table, sizes in by_class if max(sizes) > 0]
-        differ = any(len(set(sizes)) > 1 for _, sizes in by_class)
+        classes = [table for table in cluster.classes if table.mean_bytes > 0]
+        by_class = [table.capacities_bytes(cluster.nodes) for table in classes]
+        differ = any(len(set(sizes)) > 1 for sizes in by_class)
         return PerformanceModel(
             nodes=cluster.nodes,
             epochs=job.epochs,
@@ -196,11 +200,9 @@ class Scenario(_Table):
             network_bytes_per_s=cluster.network_MBps * MB,
             pfs=_to_curve(cluster.pfs_MBps),
             staging=_to_class(cluster.staging, cluster.staging.capacity),
-            classes=tuple(
-                _to_class(table, sum(sizes) / len(sizes) if differ else sizes[0]) for table, sizes in by_class
-            ),
+            classes=tuple(_to_class(table, table.mean_bytes) for table in classes),
             node_pfs_bytes_per_s=cluster.node_pfs_MBps * MB,
-            capacities_by_node=tuple(zip(*(sizes for _, sizes in by_class), strict=True)) if differ else (),
+            capacities_by_node=tuple(zip(*by_class, strict=True)) if differ else (),
         )
 
     @property
