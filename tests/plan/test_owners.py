@@ -91,7 +91,7 @@ def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
 
 @settings(deadline=None, max_examples=120)
 @given(
-    samples=st.integers(0, 150),
+    samples=st.integers(0, 500),
     epochs=st.integers(1, 5),
     rooms=arrays.arrays(
         np.float64, st.tuples(st.integers(1, 7), st.integers(1, 3)), elements=st.sampled_from((0.0, 7.0, 90.0, 700.0))
@@ -102,10 +102,10 @@ def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
 def test_uneven_nodes_hold_all_that_fits_and_no_more_than_they_can(
     samples: int, epochs: int, rooms: np.ndarray, largest: int, seed: int
 ) -> None:
-    """Sizes from very small to larger than some nodes, most of them small."""
+    """Most samples are very small, and a few are large, some of them larger than some classes."""
     nodes, classes = rooms.shape
     generator = np.random.default_rng(seed)
-    sizes = np.ceil(largest * generator.random(samples) ** 6)
+    sizes = np.where(generator.random(samples) < 0.05, largest, generator.integers(1, 4, samples)).astype(np.float64)
     before = rooms.copy()
     placed = place(sizes, dealt(samples, nodes, epochs, generator), nodes, rooms)
     assert (rooms == before).all(), "the capacities are the caller's"
@@ -120,6 +120,14 @@ def test_uneven_nodes_hold_all_that_fits_and_no_more_than_they_can(
         assert (placed.owner[copies.ids] != node).all()
         left[node] -= np.bincount(copies.storage, sizes[copies.ids], minlength=classes)
     assert (left >= 0).all()
+
+
+def test_a_large_sample_keeps_no_small_ones_out() -> None:
+    """The first sample does not fit into memory, and the disk has no room for all that come after it."""
+    sizes = np.array([200.0, *[1.0] * 150])
+    placed = place(sizes, np.zeros((3, 151), dtype=np.uint8), 1, np.array([[50.0, 300.0]]))
+    assert (placed.owner == 0).all()
+    assert np.bincount(placed.storage, sizes).tolist() == [50, 300]
 
 
 def owned_bytes(sizes: np.ndarray, rooms: np.ndarray, epochs: int = 6) -> np.ndarray:
