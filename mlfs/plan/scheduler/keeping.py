@@ -44,11 +44,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class KeepingStatistics:
-    """What `status` shows: whether there is a plan, what it is about, and bytes promised to fetches under way."""
+    """What the node keeps.
+
+    Attributes:
+        planned: whether there is a plan. about: what it is about.
+        promised_bytes: room promised to fetches under way.
+        held: samples that each place holds, by the place's number; at 0 those that no place of this node holds.
+    """
 
     planned: bool
     about: Mapping[str, Any]
     promised_bytes: int
+    held: tuple[int, ...]
 
 
 class Keeping:
@@ -66,6 +73,7 @@ class Keeping:
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
         self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
+        self._held = [len(table.held_by), *([0] * (len(places) - 1))]  # samples by place, as `held_by` has them
         self._slower = [0] * len(places)
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
@@ -78,7 +86,8 @@ class Keeping:
     def statistics(self) -> KeepingStatistics:
         """Frozen figures."""
         plan = self._plan
-        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes))
+        held = tuple(self._held)
+        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes), held)
 
     def owner(self, sample: int) -> int:
         """The node that owns the sample, -1 for none or for a node alone."""
@@ -184,8 +193,14 @@ class Keeping:
             if planned != NOWHERE:
                 size = self._table.footprint(sample)
                 self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - size)
-        self._table.held_by[sample] = place
+        self._hold(sample, place)
 
     def lost(self, sample: int) -> None:
         """No place of this node holds the sample any more."""
-        self._table.held_by[sample] = 0
+        self._hold(sample, 0)
+
+    def _hold(self, sample: int, place: int) -> None:
+        held_by = self._table.held_by
+        self._held[held_by[sample]] -= 1
+        self._held[place] += 1
+        held_by[sample] = place

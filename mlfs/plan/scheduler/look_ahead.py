@@ -8,14 +8,23 @@ does not hold the others, what counts is the distance to its own reader.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob, Given, Match
+from mlfs.plan.scheduler.states import SampleTable, State
 from mlfs.plan.sequence import next_rank
 
 # Most samples of a rank that are looked at before the next rank's need is compared again.
 LOOK_SAMPLES = 256
+
+
+class Ahead(NamedTuple):
+    """Samples that lie in the page cache for a rank, from its next read on without a gap, and their bytes."""
+
+    samples: int = 0
+    bytes: int = 0
 
 
 class Uses:
@@ -54,6 +63,27 @@ class Uses:
             if sample >= 0 and not progress.is_done(position):
                 yield position, sample, index.epoch
             self.cursors[rank] = position + 1
+
+    def ahead(self, table: SampleTable) -> tuple[Ahead, ...]:
+        """What is staged ahead of each rank."""
+        return tuple(self._ahead_of(rank, table) for rank in range(len(self.cursors)))
+
+    def _ahead_of(self, rank: int, table: SampleTable) -> Ahead:
+        """What was read out of turn leaves no gap: it is not read again."""
+        progress, cursor = self.job.ranks.progress[rank], self.cursors[rank]
+        position, samples, total_bytes = progress.frontier, 0, 0
+        while position < cursor:
+            index = self.streams_at(position)
+            if index is None:
+                break
+            for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
+                if sample >= 0 and not progress.is_done(position):
+                    if table.state[sample] not in (State.STAGED, State.RECENT):
+                        return Ahead(samples, total_bytes)
+                    samples += 1
+                    total_bytes += table.sizes[sample]
+                position += 1
+        return Ahead(samples, total_bytes)
 
     def count(self, rank: int, position: int) -> None:
         """The use at a position is counted ahead from now on."""

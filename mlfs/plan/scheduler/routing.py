@@ -39,9 +39,6 @@ class Rates(Protocol):
     def forget_pace(self, pool: int) -> None:
         """Measure the pool's pace anew."""
 
-    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """A job has read so many samples, and readers have waited so long in all."""
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:

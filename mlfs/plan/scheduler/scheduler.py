@@ -25,7 +25,8 @@ from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
-from mlfs.plan.scheduler.look_ahead import Uses, nearest
+from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
+from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.waiting import Waiting
@@ -43,7 +44,8 @@ class Statistics:
     Attributes:
         window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
         waiting: readers who wait. waited_s: seconds that readers waited, all together. fetches: samples under way.
-        looking: whether the look-ahead has more to do at once.
+        looking: whether the look-ahead has more to do at once. stopped: whether nothing is fetched ahead.
+        pools: by number. reading: how long each job has been reading, by its name.
     """
 
     window_bytes: int
@@ -57,6 +59,7 @@ class Statistics:
     pools: Mapping[int, PoolStatistics]
     routing: RoutingStatistics
     keeping: KeepingStatistics
+    reading: Mapping[str, ReadingTime]
 
 
 class Scheduler:
@@ -88,7 +91,7 @@ class Scheduler:
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
         self._out = out
-        self._rates = rates
+        self._reading_times = ReadingTimes()
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
         self._following = Following(table, window, out)
@@ -147,14 +150,23 @@ class Scheduler:
         place = SOURCE if held_by and self._routing.left[held_by] else held_by
         return place, held_by if held_by != place else 0
 
+    def holder(self, sample: int) -> int:
+        """The place of this node that holds a copy of the sample, 0 for none. From any thread."""
+        return self.table.held_by[sample]
+
     def statistics(self) -> Statistics:
         """Frozen figures."""
         table, fetching = self.table, self._fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
-            self._routing.statistics(), self._keeping.statistics(),
+            self._routing.statistics(), self._keeping.statistics(), self._reading_times.statistics(),
         )  # fmt: skip
+
+    def ahead(self, name: str) -> tuple[Ahead, ...]:
+        """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""
+        uses = self._following.uses.get(name)
+        return uses.ahead(self.table) if uses is not None else ()
 
     # -- the step
 
@@ -225,7 +237,7 @@ class Scheduler:
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
         for job in self._following.jobs.values():
-            self._rates.job_read(job.name, job.observed, now_s, waited_s)
+            self._reading_times.job_read(job.name, job.observed, now_s, waited_s)
         self._following.judge(now_s)
         self._look = self._look or bool(self._following.jobs)
         self._out.append(Digested())
@@ -365,6 +377,7 @@ class Scheduler:
 
     def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
         self._following.end(ended.name)
+        self._reading_times.forget(ended.name)
         self._look = True
 
     def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:
