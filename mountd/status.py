@@ -96,7 +96,7 @@ def passed_over(engine: Engine) -> list[str]:
     said, routing = [], engine.scheduler.statistics().routing
     for number, place in enumerate(engine.places):
         found = routing.found[number]
-        if routing.left[number] and found is not None:
+        if routing.passed_over[number] and found is not None:
             rates = (found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6)
             size = format_size(engine.counters.by_choice.bytes)
             said.append(PASSED_OVER.format(name=place.name, tier=rates[0], source=rates[1], size=size))
@@ -238,7 +238,7 @@ def pfs_status(engine: Engine) -> Json:
 
 def tiers_status(engine: Engine) -> list[Json]:
     """How full each storage class is."""
-    held_by, left = engine.scheduler.table.held_by, engine.scheduler.statistics().routing.left
+    held_by, left = engine.scheduler.table.held_by, engine.scheduler.statistics().routing.passed_over
     return [
         {
             "name": place.name,
@@ -275,7 +275,7 @@ def plan_status(engine: Engine) -> Json:
 
 def loading_status(engine: Engine) -> Json:
     """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
-    left = engine.scheduler.statistics().routing.left[1:]
+    left = engine.scheduler.statistics().routing.passed_over[1:]
     loading = engine.speeds.loading(sum(job.bytes_read.stream_bytes for job in engine.jobs.values()), left)
     if loading is None:
         return {}

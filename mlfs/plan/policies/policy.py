@@ -94,8 +94,8 @@ class Traits:
 
     Attributes:
         overlap, writing: see there.
-        one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
-        own_lanes: PFS, peers and each class have threads of their own, which work side by side and serve all GPUs.
+        one_thread: one thread loads batches, instead of the p_0 threads of the staging buffer.
+        own_lanes: the PFS, the peers and each class have threads of their own, which work side by side for all GPUs.
         true_order: every sample of the data set is read in the sampler's own order.
         queues: see there.
         free: reads cost nothing and come from nowhere: the lower bound.
@@ -136,8 +136,10 @@ class Policy:
     """A policy.
 
     Attributes:
-        name: as the user writes it. summary: one line with the source.
-        traits: how data move. begin: starts a run; raises `Unfit` for a cluster that the policy cannot serve.
+        name: the name that users write.
+        summary: one line with the source.
+        traits: how data move.
+        begin: starts a run; raises `Unfit` for a cluster that the policy cannot serve.
     """
 
     name: str
@@ -152,7 +154,7 @@ class Unfit(ValueError):
 
 @dataclass(slots=True)
 class Kept:
-    """One copy of each sample at most: who keeps it, and in which class. Entry F stays PFS: id -1 finds it.
+    """At most one copy of each sample: which node keeps it, and in which class. Entry F, where id -1 points, stays PFS.
 
     Attributes:
         node, storage: shape (F + 1,).
