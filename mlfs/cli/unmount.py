@@ -1,4 +1,4 @@
-"""`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, see the daemon off.
+"""`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, wait for the daemon to end.
 
 In: parsed arguments. Out: exit code; BUSY with the processes named when readers do not let go in time. Called by
 `mlfs.cli.commands`. Also cleans up after a daemon that was killed, and gets rid of one that hangs (--force).
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if not done and not args.force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
-        # Also after Ctrl-C: a mount that stays goes on fetching ahead.
+        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead.
         if drained:
             _control(mountpoint, "resume")
         raise
