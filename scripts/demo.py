@@ -3,8 +3,8 @@
     scripts/demo [--keep] [--files 4000] [--epochs 4] [--open-latency 2ms] [--bandwidth 100M] [--direct-only]
 
 In: nothing; the data set is generated. Out: a table of both runs, exit code 0 when their final losses are equal bit for
-bit and 1 when not. Everything lies in one work directory, which goes at the end, as do mounts and processes, also after
-Ctrl-C or a failure. The source is scripts/slow_source.py, the training script scripts/train_demo.py.
+bit and 1 when not. Everything lies in one work directory. It is removed at the end, as are mounts and processes,
+also after Ctrl-C or a failure. The source is scripts/slow_source.py, the training script scripts/train_demo.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ console = Console()
 
 @dataclass
 class Epoch:
-    """The slowest rank's times: the ranks wait for each other at every step."""
+    """Times of one epoch. They are the slowest rank's, as the ranks wait for each other at every step."""
 
     seconds: float = 0.0
     waiting: float = 0.0
@@ -57,7 +57,7 @@ class Run:
     status: dict[str, Any] = field(default_factory=dict)
 
     def note(self, line: dict[str, Any]) -> bool:
-        """Take in a line of the training script; whether an epoch has ended with it."""
+        """Take in a line of the training script. Returns whether an epoch has ended with it."""
         self.final_loss = line.get("final_loss", self.final_loss)
         if "epoch" not in line:
             return False
@@ -71,7 +71,7 @@ class Run:
 
 
 def command(*words: str | Path, quiet: bool = False) -> str:
-    """Run it, show it as a user would type it, return what it printed. Its failure ends the demo."""
+    """Run a command, shown as a user would type it. Returns what it printed; its failure ends the demo."""
     console.print("$ " + " ".join(str(word) for word in words), style="bold", soft_wrap=True, highlight=False)
     done = subprocess.run([BIN / words[0], *words[1:]], check=False, capture_output=True, text=True)
     if done.returncode:
@@ -89,7 +89,7 @@ def slow_source(backing: Path, mountpoint: Path, words: argparse.Namespace) -> I
         [sys.executable, SCRIPTS / "slow_source.py", backing, mountpoint, "--foreground", *times],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us: we end it after what reads from it
+        start_new_session=True,  # Ctrl-C must not end it before what reads from it
     )
     try:
         assert process.stdout is not None
@@ -170,7 +170,7 @@ def train_through_mlfs(run: Run, data: Path, words: argparse.Namespace, work: Pa
         run.status = json.loads(command("mlfs", "status", data, "--json", quiet=True))
         command("mlfs", "unmount", data)
     except BaseException:
-        # Whatever has happened, no mount stays; what has happened is what the user shall read.
+        # No mount stays, whatever has happened; the user reads about the failure and not about this unmount.
         with contextlib.suppress(OSError):
             subprocess.run([BIN / "mlfs", "unmount", data, "--force"], check=False, capture_output=True)
         raise
@@ -210,7 +210,7 @@ def reads_table(direct: Run, through: Run) -> Table:
 
 
 def show(direct: Run, through: Run | None) -> bool:
-    """The tables; whether the losses are equal."""
+    """Show the tables. Returns whether the losses are equal."""
     console.print(epochs_table(direct, through))
     if through is None:
         console.print(f"\nfinal loss: {float.fromhex(direct.final_loss):.9f} ({direct.final_loss})")

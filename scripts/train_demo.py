@@ -27,7 +27,7 @@ SIDE = 32
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
-    """torchvision's rule: sorted class directories, a sorted walk in each."""
+    """Samples by torchvision's rule: sorted class directories, and a sorted walk in each."""
 
     def __init__(self, root: str) -> None:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -66,7 +66,7 @@ def small_cnn(classes: int) -> nn.Module:
 
 
 def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLoader[Any]) -> tuple[float, Tensor]:
-    """Seconds waiting for data, and the sum of the losses and their number."""
+    """Train for one epoch. Returns the seconds waiting for data, and the sum and number of the losses."""
     waiting, total = 0.0, torch.zeros(2, dtype=torch.float64)
     batches = iter(loader)
     while True:
@@ -84,7 +84,7 @@ def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLo
 
 
 def report(line: dict[str, Any]) -> None:
-    """In one write: the ranks share one output, and print() may write the end of the line by itself."""
+    """Print a line in a single write: the ranks share one output, and print() may write the line's end separately."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
