@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 60.0
 
 
 class SlowSource:
-    """`backing` (give it content there), mounted at `path`, slow. The kernel keeps no attributes: tests change them."""
+    """The directory `backing`, served at `path` as a slow source. The kernel keeps no attributes: tests change them."""
 
     def __init__(
         self,
