@@ -61,7 +61,7 @@ def _run(case: Case) -> None:
 def _measure(case: Case) -> None:
     from mlfs.job import parse_job
     from mlfs.orders.registry import build_order
-    from mlfs.plan.lookahead import read_epochs
+    from mlfs.plan.epoch_readers import read_epochs
     from mlfs.plan.owners import place
 
     base_bytes = _peak_bytes()

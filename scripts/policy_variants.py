@@ -54,7 +54,7 @@ class FirstReader(Packed):
 
 
 class Dealt(Packed):
-    """Dealt round-robin, whoever reads what."""
+    """Owners are dealt round-robin and do not depend on who reads what."""
 
     def owners(self, view: View) -> np.ndarray:
         """Nodes 0, 1, 2, ... in turn."""

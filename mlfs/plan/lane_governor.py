@@ -1,7 +1,7 @@
 """How many lanes a place uses: as few as give the best rate.
 
 Pure but for its own state. In: finished batches with their times, and whether work was waiting. Out: the number of
-lanes allowed. Called by `mlfs.plan.scheduler.queues`. A slow source needs many lanes to hide its latency. A source that
+lanes allowed. Called by `mlfs.plan.scheduler.pool_queue`. A slow source needs many lanes to hide its latency. One that
 answers from memory is limited by this process's interpreter, for which the lanes compete: there, 16 lanes gave a tenth
 of what one gave (docs/decisions/threads.md).
 """

@@ -14,10 +14,10 @@ from enum import Enum
 
 import numpy as np
 
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Overlap, Traits, Writing
-from mlfs.plan.queues import GpuNode
-from mlfs.sim.queues import GpuQueues, Stage, ThreadCost
+from mlfs.sim.gpu_queues import GpuQueues, Stage, ThreadCost
 from mlfs.sim.tally import Tally
 
 

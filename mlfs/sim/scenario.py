@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mlfs.errors import ConfigError, SourceError
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
-from mlfs.plan.queues import GpuNode
 from mlfs.units import parse_size
 
 SHIPPED = "scenarios"

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.policies.policy import Overlap, Policy, Queues, Reads, Traits, Unfit
 from mlfs.plan.policies.registry import POLICIES
-from mlfs.plan.queues import GpuNode
 from mlfs.sim.clock import Loading, Sharing
 from mlfs.sim.order import Order
 from mlfs.sim.result import PolicyResult

@@ -155,7 +155,7 @@ class MlfsMount:
         wait_until(lambda: not any(self.status()["under_way"].values()))
 
     def report(self) -> str:
-        """The status, asked in a process of its own: a daemon that hangs must not hang the one who asks."""
+        """The status, read in a process of its own, so that a daemon that hangs does not hang the tests."""
         words = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
         return f"{self.path}: {subprocess.run(words, capture_output=True, text=True, check=False).stdout}"
 

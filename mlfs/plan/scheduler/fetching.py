@@ -16,7 +16,7 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.queues import PoolQueue, Running, Wanted
+from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 

@@ -32,7 +32,7 @@ from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
 
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
-# is done with its batch (BATCH_S of mlfs.plan.scheduler.queues, at most 64 samples) wants the next one.
+# is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
 
 
@@ -143,7 +143,7 @@ class Scheduler:
 
     @property
     def keeping(self) -> Keeping:
-        """What is kept, for whoever plans."""
+        """The part that decides what is kept, for those who make plans."""
         return self._keeping
 
     def where(self, sample: int) -> tuple[int, int]:

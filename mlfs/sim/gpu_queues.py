@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlfs.plan.gpu_queues import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Queues, Traits, Writing
-from mlfs.plan.queues import Batch, GpuNode, coordinated, divided
 from mlfs.sim.tally import Tally
 
 ThreadCost = Callable[[int], Floats]
