@@ -30,7 +30,7 @@ LEAST_UNFIT = 2
 """Opens that fit nothing before a shape is learned: a new shape shows at once in the first opens of its workers."""
 MOST_UNFIT = 512
 """The most of them: learning goes through all remembered opens, so it is tried less often while it finds nothing."""
-LATE = 0.5
+LEAST_EXPLAINED = 0.5
 """Share of the opens that fitted nothing that more slack must explain: threads that are late explain most of them, a
 stranger who reads in another order few."""
 
@@ -123,7 +123,7 @@ class StreamMatcher:
         if not self._tracker.trusts_shape or self.score.agreement_of_last(RECENT_OPENS) < SURE:
             return []
         wider = with_more_slack(learned, self.shape.slack, self.stream_length)
-        return self._adopt(wider, LATE) if wider is not None else []
+        return self._adopt(wider, LEAST_EXPLAINED) if wider is not None else []
 
     def _adopt(self, shape: Shape, least_share: float = 0.0) -> list[tuple[int, Given]]:
         """Observe the last opens again with another shape, and go on with it if more of them are predicted.

@@ -44,7 +44,8 @@ PROBE_LASTS_S = 60.0
 CALM_S = 600.0
 """A tier that was used for so long counts as recovered: if it becomes slow again, the waits begin anew."""
 LEAST_IN_COMMON = 0.5
-"""Share of the tier's bytes that must be of sizes for which the source was measured as well."""
+"""Share of the tier's bytes that must be of sizes for which the source was measured as well: with less, a judgement
+would be about a minority of the samples."""
 
 
 def size_class(size_bytes: float) -> int:

@@ -16,8 +16,8 @@ HOLD_S = 3.0
 """How long a number is kept after twice as many lanes gave no more: a vain trial then costs less than a hundredth."""
 GAIN = 1.15
 """The rate must grow by so much for twice the lanes to stay: more than it varies from one period to the next."""
-LEAST_COMPUTING = 0.25
-"""Share of their time that lanes compute, from which on more lanes would only compete for the interpreter."""
+BUSY_SHARE = 0.25
+"""Lanes that compute for a larger share of their time are busy: more of them would only compete for the interpreter."""
 
 
 class LaneGovernor:
@@ -57,7 +57,7 @@ class LaneGovernor:
         self._cpu_s += cpu_s
         passed = now_s - self._since
         if passed >= PERIOD_S and self._samples >= max(FEWEST_SAMPLES, 2 * self.allowed):
-            self._judge(self._samples / passed, self._cpu_s < LEAST_COMPUTING * self._wall_s, now_s)
+            self._judge(self._samples / passed, self._cpu_s < BUSY_SHARE * self._wall_s, now_s)
             self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:

@@ -148,7 +148,7 @@ class NoPFS:
         return drawn
 
     def _publish(self, index: int) -> None:
-        """Let the peers know what this node has, and since when."""
+        """Note for the peers what this node has, and since when."""
         share = self.shares[index]
         better = share.since < self.peer_since[share.ids]
         which = share.ids[better]

@@ -93,11 +93,10 @@ class Traits:
     """How a policy moves data, as far as time depends on it.
 
     Attributes:
-        overlap, writing: see there.
+        overlap, writing, queues: see the enums.
         one_thread: one thread loads batches, instead of the p_0 threads of the staging buffer.
         own_lanes: the PFS, the peers and each class have threads of their own, which work side by side for all GPUs.
         true_order: every sample of the data set is read in the sampler's own order.
-        queues: see there.
         free: reads cost nothing and come from nowhere: the lower bound.
     """
 
@@ -165,7 +164,7 @@ class Kept:
 
     @classmethod
     def none(cls, n_samples: int) -> Kept:
-        """Nothing is kept anywhere."""
+        """A `Kept` of which no sample is kept anywhere."""
         return cls(np.full(n_samples + 1, PFS, dtype=np.int16), np.full(n_samples + 1, PFS, dtype=np.int8))
 
     def reads(self, ids: Ids) -> Reads:

@@ -65,7 +65,7 @@ class Fetching:
         self.stopped = False
 
     def statistics(self) -> dict[int, PoolStatistics]:
-        """Frozen figures by pool."""
+        """What `status` shows, a frozen record a pool."""
         return {
             pool: PoolStatistics(len(queue.items), queue.working, queue.governor.allowed)
             for pool, queue in self._queues.items()

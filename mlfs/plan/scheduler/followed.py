@@ -27,7 +27,7 @@ class EpochStreams(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Its number."""
+        """The epoch's number."""
 
     @property
     def base(self) -> int:
@@ -35,7 +35,7 @@ class EpochStreams(Protocol):
 
     @property
     def length(self) -> int:
-        """Samples a rank."""
+        """How many samples each rank reads."""
 
     @property
     def ids(self) -> Sequence[npt.NDArray[np.int32]]:
@@ -76,7 +76,7 @@ class FollowedEpochs(Protocol):
 
     @property
     def first_length(self) -> int:
-        """Samples a rank of the first epoch."""
+        """How many samples each rank reads in the first epoch."""
 
     @property
     def end(self) -> int:
@@ -171,7 +171,7 @@ class FollowedJob(Protocol):
         """Count bytes that came from the source for an epoch."""
 
     def give_up(self) -> None:
-        """Following it failed: predict nothing any more."""
+        """Predict nothing any more, as following the job failed."""
 
     def resized(self, sample: int, more_bytes: int) -> None:
         """A sample has changed its size."""

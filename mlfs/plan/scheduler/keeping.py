@@ -72,11 +72,11 @@ class Keeping:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan at work."""
+        """The plan by which samples are kept, None without one."""
         return self._plan
 
     def statistics(self) -> KeepingStatistics:
-        """Frozen figures."""
+        """What `status` shows, as a frozen record."""
         plan = self._plan
         return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes))
 
@@ -145,7 +145,7 @@ class Keeping:
         return tuple(numbers[index] for index in chosen)
 
     def _promise_only(self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
-        """Promise room in the only place that stores, without a plan."""
+        """Promise room in the only place that stores; there is no plan."""
         number = self._stores[0]
         place = self._places[number]
         bytes_ = place.footprint_bytes(size_bytes)

@@ -77,7 +77,7 @@ class Routing:
         self._judged_s = self._waited_s = 0.0
 
     def statistics(self) -> RoutingStatistics:
-        """Frozen figures."""
+        """What `status` shows, as a frozen record."""
         return RoutingStatistics(tuple(self._passed_over), tuple(self._found))
 
     @property
@@ -118,7 +118,7 @@ class Routing:
         return owner in self._peer_of_node
 
     def peer_lost(self, place: int, lost: bool) -> None:
-        """A peer does not answer any more, or does again."""
+        """A peer does not answer any more, or with `lost` False it does again."""
         (self._lost_peers.add if lost else self._lost_peers.discard)(place)
 
     def is_probed(self, place: int) -> bool:

@@ -153,7 +153,7 @@ class Scheduler:
         return place, held_by if held_by != place else 0
 
     def statistics(self) -> Statistics:
-        """Frozen figures."""
+        """What `status` shows, as a frozen record."""
         table, fetching = self.table, self._fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,

@@ -80,7 +80,7 @@ class Waiting:
 
     @property
     def waiting(self) -> int:
-        """Readers who wait."""
+        """How many readers wait."""
         return sum(map(len, self._waiters.values()))
 
     def has_flight(self, sample: int) -> bool:
