@@ -83,20 +83,20 @@ def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str
         mlfs("unmount", str(mountpoint), "--force")
 
 
-def mlfs(*words: str) -> None:
+def mlfs(*argv: str) -> None:
     """Run the mlfs command; its failure ends the benchmark."""
-    command = [sys.executable, "-m", "mlfs.cli.main", *words]
+    command = [sys.executable, "-m", "mlfs.cli.main", *argv]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"mlfs {' '.join(words)}: {done.stderr}")
+        raise SystemExit(f"mlfs {' '.join(argv)}: {done.stderr}")
 
 
 @contextmanager
 def slow_source(backing: Path, mountpoint: Path, latency: str = "2ms", bandwidth: str = "100M") -> Iterator[Path]:
     """A mounted file system with a latency per open and a bandwidth."""
     mountpoint.mkdir(exist_ok=True)
-    words = ["--open-latency", latency, "--bandwidth", bandwidth]
-    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *words], check=True)
+    flags = ["--open-latency", latency, "--bandwidth", bandwidth]
+    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *flags], check=True)
     try:
         yield mountpoint
     finally:

@@ -23,8 +23,8 @@ def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bo
     """
     context = mp.get_context("spawn")
     queue, ready, go = context.Queue(), context.Barrier(RANKS + 1), context.Event()
-    words = (str(directory), epochs, no_io, queue, ready, go)
-    processes = [context.Process(target=_rank, args=(rank, *words)) for rank in range(RANKS)]
+    arguments = (str(directory), epochs, no_io, queue, ready, go)
+    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
     for process in processes:
         process.start()
     ready.wait()

@@ -152,9 +152,9 @@ def main() -> int:
     parser.add_argument("--classes", type=int, default=20, help="in how many directories (default: 20)")
     parser.add_argument("--kilobytes", type=int, default=110, help="about how large each is (default: 110)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures (default: 0)")
-    words = parser.parse_args()
-    wanted = Wanted(words.files, words.classes, words.kilobytes, words.seed)
-    make_dataset(words.directory.absolute(), wanted, Console())
+    args = parser.parse_args()
+    wanted = Wanted(args.files, args.classes, args.kilobytes, args.seed)
+    make_dataset(args.directory.absolute(), wanted, Console())
     return 0
 
 

@@ -79,7 +79,7 @@ def _timm() -> Callable[[str], list[str]]:
     reader_image_folder = importlib.import_module("timm.data.readers.reader_image_folder")
     walk = os.walk
 
-    def by_bytes(top: str, **words: bool) -> list[tuple[str, list[str], list[str]]]:
+    def by_bytes(top: str, **options: bool) -> list[tuple[str, list[str], list[str]]]:
         """os.walk over a file system whose readdir goes by the bytes of names, as that of a mount of mlfs does."""
         found = []
         _, directories, files = next(walk(top))
@@ -113,8 +113,8 @@ def _hf() -> Callable[[str], list[str]]:
     import datasets
 
     def listing(root: str) -> list[str]:
-        words = {"data_dir": root, "drop_labels": True, "streaming": True, "split": "train"}
-        rows = datasets.load_dataset("imagefolder", **words).cast_column("image", datasets.Image(decode=False))
+        options = {"data_dir": root, "drop_labels": True, "streaming": True, "split": "train"}
+        rows = datasets.load_dataset("imagefolder", **options).cast_column("image", datasets.Image(decode=False))
         return [row["image"]["path"] for row in rows]
 
     return listing

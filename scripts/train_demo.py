@@ -89,13 +89,13 @@ def report(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def train(words: argparse.Namespace) -> None:
-    dataset = ImageFolder(words.data)
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=words.seed)
-    loader = DataLoader(dataset, words.batch_size, sampler=sampler, num_workers=words.workers)
+def train(args: argparse.Namespace) -> None:
+    dataset = ImageFolder(args.data)
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=args.seed)
+    loader = DataLoader(dataset, args.batch_size, sampler=sampler, num_workers=args.workers)
     model = nn.parallel.DistributedDataParallel(small_cnn(dataset.classes))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for epoch in range(words.epochs):
+    for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         started = time.perf_counter()
         waiting, total = one_epoch(model, optimiser, loader)
@@ -115,13 +115,13 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    words = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(words.seed)
+    torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo")
     try:
-        train(words)
+        train(args)
     finally:
         dist.destroy_process_group()
 

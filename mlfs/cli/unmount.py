@@ -141,10 +141,10 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
 def _looks_like_ours(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read()
+            command_line = file.read()
     except OSError:
         return False
-    return b"mlfs" in words or b"mountd" in words
+    return b"mlfs" in command_line or b"mountd" in command_line
 
 
 def _control(mountpoint: str, op: str) -> bool:

@@ -71,12 +71,12 @@ def processes_with(name: str, value: str) -> dict[int, list[str]]:
             continue
         try:
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
-                found[int(entry.name)] = [os.fsdecode(word) for word in words]
+                argv = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+                found[int(entry.name)] = [os.fsdecode(word) for word in argv]
         except OSError:
             continue  # it has just ended, or is another user's
     found.pop(os.getpid(), None)
-    return {pid: words for pid, words in found.items() if words}
+    return {pid: argv for pid, argv in found.items() if argv}
 
 
 def kill(pid: int) -> None:

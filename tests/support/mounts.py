@@ -72,17 +72,17 @@ class MlfsMount:
             os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark} | self.extra_env
         )
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Any mlfs command; fails with what it printed unless `check` is False."""
         # Files, not pipes: a daemon that kept one end open would keep us waiting for its end.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            command = [sys.executable, "-m", "mlfs.cli.main", *words]
+            command = [sys.executable, "-m", "mlfs.cli.main", *argv]
             done = subprocess.run(command, env=self.env, stdout=out, stderr=err, check=False, timeout=COMMAND_TIMEOUT_S)
             out.seek(0)
             err.seek(0)
             result = subprocess.CompletedProcess(command, done.returncode, out.read(), PROGRESS.sub("", err.read()))
         if check and result.returncode:
-            pytest.fail(f"mlfs {' '.join(words)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+            pytest.fail(f"mlfs {' '.join(argv)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
         return result
 
     def __enter__(self) -> MlfsMount:
@@ -156,8 +156,8 @@ class MlfsMount:
 
     def report(self) -> str:
         """The status, read in a process of its own, so that a daemon that hangs does not hang the tests."""
-        words = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
-        return f"{self.path}: {subprocess.run(words, capture_output=True, text=True, check=False).stdout}"
+        command = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
+        return f"{self.path}: {subprocess.run(command, capture_output=True, text=True, check=False).stdout}"
 
     def control(self, command: dict[str, Any]) -> dict[str, Any]:
         """Write one line to MOUNT/.mlfs/control and return the answer. Raises OSError (EINVAL) when it is refused."""
