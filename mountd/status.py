@@ -117,7 +117,7 @@ def passed_over(engine: EngineStatistics) -> list[str]:
     size = format_size(engine.counters.by_choice.bytes)
     for number, place in enumerate(engine.places, 1):
         found = routing.found[number]
-        if routing.left[number] and found is not None:
+        if routing.passed_over[number] and found is not None:
             tier, source = found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6
             said.append(PASSED_OVER.format(name=place.name, tier=tier, source=source, size=size))
     return said
@@ -251,7 +251,7 @@ def pfs_status(engine: EngineStatistics) -> Json:
 
 def tiers_status(engine: EngineStatistics) -> list[Json]:
     """How full each storage class is."""
-    held, left = engine.scheduler.keeping.held, engine.scheduler.routing.left
+    held, left = engine.scheduler.keeping.held, engine.scheduler.routing.passed_over
     return [
         {
             "name": place.name,

@@ -224,7 +224,7 @@ class Engine:
             planner=planner,
             ranges=self.ranges.statistics(),
             places=self.places.statistics(),
-            speeds=self._speeds.statistics(stream_bytes, scheduler.routing.left[1:]),
+            speeds=self._speeds.statistics(stream_bytes, scheduler.routing.passed_over[1:]),
             counters=self.counters.statistics(),
             under_way={
                 "opens_and_releases": self.digest.under_way,

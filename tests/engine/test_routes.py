@@ -51,7 +51,7 @@ class Lanes(InlineRunner):
 
 def left(mount: Mount) -> bool:
     """Whether the disk is passed over."""
-    return mount.engine.scheduler.statistics().routing.left[2]
+    return mount.engine.scheduler.statistics().routing.passed_over[2]
 
 
 async def read_epoch(mount: Mount, epoch: list[list[int]], pause_s: float = 0.001) -> None:
