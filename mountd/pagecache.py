@@ -1,11 +1,11 @@
 """The page cache of our own mount, filled and emptied by FUSE notifications.
 
-In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache; the
-binding's two notifications are passed in, so that either channel can serve.
+In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache. The
+two notifications of the FUSE binding are passed in, so that this module knows no binding.
 
-What the kernel asks for: it takes pages only for an inode it has looked up, and completes a file's last page only
-when it knows the file's size. So an inode it does not know, or whose attributes went with its pages, is first looked
-up through our own mount (a request that the loop answers; hence worker threads only).
+The kernel takes pages only for an inode that it has looked up, and completes a file's last page only when it knows the
+file's size. So an inode that it does not know, or whose attributes went with its pages, is first looked up through our
+own mount. The loop answers that look-up; so this code runs in worker threads only.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mountd.inodes import inode_of
 
 log = logging.getLogger("mlfs.pagecache")
 
+# Larger contents are pushed in pieces: a notification holds pages locked until it is through.
 PIECE_BYTES = 8 << 20
 
 

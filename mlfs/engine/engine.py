@@ -118,7 +118,7 @@ class Engine:
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
         self._planner = Planner(
-            samples.sizes, lambda: self.scheduler.keeping.capacities_bytes, runner,
+            samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
             lambda plan: self._step(e.Planned(plan)),
         )  # fmt: skip
         self._jobs = MountJobs(

@@ -141,8 +141,13 @@ class Scheduler:
 
     @property
     def keeping(self) -> Keeping:
-        """What is kept, for whoever plans."""
+        """What is kept; for tests."""
         return self._keeping
+
+    @property
+    def capacities_bytes(self) -> list[int]:
+        """What a plan fills; see `Keeping`."""
+        return self._keeping.capacities_bytes
 
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and the one of this node that has a copy for when that fails, or 0."""
