@@ -1,7 +1,7 @@
 """The counters of a mount: reads and fetches by route, stalls and errors, since the mount and in the current epoch.
 
-In: events from the engine, on the loop. Out: frozen statistics, which `status` and `metrics` are made from. Counters
-only grow, but for those of the epoch, which begin anew with each one.
+In: events from the engine, on the loop. Out: frozen statistics, which `status` and `metrics` are made from. Those
+of the epoch begin anew with each one; the others only grow, but for reads that turn out to have come another way.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ class Span:
     """What is counted both since the mount and in one epoch.
 
     Attributes:
-        reads: opens, by where the bytes were when the open came. `page_cache`: they were staged ahead. `ram`: the RAM
-            tier had them. `ssd`, `lmdb`, `pfs`: they were fetched from there while the reader waited.
-        fetches: samples that were fetched from `ssd`, `lmdb` or `pfs`, ahead of the reader or on demand.
+        reads: opens, by where their bytes came from for the reader. `page_cache`: they were staged ahead, and the
+            kernel still had them. `ram`, `ssd`, `lmdb`, `pfs`: they were fetched from there while the reader waited.
+            Bytes are whole files, but for files that are read by ranges: those count what was handed out.
+        fetches: samples that were fetched from each place, ahead of the reader or on demand, and bytes that it gave.
     """
 
     reads: dict[str, CountAndBytes] = field(default_factory=_by_route)
@@ -128,6 +129,27 @@ class Counters:
         """An open was served by `route`."""
         self.all.reads[route].add(size_bytes)
         self.epoch.reads[route].add(size_bytes)
+
+    def handed_out(self, route: str, size_bytes: int) -> None:
+        """Bytes of an open that was counted before came from `route`, for a reader, and went to him."""
+        self.all.reads[route].bytes += size_bytes
+        self.epoch.reads[route].bytes += size_bytes
+        self.gave(route, size_bytes)
+
+    def gave(self, route: str, size_bytes: int) -> None:
+        """Bytes came from `route` of a file of which not all was fetched."""
+        self.all.fetches[route].bytes += size_bytes
+        self.epoch.fetches[route].bytes += size_bytes
+
+    def moved(self, route: str, really: str, opens: int, size_bytes: int) -> None:
+        """What was counted as read by `route` was really served by another one."""
+        for span in (self.all, self.epoch):
+            before = span.reads[route]
+            if before.count >= opens and before.bytes >= size_bytes:  # else it was counted in the epoch before
+                before.count -= opens
+                before.bytes -= size_bytes
+            span.reads[really].count += opens
+            span.reads[really].bytes += size_bytes
 
     def fetch(self, route: str, size_bytes: int, by_choice: bool = False) -> None:
         """A sample was fetched from `route`. `by_choice`: from the PFS, although a tier that is slower now holds it."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
@@ -136,11 +137,13 @@ class Engine:
         self._driver = Driver(
             self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
         )
-        self.ranges = Ranges(
-            samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
-        )
-        self.opens = Opens(samples, self.scheduler, self._driver, tickets, self.ranges, self.counters, clock)
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
+        counted = CountedOpens(samples.manifest.size_view, self.counters)
+        self.ranges = Ranges(
+            samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
+            clock, bounds,
+        )  # fmt: skip
+        self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._changed_files = 0
         self._measure_places()
 

@@ -385,7 +385,7 @@ def test_a_large_file_opened_just_before_a_change_is_opened_again(tmp_path: Path
             fetcher.open(entry).close()  # by another reader: it notices
             true, opened = fetcher.open, [stale]
             fetcher.open = lambda entry: opened.pop() if opened else true(entry)
-            handle, _ = await ranges.open(entry)
+            handle = await ranges.open(entry)
             assert bytes(await ranges.read_large(handle, 0, 9)) == b"new" * 3
             assert stale.fd < 0
             mount.engine.manifest.update(entry, 1, 1, 1)

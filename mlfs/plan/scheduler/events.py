@@ -44,6 +44,19 @@ class ReadWaits(NamedTuple):
     sample: int
 
 
+class ReadersWaited(NamedTuple):
+    """Readers have waited so long for bytes of files that they had opened before."""
+
+    seconds: float
+
+
+class SourceGave(NamedTuple):
+    """The source gave bytes of a sample to a reader who had opened it before."""
+
+    sample: int
+    size_bytes: int
+
+
 class Touched(NamedTuple):
     """A reader opened a sample that is DROPPING: rescue it."""
 
@@ -212,7 +225,7 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Released | ReadWaits | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound
-    | CopyLost | Dropped | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned
-    | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
+    ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
+    | CopiesFound | CopyLost | Dropped | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown
+    | Planned | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
 )  # fmt: skip

@@ -23,6 +23,7 @@ from mlfs.plan.scheduler.commands import (
 from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
 
@@ -30,9 +31,10 @@ from mlfs.plan.scheduler.window import Window
 class Following:
     """See the module."""
 
-    def __init__(self, table: SampleTable, window: Window, out: list[Command]) -> None:
+    def __init__(self, table: SampleTable, window: Window, reading_times: ReadingTimes, out: list[Command]) -> None:
         self._table = table
         self._window = window
+        self._reading_times = reading_times
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -115,6 +117,8 @@ class Following:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen, read.source_bytes)
+                if seen.match is not None:
+                    self._reading_times.read(job.name, read.process)
             except Exception as error:
                 self._give_up(job, error)
 
@@ -134,6 +138,12 @@ class Following:
             self._over(uses.given_up(seen.given))
         if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
             self._window.retire(sample)
+
+    def source_gave(self, sample: int, size_bytes: int) -> None:
+        """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""
+        for job in self._jobs.values():
+            if job.member[sample]:
+                job.count_pfs(job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress)), size_bytes)
 
     def _over(self, samples: Iterable[int]) -> None:
         """Uses that were counted ahead came, or were given up."""

@@ -91,17 +91,20 @@ class Scheduler:
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
         self._out = out
-        self._reading_times = ReadingTimes()
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
+        self._reading_times = ReadingTimes()
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
-        self._following = Following(table, window, out)
+        self._following = Following(table, window, self._reading_times, out)
         self._look = self._seen = False
+        self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
         self._goes_on = goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Released: self._released,
             e.ReadWaits: self._read_waits,
+            e.ReadersWaited: self._readers_waited,
+            e.SourceGave: self._source_gave,
             e.Touched: self._touched,
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
@@ -232,6 +235,13 @@ class Scheduler:
 
     def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
         self._waiting.wait(reader.ticket, reader.sample, now_s)
+        self._reading_times.waiting(self._waiting.waiting)
+
+    def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
+        self._read_waited_s += waited.seconds
+
+    def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:
+        self._following.source_gave(gave.sample, gave.size_bytes)
 
     def _touched(self, touched: e.Touched, now_s: float) -> None:
         if self.table.state[touched.sample] == State.DROPPING and self._window.rescue(touched.sample):
@@ -242,7 +252,8 @@ class Scheduler:
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
         for job in self._following.jobs.values():
-            self._reading_times.job_read(job.name, job.observed, now_s, waited_s)
+            epoch = job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))
+            self._reading_times.job_read(job.name, epoch, job.observed, now_s, waited_s + self._read_waited_s)
         self._following.judge(now_s)
         self._look = self._look or bool(self._following.jobs)
         self._out.append(Digested())
