@@ -65,6 +65,7 @@ def status(now: MountStatistics) -> Json:
             )
             for job in engine.jobs
         ],
+        "opens": sum(tally.count for tally in counters.all.reads.values()),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
             route: {"count": tally.count, "bytes": tally.bytes}
@@ -89,7 +90,7 @@ def status(now: MountStatistics) -> Json:
 
 
 def messages(engine: EngineStatistics) -> list[str]:
-    """What a person should know, in plain words."""
+    """What a person should know, in plain words; each thing once, however many jobs it is said of."""
     said = passed_over(engine)
     if not engine.jobs:
         said.append(NO_JOB)
@@ -108,7 +109,7 @@ def messages(engine: EngineStatistics) -> list[str]:
             said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
-    return said
+    return list(dict.fromkeys(said))
 
 
 def passed_over(engine: EngineStatistics) -> list[str]:
@@ -153,8 +154,10 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "name": job.name,
         "inferred": job.inferred,
         "state": str(job.state),
-        "agreement": round(job.share.share, 6),
-        "agreement_recent": round(job.recent.share, 6),
+        "agreement": job.share.share,
+        "agreement_recent": job.recent.share,
+        "recent_opens": job.recent.opens,
+        "agreed_opens": job.share.agreed,
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
         "loader": loader_status(job.loader),
@@ -177,10 +180,12 @@ def agreement_by_epoch(job: JobStatistics) -> Json:
     told: Json = {}
     for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
         together = whole(shares.values())
-        by_rank = {str(rank): round(share.share, 6) for rank, share in shares.items() if rank != NO_RANK}
         told[str(epoch)] = {
-            "agreement": round(together.share, 6), "observed_opens": together.opens, "ranks": by_rank
-        }  # fmt: skip
+            "agreement": together.share,
+            "agreed_opens": together.agreed,
+            "observed_opens": together.opens,
+            "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
+        }
     return told
 
 
@@ -211,7 +216,7 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
         "position": rank.position,
         "samples_per_epoch": length // job.files_per_sample,
         "steps_per_epoch": -(-length // job.batch_files),
-        "agreement": round(of_rank(job.shares, rank.rank).share, 6),
+        "agreement": of_rank(job.shares, rank.rank).share,
         "reads_here": rank.reads_here,
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }

@@ -60,9 +60,9 @@ def test_a_job_is_shown_by_epoch_and_by_rank() -> None:
     cases = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {"train": CaseStatistics(True, 2)})
     now = mount(engine(job(), reading={"train": ReadingTime(10.0, 1.5)}), explainer=cases)
     (read,) = shown(now)["jobs"]
-    assert (read["agreement"], read["observed_opens"]) == (0.99, 1000)
+    assert (read["agreement"], read["agreed_opens"], read["observed_opens"]) == (0.99, 990, 1000)
     assert read["agreement_by_epoch"]["0"] == {
-        "agreement": 0.9875, "observed_opens": 800, "ranks": {"0": 1.0, "1": 1.0}
+        "agreement": 0.9875, "agreed_opens": 790, "observed_opens": 800, "ranks": {"0": 1.0, "1": 1.0}
     }  # fmt: skip
     assert (read["reading_s"], read["stalled_s"], read["searching"], read["searches"]) == (10.0, 1.5, True, 2)
     first, second = read["ranks"]
@@ -87,6 +87,8 @@ def test_messages_say_what_a_person_should_know() -> None:
     assert len(said) == 2
     assert "inferred" in said[0]
     assert "agreement 25 % of the last 256" in said[1]
+    both = shown(mount(engine(job(inferred=True), job(name="other", inferred=True))))["messages"]
+    assert len(both) == 1, "what is true of two jobs is said once"
     (said,) = shown(mount(engine(job(given_up=True))))["messages"]
     assert "register it again" in said
     found = job(findings=FindingsStatistics(("the epochs count from 1",), "--start-epoch 1", 40))
