@@ -17,6 +17,7 @@ from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
+from mountd.headline import headline
 from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
@@ -48,6 +49,7 @@ def status(now: MountStatistics) -> Json:
     about, engine = now.about, now.engine
     scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
+        "headline": headline(now),
         "version": now.process.version,
         "pid": now.process.pid,
         "source": about.source,

@@ -140,7 +140,8 @@ def _headline(status: dict[str, Any]) -> list[RenderableType]:
     manifest = _part(status, "manifest")
     source = f"source {status.get('source', _NONE)}: {_count(manifest.get('files'))} files, "
     source += f"{_size(manifest.get('bytes'))}, {_count(manifest.get('changed'))} changed since the scan"
-    return [line, Text(source)]
+    said = [Text(str(status["headline"]), style="bold")] if status.get("headline") else []
+    return [*said, line, Text(source)]
 
 
 def _messages(status: dict[str, Any]) -> list[RenderableType]:

@@ -20,6 +20,7 @@ from mlfs.errors import ExitCode
 from mountd import mounts
 
 STATUS: dict[str, Any] = {
+    "headline": "training waited 0.4 % of the time; nothing to do",
     "version": "0.1.0",
     "pid": 4711,
     "source": "/pfs/set",
@@ -100,6 +101,7 @@ def test_every_number_has_its_place() -> None:
         "memory   77 MiB",
     ):
         assert part in text
+    assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
     assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
     assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
