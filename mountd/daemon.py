@@ -72,7 +72,7 @@ DETACHED_PATIENCE_S = 1.0
 # Large files are read by ranges: longer requests mean fewer of them. The kernel's own default is 128.
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1}
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "look": 1}
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
 # Parameters of mallopt(3), from malloc.h.
@@ -151,6 +151,9 @@ class _Service:
         self.how = how
         self.report = report
         self.channel = Pyfuse3Channel()
+        self.pages = MountPages(
+            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
+        )  # fmt: skip
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -207,9 +210,8 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
-        pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(
-            self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners
+            self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
@@ -218,7 +220,7 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, primer), self.config.mountpoint, options)
+            self.channel.mount(Handlers(engine, virtual, primer, self.pages), self.config.mountpoint, options)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",

@@ -19,6 +19,7 @@ from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
+    LOOKING_HANDLE,
     ROOT_INODE,
     entry_of,
     entry_of_handle,
@@ -26,6 +27,7 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
+from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
@@ -85,9 +87,10 @@ def kind_of(a: Attributes) -> Kind:
 class Handlers:
     """Requests of one mount. Methods raise OSError; those that may wait are async."""
 
-    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer) -> None:
+    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer, pages: MountPages) -> None:
         self.manifest = engine.manifest
         self._virtual = virtual
+        self._pages = pages
         self._inode_primer = inode_primer
         self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
         self._runner, self._source = engine.runner, engine.source
@@ -187,11 +190,16 @@ class Handlers:
     # -- files
 
     def open_staged(self, inode: int, flags: int, pid: int) -> int:
-        """A handle, without waiting; 0 (no file's) when the bytes are not in place or the file is special."""
+        """A handle, without waiting; 0 (no file's) when the bytes are not in place or the file is special.
+
+        An open by the thread that looks which pages are there is no reader's: it counts for nothing.
+        """
         if inode >= FIRST_VIRTUAL:
             return 0
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if pid == self._pages.looking:
+            return LOOKING_HANDLE
         entry = inode - 1
         if not self._hit(entry):
             return 0
@@ -253,6 +261,8 @@ class Handlers:
 
     def release(self, handle: int) -> None:
         """The last descriptor of an open file was closed."""
+        if handle == LOOKING_HANDLE:
+            return
         if handle >= FIRST_VIRTUAL_HANDLE:
             self._virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:

@@ -36,6 +36,13 @@ PASSED_OVER = (
     " samples are read from the source ({size} so far, on top of the bound)"
 )
 NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
+TAKEN_BACK = (
+    "this machine takes staged pages back before they are read ({taken_back:,} of {looked_at:,} samples that were"
+    " looked at): mlfs stages them again; with more memory, a smaller --staging, or without a daemon that reclaims"
+    " page cache it need not"
+)
+# Less than that happens anywhere now and then.
+TAKEN_BACK_SHARE = 0.01
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; to say so from the start: mlfs register with {flags}"
@@ -57,6 +64,7 @@ def status(now: MountStatistics) -> Json:
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
         "messages": messages(engine),
+        "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
             job_status(
@@ -109,6 +117,9 @@ def messages(engine: EngineStatistics) -> list[str]:
         if job.state == JobState.DRIFTING:
             percent = 100 * job.recent.share
             said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
+    watch = engine.page_watch
+    if watch.taken_back > TAKEN_BACK_SHARE * watch.looked_at:
+        said.append(TAKEN_BACK.format(taken_back=watch.taken_back, looked_at=watch.looked_at))
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))

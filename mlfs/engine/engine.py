@@ -23,6 +23,7 @@ from mlfs.engine.fetch import Fetcher
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
+from mlfs.engine.page_watch import PageWatch
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
@@ -144,6 +145,7 @@ class Engine:
             clock, bounds,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
+        self._page_watch = PageWatch(self.scheduler.staged, pages, runner, self._driver.step, samples.file_of)
         self._changed_files = 0
         self._measure_places()
 
@@ -160,6 +162,7 @@ class Engine:
             nursery.start_soon(self._jobs.explain)
             nursery.start_soon(self._planner.run)
             nursery.start_soon(self._write_behind.run)
+            nursery.start_soon(self._page_watch.run)
             if any(place.used_bytes for place in self.places.storing):
                 self._fetcher.finding = True  # before the first read is served
                 nursery.start_soon(self._find_again)
@@ -185,6 +188,7 @@ class Engine:
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
+        self._page_watch.pause(stop)
         self._driver.stop(stop)
 
     def _measure_places(self) -> None:
@@ -226,6 +230,7 @@ class Engine:
             scheduler=scheduler,
             planner=planner,
             ranges=self.ranges.statistics(),
+            page_watch=self._page_watch.statistics(),
             places=self.places.statistics(),
             speeds=self._speeds.statistics(stream_bytes, scheduler.routing.left[1:]),
             counters=self.counters.statistics(),

@@ -29,6 +29,7 @@ def job_of(mount: MlfsMount) -> dict[str, Any]:
     return job
 
 
+@pytest.mark.promise("told-agreement")
 def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -> None:
     """In the status, in the metrics, and in a line of the log at each epoch's end."""
     log = tmp_path / "mount.log"

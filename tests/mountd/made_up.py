@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mlfs.engine.page_watch import PageWatchStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
@@ -89,6 +90,7 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
         ),
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),
+        page_watch=PageWatchStatistics(0, 0),
         places=(
             PlaceStatistics(PlaceKind.RAM, "ram", 2 * GB, 2 * GB, 0),
             PlaceStatistics(PlaceKind.SSD, "ssd:/scratch", 4 * GB, 4 * GB, 1),

@@ -128,6 +128,12 @@ class Dropped(NamedTuple):
     samples: Sequence[int]
 
 
+class PagesLost(NamedTuple):
+    """The kernel has taken pages of these samples back, which were staged; the soonest needed first."""
+
+    samples: Sequence[int]
+
+
 class Outdated(NamedTuple):
     """What is in place of the sample is of the past: the next reader shall get what the source has now."""
 
@@ -226,6 +232,7 @@ class TimePassed(NamedTuple):
 
 Event = (
     ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
-    | CopiesFound | CopyLost | Dropped | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown
-    | Planned | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
+    | CopiesFound | CopyLost | Dropped | PagesLost | Outdated | Resized | JobInstalled | JobEnded | EpochKnown
+    | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped
+    | TimePassed
 )  # fmt: skip

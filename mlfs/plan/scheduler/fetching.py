@@ -78,11 +78,11 @@ class Fetching:
 
     # -- ahead of the readers
 
-    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> None:
-        """Queue a sample that is ABSENT, at the place where it is got fastest."""
+    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float, first: bool = False) -> None:
+        """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
-        self._queue(Wanted(sample, place, job, epoch))
+        self._queue(Wanted(sample, place, job, epoch), first)
 
     def _queue(self, wanted: Wanted, first: bool = False) -> None:
         self._queued[wanted.sample] = wanted

@@ -113,6 +113,7 @@ class Scheduler:
             e.CopiesFound: self._copies_found,
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
+            e.PagesLost: self._pages_lost,
             e.Outdated: self._outdated,
             e.Resized: self._resized,
             e.JobInstalled: self._job_installed,
@@ -141,6 +142,14 @@ class Scheduler:
     def uses(self) -> Mapping[str, Uses]:
         """How far each job's streams have been looked at."""
         return self._following.uses
+
+    def staged(self, most: int) -> list[int]:
+        """Samples that are staged and will be read, the soonest needed first; at most so many."""
+        found: list[tuple[float, int]] = []
+        for uses in self._following.uses.values():
+            if uses.job.predicting:
+                found += uses.staged(self.table, most)
+        return [sample for _, sample in sorted(found)[:most]]
 
     @property
     def keeping(self) -> Keeping:
@@ -374,6 +383,18 @@ class Scheduler:
         for sample in dropped.samples:
             if self._waiting.anybody(sample):
                 self._waiting.begin(sample, now_s)
+        self._look = True
+
+    def _pages_lost(self, lost: e.PagesLost, now_s: float) -> None:
+        """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
+        table = self.table
+        for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
+            if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
+                continue
+            table.move(sample, Verb.LOSE)
+            needs = self._following.who_needs(sample) if table.pending[sample] else None
+            if needs is not None and table.fits_window(sample) and not self._fetching.stopped:
+                self._fetching.reserve(sample, *needs, now_s, first=True)
         self._look = True
 
     def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
