@@ -37,9 +37,9 @@ PASSED_OVER = (
 )
 NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
 TAKEN_BACK = (
-    "this machine takes staged pages back before they are read ({taken_back:,} of {looked_at:,} samples that were"
-    " looked at): mlfs stages them again; with more memory, a smaller --staging, or without a daemon that reclaims"
-    " page cache it need not"
+    "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
+    " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
+    " --staging, or without a daemon that reclaims page cache this would not happen"
 )
 # Less than that happens anywhere now and then.
 TAKEN_BACK_SHARE = 0.01
@@ -75,7 +75,7 @@ def status(now: MountStatistics) -> Json:
             )
             for job in engine.jobs
         ],
-        "opens": sum(tally.count for tally in counters.all.reads.values()),
+        "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
             route: {"count": tally.count, "bytes": tally.bytes}
@@ -117,12 +117,24 @@ def messages(engine: EngineStatistics) -> list[str]:
         if job.state == JobState.DRIFTING:
             percent = 100 * job.recent.share
             said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
-    watch = engine.page_watch
-    if watch.taken_back > TAKEN_BACK_SHARE * watch.looked_at:
-        said.append(TAKEN_BACK.format(taken_back=watch.taken_back, looked_at=watch.looked_at))
+    said += taken_back(engine)
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))
+
+
+def taken_back(engine: EngineStatistics) -> list[str]:
+    """That the machine takes staged pages back, in plain words, if it does so often enough to matter."""
+    watch, late, opens = engine.page_watch, engine.counters.errors.get("pages_taken_back", 0), all_opens(engine)
+    if watch.taken_back <= TAKEN_BACK_SHARE * watch.looked_at and late <= TAKEN_BACK_SHARE * opens:
+        return []
+    told = {"noticed": watch.taken_back, "looked_at": watch.looked_at, "late": late, "opens": opens}
+    return [TAKEN_BACK.format(**told)]
+
+
+def all_opens(engine: EngineStatistics) -> int:
+    """Opens since the mount, by whatever route they were answered."""
+    return sum(tally.count for tally in engine.counters.all.reads.values())
 
 
 def passed_over(engine: EngineStatistics) -> list[str]:

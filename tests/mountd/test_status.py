@@ -9,6 +9,7 @@ from typing import Any
 
 from made_up import GB, engine, job, mount
 
+from mlfs.engine.page_watch import PageWatchStatistics
 from mlfs.explain.statistics import (
     AttemptStatistics,
     CaseStatistics,
@@ -95,6 +96,20 @@ def test_messages_say_what_a_person_should_know() -> None:
     (said,) = shown(mount(engine(found)))["messages"]
     assert "the epochs count from 1" in said
     assert "mlfs register with --start-epoch 1" in said
+
+
+def test_a_machine_that_takes_pages_back_is_told_of() -> None:
+    def said(watch: PageWatchStatistics, late: int) -> list[str]:
+        at_rest = engine(job())
+        counters = replace(at_rest.counters, errors={"pages_taken_back": late})
+        told: list[str] = shown(mount(replace(at_rest, page_watch=watch, counters=counters)))["messages"]
+        return told
+
+    assert said(PageWatchStatistics(1000, 10), 10) == []  # of 1,000 opens
+    for watch, late in ((PageWatchStatistics(1000, 11), 0), (PageWatchStatistics(1000, 0), 11)):
+        (told,) = said(watch, late)
+        assert f"mlfs noticed {watch.taken_back} of 1,000 samples" in told
+        assert f"{late} of 1,000 reads came before that" in told
 
 
 def test_a_tier_that_is_passed_over_is_named() -> None:
