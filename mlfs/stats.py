@@ -1,7 +1,7 @@
 """The counters of a mount: reads and fetches by route, stalls and errors, since the mount and in the current epoch.
 
-In: events from the engine, on the loop. Out: frozen statistics, which `status` and `metrics` are made from. Those
-of the epoch begin anew with each one; the others only grow, but for reads that turn out to have come another way.
+In: events from the engine, on the loop. Out: frozen statistics, which `status` and `metrics` are made from. Counters
+only grow, but for those of the epoch, which begin anew with each one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-ROUTES = ("page_cache", "ram", "ssd", "lmdb", "pfs")
+PAGE_CACHE = "page_cache"
+ROUTES = (PAGE_CACHE, "ram", "ssd", "lmdb", "pfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,17 @@ class StallStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SpanStatistics:
-    """What was counted since the mount, or in one epoch; see `Span`."""
+    """What was counted since the mount, or in one epoch; see `Span`.
+
+    Attributes:
+        reads: opens by the route that their bytes came by for the reader.
+        staged: opens of files that were believed to be staged.
+        taken_back: those of them whose pages the kernel had taken back, by the route that answered them.
+    """
 
     reads: Mapping[str, Tally]
+    staged: Tally
+    taken_back: Mapping[str, Tally]
     fetches: Mapping[str, Tally]
     stalls: StallStatistics
 
@@ -93,20 +102,34 @@ class Span:
     """What is counted both since the mount and in one epoch.
 
     Attributes:
-        reads: opens, by where their bytes came from for the reader. `page_cache`: they were staged ahead, and the
-            kernel still had them. `ram`, `ssd`, `lmdb`, `pfs`: they were fetched from there while the reader waited.
-            Bytes are whole files, but for files that are read by ranges: those count what was handed out.
+        reads: opens, by where their bytes were when the open came. `page_cache`: they were staged ahead. `ram`, `ssd`,
+            `lmdb`, `pfs`: they were fetched from there while the reader waited. Bytes are whole files, but for files
+            that are read by ranges: those count what was handed out.
+        taken_back: of the opens that count as `page_cache`, those whose pages the kernel had taken back, by the route
+            that answered them. Apart, since counters that metrics are made from must only grow.
         fetches: samples that were fetched from each place, ahead of the reader or on demand, and bytes that it gave.
     """
 
     reads: dict[str, CountAndBytes] = field(default_factory=_by_route)
+    taken_back: dict[str, CountAndBytes] = field(default_factory=_by_route)
     fetches: dict[str, CountAndBytes] = field(default_factory=_by_route)
     stalls: Stalls = field(default_factory=Stalls)
 
     def statistics(self) -> SpanStatistics:
         """Frozen figures."""
+        staged = self.reads[PAGE_CACHE].statistics()
+        taken_back = {route: tally.statistics() for route, tally in self.taken_back.items()}
+        reads = {
+            route: Tally(tally.count + taken_back[route].count, tally.bytes + taken_back[route].bytes)
+            for route, tally in self.reads.items()
+        }
+        gone = [sum(tally.count for tally in taken_back.values()), sum(tally.bytes for tally in taken_back.values())]
+        # Some were opened in the epoch before: those are not among this one's.
+        reads[PAGE_CACHE] = Tally(max(0, staged.count - gone[0]), max(0, staged.bytes - gone[1]))
         return SpanStatistics(
-            {route: tally.statistics() for route, tally in self.reads.items()},
+            reads,
+            staged,
+            taken_back,
             {route: tally.statistics() for route, tally in self.fetches.items()},
             self.stalls.statistics(),
         )
@@ -141,15 +164,11 @@ class Counters:
         self.all.fetches[route].bytes += size_bytes
         self.epoch.fetches[route].bytes += size_bytes
 
-    def moved(self, route: str, really: str, opens: int, size_bytes: int) -> None:
-        """What was counted as read by `route` was really served by another one."""
+    def taken_back(self, route: str, opens: int, size_bytes: int) -> None:
+        """What counts as read from the page cache was really served by `route`."""
         for span in (self.all, self.epoch):
-            before = span.reads[route]
-            if before.count >= opens and before.bytes >= size_bytes:  # else it was counted in the epoch before
-                before.count -= opens
-                before.bytes -= size_bytes
-            span.reads[really].count += opens
-            span.reads[really].bytes += size_bytes
+            span.taken_back[route].count += opens
+            span.taken_back[route].bytes += size_bytes
 
     def fetch(self, route: str, size_bytes: int, by_choice: bool = False) -> None:
         """A sample was fetched from `route`. `by_choice`: from the PFS, although a tier that is slower now holds it."""

@@ -11,9 +11,8 @@ is counted there instead.
 from __future__ import annotations
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.stats import Counters
+from mlfs.stats import PAGE_CACHE, Counters
 
-PAGE_CACHE = "page_cache"
 # Files remembered as brought for a reader. Their READs come at once; one that was forgotten is counted a bit wrong.
 MOST_REMEMBERED = 1 << 14
 
@@ -60,10 +59,10 @@ class CountedOpens:
         if entry in self._brought:
             del self._brought[entry]
         else:
-            self._counters.moved(PAGE_CACHE, kind, 1, self._sizes[entry])
+            self._counters.taken_back(kind, 1, self._sizes[entry])
 
     def range_answered_elsewhere(self, entry: int, offset: int, size_bytes: int) -> None:
         """The same of a part of a file, which was read from the source. Its first part stands for the open."""
         self._counters.gave(PlaceKind.SOURCE, size_bytes)
         if entry not in self._brought:
-            self._counters.moved(PAGE_CACHE, PlaceKind.SOURCE, int(offset == 0), size_bytes)
+            self._counters.taken_back(PlaceKind.SOURCE, int(offset == 0), size_bytes)

@@ -145,7 +145,9 @@ class Engine:
             clock, bounds,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
-        self._page_watch = PageWatch(self.scheduler.staged, pages, runner, self._driver.step, samples.file_of)
+        self._page_watch = PageWatch(
+            self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
+        )
         self._changed_files = 0
         self._measure_places()
 

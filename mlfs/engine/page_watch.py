@@ -25,6 +25,8 @@ POOL = "look"
 SHORTEST_PAUSE_S = 0.5
 # While nothing is gone the pause doubles up to this: 16 looks in 8 s take less than 0.1 % of a core.
 LONGEST_PAUSE_S = 8.0
+# The same while nobody reads: training validates for minutes, or has been stopped for the night.
+LONGEST_IDLE_PAUSE_S = 60.0
 # Samples that are looked at while nothing is gone: half of them those needed soonest, half spread over all.
 A_FEW = 16
 # Most samples that are looked at once something is gone: seconds of reading for any loader.
@@ -46,6 +48,7 @@ class PageWatch:
 
     Args:
         staged: at most so many samples that are staged and will be read, the soonest needed first.
+        reads: how many reads of jobs were seen so far.
         step: takes events for the scheduler.
         file_of: the file that a sample is.
     """
@@ -53,12 +56,14 @@ class PageWatch:
     def __init__(
         self,
         staged: Callable[[int], Sequence[int]],
+        reads: Callable[[], int],
         pages: PageCache,
         runner: Runner,
         step: Callable[..., None],
         file_of: Callable[[int], int],
     ) -> None:
         self._staged = staged
+        self._reads = reads
         self._pages = pages
         self._runner = runner
         self._step = step
@@ -76,11 +81,12 @@ class PageWatch:
 
     async def run(self) -> None:
         """For as long as the mount lives."""
-        pause_s = SHORTEST_PAUSE_S
+        pause_s, before = SHORTEST_PAUSE_S, 0
         while True:
             await trio.sleep(pause_s)
             gone = not self._paused and await self._look()
-            pause_s = SHORTEST_PAUSE_S if gone else min(LONGEST_PAUSE_S, 2 * pause_s)
+            longest_s = LONGEST_IDLE_PAUSE_S if self._reads() == before else LONGEST_PAUSE_S
+            pause_s, before = SHORTEST_PAUSE_S if gone else min(longest_s, 2 * pause_s), self._reads()
 
     async def _look(self) -> bool:
         """Look at a few samples, and at all of them if pages of one are gone; whether that was so."""

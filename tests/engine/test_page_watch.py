@@ -8,7 +8,7 @@ import pytest
 import trio
 from fakes import given_job, running, shuffled, simulate
 
-from mlfs.engine.page_watch import LONGEST_PAUSE_S, MOST, PageWatchStatistics
+from mlfs.engine.page_watch import LONGEST_IDLE_PAUSE_S, MOST, PageWatchStatistics
 from mlfs.stats import Tally
 
 SIZE = 5000
@@ -20,12 +20,12 @@ def test_pages_that_were_taken_back_are_staged_again_before_the_read(tmp_path: P
         async with running(tmp_path, 60, ram=ram) as mount:
             epochs = shuffled(mount.files, 1, 1)
             await mount.engine.register(*given_job(epochs))
-            await trio.sleep(2 * LONGEST_PAUSE_S)
+            await trio.sleep(2 * LONGEST_IDLE_PAUSE_S)
             assert mount.engine.statistics().page_watch.taken_back == 0
             gone = epochs[0][0][::3]  # of the soonest needed ones, too
             for entry in gone:
                 mount.pages.drop(entry)
-            await trio.sleep(LONGEST_PAUSE_S + 1)
+            await trio.sleep(LONGEST_IDLE_PAUSE_S + 1)
             assert set(mount.pages.held) == set(mount.files)
             watch = mount.engine.statistics().page_watch
             assert watch.taken_back == len(gone)
@@ -49,10 +49,10 @@ def test_it_is_looked_at_nothing_while_an_unmount_waits(tmp_path: Path) -> None:
             await trio.sleep(0.1)
             mount.engine.stop_prefetching(True)
             mount.pages.held.clear()
-            await trio.sleep(3 * LONGEST_PAUSE_S)
+            await trio.sleep(3 * LONGEST_IDLE_PAUSE_S)
             assert mount.engine.statistics().page_watch == PageWatchStatistics(0, 0)
             mount.engine.stop_prefetching(False)
-            await trio.sleep(2 * LONGEST_PAUSE_S)
+            await trio.sleep(2 * LONGEST_IDLE_PAUSE_S)
             assert mount.engine.statistics().page_watch.taken_back == 60
             assert len(mount.pages.held) == 60
 

@@ -36,7 +36,8 @@ def span(stalls: StallStatistics | None = None, **routes: tuple[int, int]) -> Sp
     """Reads by route as (count, bytes); what did not come from the page cache or RAM was fetched as well."""
     reads = {route: Tally(*routes.get(route, (0, 0))) for route in ROUTES}
     fetches = {route: tally if route not in ("page_cache", "ram") else Tally() for route, tally in reads.items()}
-    return SpanStatistics(reads, fetches, stalls or StallStatistics())
+    taken_back = {route: Tally() for route in ROUTES}
+    return SpanStatistics(reads, reads["page_cache"], taken_back, fetches, stalls or StallStatistics())
 
 
 def job(**changed: Any) -> JobStatistics:

@@ -24,7 +24,7 @@ from mlfs.plan.epochs import EpochCost
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
-from mlfs.stats import Tally
+from mlfs.stats import Counters, Tally
 from mountd.metrics import metrics
 from mountd.statistics import MountStatistics
 from mountd.status import NO_JOB, status
@@ -166,3 +166,22 @@ def test_metrics_tell_the_same() -> None:
         "mlfs_rss_bytes 6.7108864e+07",
     ):
         assert line in text.splitlines()
+
+
+def test_counters_for_prometheus_never_fall() -> None:
+    """An open that was counted as staged stays so: what is known later is counted apart."""
+
+    def told(counters: Counters) -> list[str]:
+        text = metrics(mount(replace(engine(job()), counters=counters.statistics()))).decode()
+        return [line for line in text.splitlines() if line.startswith(("mlfs_reads", "mlfs_read_bytes_total"))]
+
+    counters = Counters()
+    counters.read("page_cache", 10)
+    counters.read("ram", 7)
+    before = told(counters)
+    counters.taken_back("ram", 1, 10)
+    after = told(counters)
+    changed = set(after) - set(before)
+    assert changed == {'mlfs_reads_taken_back_total{route="ram"} 1.0'}
+    assert counters.statistics().all.reads["ram"] == Tally(2, 17)
+    assert counters.statistics().all.reads["page_cache"] == Tally(0, 0)

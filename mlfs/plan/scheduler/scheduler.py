@@ -143,6 +143,10 @@ class Scheduler:
         """How far each job's streams have been looked at."""
         return self._following.uses
 
+    def reads(self) -> int:
+        """Reads that jobs have counted so far."""
+        return sum(job.observed for job in self._following.jobs.values())
+
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
         found: list[tuple[float, int]] = []
