@@ -28,6 +28,8 @@ from collections.abc import Callable
 
 import trio
 
+from mlfs.engine.runner import Calls
+
 # Two milliseconds of staged opens: no other task waits longer for its turn.
 REQUESTS_A_TURN = 64
 # What a reader does between two opens is mostly over by then; longer only delays the other tasks.
@@ -88,10 +90,7 @@ class PollWait:
 
     Attributes:
         lingers: whether the loop sleeps where `interrupt` wakes it without trio's help. Workers read it.
-        busy: tells whether workers are at something that the loop waits for.
-        collect: lets the tasks go on whose work is done.
-        resuming: tells whether some of these tasks have not gone on yet.
-        owing: tells whether `collect` has something to do. The runner provides these four functions.
+        calls: what workers are at, and have finished; of the runner that is made with this wait.
         next_woken: whether a task has been woken to wait here and has not run yet. The lock before this wait
             (mountd.requests.TurnLock) sets it.
 
@@ -102,10 +101,7 @@ class PollWait:
     def __init__(self, awake_s: float = AWAKE_S) -> None:
         self.awake_s = awake_s
         self.lingers = False
-        self.busy: Callable[[], bool] = lambda: False
-        self.collect: Callable[[], None] = lambda: None
-        self.resuming: Callable[[], bool] = lambda: False
-        self.owing: Callable[[], bool] = lambda: False
+        self.calls = Calls()
         self.next_woken = False
         self._turn = 0
         self._worth = Worth()
@@ -145,7 +141,7 @@ class PollWait:
         began = time.perf_counter()
         self._worth.request(began, served)
         while self._turn < REQUESTS_A_TURN:
-            if self.resuming():
+            if self.calls.resuming():
                 await trio.lowlevel.checkpoint()  # tasks whose work is done run before the next request is read
                 continue
             if not self._interrupted:
@@ -155,15 +151,15 @@ class PollWait:
                 if came:
                     return
             self._interrupted = False
-            self.collect()
-            if self.resuming():
+            self.calls.collect()
+            if self.calls.resuming():
                 continue
-            if not self.busy() or time.perf_counter() - began > BUSY_LINGER_S:
+            if not self.calls.busy() or time.perf_counter() - began > BUSY_LINGER_S:
                 break
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs woken tasks in any order; after this pass all have run
         self._turn = 0
-        self.collect()
+        self.calls.collect()
         await trio.lowlevel.wait_readable(fd)
 
     def idle_s(self) -> float:
@@ -174,9 +170,12 @@ class PollWait:
         return 0.0 if now.tasks_runnable > self.next_woken else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
 
     def in_place(self, limit_s: float) -> None:
-        """Sleep in the task that waits for a worker, until a worker interrupts or a request comes. `lingers` is set."""
-        if self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
+        """Sleep in the task that waits for a worker, until a worker interrupts or a request comes; not at all where a
+        call is done."""
+        self.lingers = True
+        if not self.calls.owing() and self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
             os.eventfd_read(self._wake)
+        self.lingers = False
 
     def _came(self) -> bool:
         """Sleep a moment; whether a request came. A request goes before what a worker interrupted for."""
@@ -196,10 +195,10 @@ class PollWait:
         With a finished call that nobody waits for still to be dealt with (`owing`) it sleeps for LINGER_S only: long
         enough for a worker that was woken a moment ago, perhaps on this core, to begin.
         """
-        if not self.busy():
+        if not self.calls.busy():
             return LINGER_S
         now = trio.lowlevel.current_statistics()
-        limit_s = LINGER_S if self.owing() else BUSY_LINGER_S
+        limit_s = LINGER_S if self.calls.owing() else BUSY_LINGER_S
         return 0.0 if now.tasks_runnable else min(limit_s, now.seconds_to_next_deadline)
 
     def interrupt(self) -> None:

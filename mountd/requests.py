@@ -216,7 +216,7 @@ class Requests:
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
-                    wait.collect()  # nobody else may be left to do it
+                    wait.calls.collect()  # nobody else may be left to do it
                     return waiting
                 served += 1
                 if self._releases:
