@@ -17,6 +17,7 @@ from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
+from mountd.headline import headline
 from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
@@ -35,6 +36,13 @@ PASSED_OVER = (
     " samples are read from the source ({size} so far, on top of the bound)"
 )
 NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
+TAKEN_BACK = (
+    "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
+    " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
+    " --staging, or without a daemon that reclaims page cache this would not happen"
+)
+# Less than that happens anywhere now and then.
+TAKEN_BACK_SHARE = 0.01
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; to say so from the start: mlfs register with {flags}"
@@ -48,6 +56,7 @@ def status(now: MountStatistics) -> Json:
     about, engine = now.about, now.engine
     scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
+        "headline": headline(now),
         "version": now.process.version,
         "pid": now.process.pid,
         "source": about.source,
@@ -55,6 +64,7 @@ def status(now: MountStatistics) -> Json:
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
         "messages": messages(engine),
+        "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
             job_status(
@@ -65,6 +75,7 @@ def status(now: MountStatistics) -> Json:
             )
             for job in engine.jobs
         ],
+        "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
             route: {"count": tally.count, "bytes": tally.bytes}
@@ -89,7 +100,7 @@ def status(now: MountStatistics) -> Json:
 
 
 def messages(engine: EngineStatistics) -> list[str]:
-    """What a person should know, in plain words."""
+    """What a person should know, in plain words; each thing once, however many jobs it is said of."""
     said = passed_over(engine)
     if not engine.jobs:
         said.append(NO_JOB)
@@ -106,9 +117,24 @@ def messages(engine: EngineStatistics) -> list[str]:
         if job.state == JobState.DRIFTING:
             percent = 100 * job.recent.share
             said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
+    said += taken_back(engine)
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
-    return said
+    return list(dict.fromkeys(said))
+
+
+def taken_back(engine: EngineStatistics) -> list[str]:
+    """That the machine takes staged pages back, in plain words, if it does so often enough to matter."""
+    watch, late, opens = engine.page_watch, engine.counters.errors.get("pages_taken_back", 0), all_opens(engine)
+    if watch.taken_back <= TAKEN_BACK_SHARE * watch.looked_at and late <= TAKEN_BACK_SHARE * opens:
+        return []
+    told = {"noticed": watch.taken_back, "looked_at": watch.looked_at, "late": late, "opens": opens}
+    return [TAKEN_BACK.format(**told)]
+
+
+def all_opens(engine: EngineStatistics) -> int:
+    """Opens since the mount, by whatever route they were answered."""
+    return sum(tally.count for tally in engine.counters.all.reads.values())
 
 
 def passed_over(engine: EngineStatistics) -> list[str]:
@@ -153,8 +179,10 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "name": job.name,
         "inferred": job.inferred,
         "state": str(job.state),
-        "agreement": round(job.share.share, 6),
-        "agreement_recent": round(job.recent.share, 6),
+        "agreement": job.share.share,
+        "agreement_recent": job.recent.share,
+        "recent_opens": job.recent.opens,
+        "agreed_opens": job.share.agreed,
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
         "loader": loader_status(job.loader),
@@ -177,10 +205,12 @@ def agreement_by_epoch(job: JobStatistics) -> Json:
     told: Json = {}
     for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
         together = whole(shares.values())
-        by_rank = {str(rank): round(share.share, 6) for rank, share in shares.items() if rank != NO_RANK}
         told[str(epoch)] = {
-            "agreement": round(together.share, 6), "observed_opens": together.opens, "ranks": by_rank
-        }  # fmt: skip
+            "agreement": together.share,
+            "agreed_opens": together.agreed,
+            "observed_opens": together.opens,
+            "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
+        }
     return told
 
 
@@ -211,7 +241,7 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
         "position": rank.position,
         "samples_per_epoch": length // job.files_per_sample,
         "steps_per_epoch": -(-length // job.batch_files),
-        "agreement": round(of_rank(job.shares, rank.rank).share, 6),
+        "agreement": of_rank(job.shares, rank.rank).share,
         "reads_here": rank.reads_here,
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }

@@ -123,7 +123,12 @@ class JobRun:
             recent=Share(round((score.agreement or 0.0) * recent), recent),
             shares=by_epoch(score.cells, spec.ranks),
             loader=loader_of(
-                spec, self.inferred, streams.files_per_sample, *self.loader.known(), slack=self.matcher.shape.slack
+                spec,
+                self.inferred,
+                streams.files_per_sample,
+                *self.loader.known(),
+                slack=self.matcher.shape.slack,
+                shape_is_learned=self.loader.shape_is_learned,
             ),
             findings=self.findings.statistics(),
             epochs=spec.epochs,
@@ -242,7 +247,10 @@ class JobRun:
         self.second_run.forget()
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
-        self.loader = LoaderWatch(self.spec, self.streams, self.epochs, matcher, from_start=False)
+        learned = self.loader.shape_is_learned
+        self.loader = LoaderWatch(
+            self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=learned
+        )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
 
     def forget_restart(self) -> None:
