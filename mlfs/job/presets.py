@@ -24,6 +24,9 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "accelerate": {"sampler": "accelerate"},
     # transformers/training_args.py: seed 42, per_device_train_batch_size 8; trainer_pt_utils.py: seedable sampler.
     "hf-trainer": {"sampler": "hf-trainer", "seed": 42, "batch_size": 8, "use_seedable_sampler": True},
+    # keras/src/trainers/epoch_iterator.py on the TensorFlow backend, with the batch_size that
+    # image_dataset_from_directory has unless told otherwise.
+    "keras-fit": {"sampler": "keras", "layout": "keras", "batch_size": 32, "passes_between": 1},
     # timm: train.py and timm/data/loader.py, distributed, without --aug-repeats: DistributedSampler, set_epoch
     # each epoch; the loader for training drops its last batch.
     "timm": {

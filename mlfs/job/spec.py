@@ -283,6 +283,20 @@ class JobSpec(BaseModel):
     shard_first: bool | None = Field(
         None, description=f"{_FLAG}: shard() stands before shuffle(), as by default", json_schema_extra=_TF
     )
+    passes_before: int | None = Field(
+        None,
+        description=f"{_COUNT}: passes over the data set that were begun before the first epoch's, read or not",
+        ge=0,
+        le=MAX_EPOCHS,
+        json_schema_extra=_TF,
+    )
+    passes_between: int | None = Field(
+        None,
+        description=f"{_COUNT}: passes that are begun and not read between two epochs: 1 for Keras' fit on TensorFlow",
+        ge=0,
+        le=MAX_EPOCHS,
+        json_schema_extra=_TF,
+    )
     validation_split: float | None = Field(
         None, description="a number between 0 and 1", gt=0, lt=1, json_schema_extra=_TF
     )
