@@ -2,21 +2,26 @@
 
 In: a seed that passed the search's tests, the hypothesis that it passed them for, all first reads. Out: a `Finding`, or
 None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.inference` refines the finding
-with further reads, and asks here first whether the files are read in their own order.
+with further reads, asks here first whether the files are read in their own order, and in the end whether an explanation
+was borne out by all opens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.evidence import JUDGED_OPENS, bits_of_distinct
 from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
+from mlfs.follow.matching import Open
 from mlfs.orders.mt19937 import TorchWords
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
+# An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.
+_LEAST_SHARE = 0.5
 
 
 class Finding(NamedTuple):
@@ -73,6 +78,19 @@ def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | N
     return Finding(
         h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, told
     )
+
+
+def borne_out(opens: Iterable[Open]) -> bool:
+    """Whether an explanation predicts most of what some reader opened, of all its opens and not of a run of them.
+
+    A reader is a process, or the workers of one. Others may read beside it: they are no evidence against it.
+    """
+    observed, agreed = Counter[int](), Counter[int]()
+    for opened in opens:
+        reader = opened.parent if opened.parent > 1 else opened.process
+        observed[reader] += 1
+        agreed[reader] += opened.agrees
+    return any(of >= JUDGED_OPENS and agreed[reader] >= _LEAST_SHARE * of for reader, of in observed.items())
 
 
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
