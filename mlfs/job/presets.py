@@ -2,6 +2,7 @@
 
 In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given and
 that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for users.
+What the first reads tell and most people choose for themselves, such as the number of workers, is in none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "layout": "imagefolder",
         "seed": 0,
         "batch_size": 32,
-        "num_workers": 16,
     },
     # lightning/fabric/utilities/distributed.py: DistributedSampler(seed=PL_GLOBAL_SEED or 0), set_epoch by itself.
     "lightning": {"sampler": "torch-distributed", "seed": 0},
@@ -34,7 +34,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "layout": "timm",
         "seed": 0,
         "batch_size": 128,
-        "num_workers": 4,
+        "persistent_workers": True,
         "loader_drop_last": True,
     },
 }

@@ -227,6 +227,13 @@ class JobSpec(BaseModel):
         le=MAX_WORDS,
         json_schema_extra=_TORCH,
     )
+    words_once: int | None = Field(
+        None,
+        description=f"{_WORDS}: words that others draw once, after the first epoch: 2 for one that keeps its workers",
+        ge=0,
+        le=MAX_WORDS,
+        json_schema_extra=_TORCH,
+    )
     trailing_permutation: bool | None = Field(
         None,
         description=f"{_FLAG}: the sampler is read to its end and so shuffles once more",
