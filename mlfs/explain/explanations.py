@@ -31,7 +31,7 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     """Job fields without those of the data set, the likeliest first. All give the same first epoch."""
     common = _common(finding)
     if finding.seed < 0:
-        return [common | {"sampler": "sequential"}]
+        return [common | {"sampler": "sequential"} | ({"contiguous": True} if finding.contiguous else {})]
     per_epoch = common | {"sampler": "torch-distributed", "seed": finding.seed}
     same_again = per_epoch | {"set_epoch": False}
     if finding.world > 1:
@@ -102,6 +102,7 @@ def in_words(fields: Fields) -> str:
         for name in ("words_before", "words_between", "words_once")
         if fields.get(name)
     ]
+    said += ["a piece for each rank"] if fields.get("contiguous") else []
     said += ["persistent workers"] if fields.get("persistent_workers") else []
     said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
     said.append(f"world size {fields['world_size']}")

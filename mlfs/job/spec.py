@@ -177,6 +177,11 @@ class JobSpec(BaseModel):
         description=f"{_FLAG}: the script calls set_epoch; without, every epoch has the first one's order",
         json_schema_extra=_SAMPLER,
     )
+    contiguous: bool | None = Field(
+        None,
+        description=f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample",
+        json_schema_extra=_SAMPLER,
+    )
     order_file: str | None = Field(
         None,
         description='the absolute path of a file, in which "{epoch}" and "{rank}" are replaced',

@@ -36,6 +36,6 @@ SAMPLERS: Final = (
         fields("num_workers"),  # with workers it shuffles twice an epoch
         defaults={"generator": "default"},
     ),
-    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last")),
+    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
 )
