@@ -15,14 +15,23 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
-from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.evidence import beyond_chance, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import FEWEST_BITS, DataSet
+from mlfs.explain.threads import bits_near_the_start
 from mlfs.job import parse_job
 from mlfs.orders.order import Indices
 from mlfs.orders.registry import build_order
 
+# The buffer that Keras' data set draws from is eight batches long. 32 is its default.
+BATCHES_OF_KERAS = (32, 16, 64)
+# Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
+_BUFFERS = (1000, 1024, 10_000)
+# Their threads read in nearly the order that they are given.
+OF_THREADS = ("keras", "tf-data")
+# Recipes that are tried, at most, the million seeds of `mlfs.explain.keras_seeds` included.
+_TRIED = 1 << 22
 _WORLDS = (1, 2, 4, 8)
 # Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
 # out: see `mlfs.explain.repeated`. The largest first: a rank of eight reads what one of four might in batches of one.
@@ -54,9 +63,12 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
         yield {"sampler": "numpy", "seed": seed, "legacy": False}
         yield {"sampler": "grain", "seed": seed}
-        yield {"sampler": "keras", "seed": seed}
         if n <= _MOST_FOR_PYTHON:
             yield {"sampler": "python-random", "seed": seed}
+            yield from ({"sampler": "keras", "seed": seed, "batch_size": batch} for batch in BATCHES_OF_KERAS)
+            yield from (
+                {"sampler": "tf-data", "seed": seed, "buffer_size": size} for size in (n, *_BUFFERS) if size <= n
+            )
     for world in _WORLDS:
         yield {"sampler": "dali", "shuffle": True, "world_size": world}
         yield {"sampler": "dali", "shuffle_after_epoch": True, "world_size": world}
@@ -77,6 +89,8 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
     They differ in the second: the generator goes on, or begins again, or what is shuffled already is shuffled again.
     """
     sampler = fields["sampler"]
+    if sampler in OF_THREADS:  # model.fit on TensorFlow, then any loop
+        return [fields | {"passes_between": 1}, fields]
     if sampler == "ra-sampler":
         return [fields, fields | {"set_epoch": False}]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
@@ -93,13 +107,13 @@ def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterat
     """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
         for fields in recipes(data_set.n, told):
-            explained = _tried(fields, data_set)
+            explained = tried(fields, data_set)
             yield None if explained is None else Recipe(index, explained)
             if explained is not None:
                 return
 
 
-def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
+def tried(fields: Fields, data_set: DataSet) -> Fields | None:
     """The fields, with batch size and ranks as far as they show, if some process reads a rank's first epoch."""
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
@@ -107,14 +121,17 @@ def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
         streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
     except JobError:
         return None  # of a version of mlfs without it, or not for so many samples
-    readers = [_Readers(_without_repeats(stream), data_set) for stream in streams]
+    threads = fields["sampler"] in OF_THREADS
+    readers = [_Readers(_without_repeats(stream), data_set, threads) for stream in streams]
     if not any(reader.proved for reader in readers):
         return None
     found: Fields = {"epochs": EPOCHS, "world_size": 1} | fields
     ranks = [rank for rank, reader in enumerate(readers) if reader.here]
-    if 2 * len(ranks) < spec.world_size:  # else the others are taken to be here, and not to have begun yet
+    if (
+        not threads and 2 * len(ranks) < spec.world_size
+    ):  # else the others are taken to be here, and not to have begun yet
         found["ranks"] = ranks
-    batch = max(reader.batch for reader in readers)
+    batch = 0 if threads else max(reader.batch for reader in readers)
     return found | ({"batch_size": batch} if batch and not repeats_samples(found) else {})
 
 
@@ -131,7 +148,7 @@ class _Readers:
         batch: the rank's batch size, 0 where nothing shows it.
     """
 
-    def __init__(self, stream: Indices, data_set: DataSet) -> None:
+    def __init__(self, stream: Indices, data_set: DataSet, threads: bool) -> None:
         wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
         at = np.flatnonzero(np.isin(stream, wanted))
         position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
@@ -141,6 +158,9 @@ class _Readers:
         beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]
         following = sum(map(_in_steps_of_one, heads)) if any(0 in places[:1] for places in heads) else 0
         self.proved = bool(proving) or bits_of_distinct(data_set.n, following) >= FEWEST_BITS
+        if threads:
+            told = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
+            self.proved = beyond_chance(told, _TRIED)
         self.here = bool(beginnings)
         self.batch = next((one.batch for one in proving if one.batch), gcd(*beginnings))
 
