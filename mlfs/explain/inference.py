@@ -39,6 +39,12 @@ MOST_IN_VAIN = 16
 TRY_AGAIN_AFTER = (20, 40, 80)
 
 
+WHY_UNKNOWN = (
+    "its seed comes from the operating system (a tf.data shuffle without one), or it takes more than a seed (weights, a"
+    " buffer): give the script a seed and register it, or record a run; docs/inference.md says what is not found"
+)
+
+
 class InferenceState(StrEnum):
     """What inferring does, as `status` says it."""
 
@@ -282,6 +288,8 @@ class Inference:
         said: dict[str, object] = {"state": str(self.state), "searches": self._searches}
         if self._attempt is not None and self._busy:
             said |= self._attempt.status()
+        if self.state is InferenceState.UNKNOWN:
+            said["why"] = WHY_UNKNOWN
         return said | self._inferred.status()
 
 

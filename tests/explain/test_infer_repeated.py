@@ -16,7 +16,7 @@ from mlfs.explain.confirm import Finding, borne_out
 from mlfs.explain.explanations import explanations
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.inference import InferenceState
+from mlfs.explain.inference import WHY_UNKNOWN, InferenceState
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
 from mlfs.explain.repeated import repeated, repeated_permutation, repeating
@@ -149,6 +149,7 @@ def test_what_explains_a_run_of_reads_and_not_the_rest_is_not_taken_up_again(
             assert len(jobs.installed) == 1
             assert not jobs.running
             assert explainer.status()["state"] == InferenceState.UNKNOWN
+            assert explainer.status()["why"] == WHY_UNKNOWN
 
     simulate(body)
 
