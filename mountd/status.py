@@ -7,7 +7,7 @@ figures are made by mountd.metrics.
 from __future__ import annotations
 
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import CaseStatistics, InferenceState, InferenceStatistics
+from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
 from mlfs.follow.job import GAVE_UP
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
@@ -155,6 +155,8 @@ def inference_status(inference: InferenceStatistics) -> Json:
     if inference.state is InferenceState.OFF:
         return said
     said["searches"] = inference.searches
+    if inference.state is InferenceState.UNKNOWN:
+        said["why"] = WHY_UNKNOWN
     attempt = inference.attempt
     if attempt is not None:
         said |= {

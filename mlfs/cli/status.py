@@ -161,6 +161,8 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
         lines.append(f"inferred, not registered: {told['explanation']}")
     if told.get("other_explanations"):
         lines.append(f"{_count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+    if told.get("why"):
+        lines.append(f"{told['state']}: {told['why']}")
     if told.get("state") == "searching" and "seeds_tried" not in told:
         lines.append("searching for an order that explains the reads")
     if "seeds_tried" in told:

@@ -15,7 +15,7 @@ import trio
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt
 from mlfs.explain.command_lines import seeds_on_command_lines
-from mlfs.explain.confirm import Finding, confirm_sequential, refine
+from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
@@ -24,7 +24,8 @@ from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
-from mlfs.explain.recipes import Recipe, same_first_epoch
+from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
+from mlfs.explain.repeated import repeated, repeated_permutation, repeating
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.job import parse_job
@@ -58,6 +59,7 @@ class Inference:
         self._reads = FirstReads()  # that no inferred job explains
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
+        self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
         self._attempt: Attempt | None = None  # the last one
@@ -101,6 +103,8 @@ class Inference:
     def _lose(self, inferred: InferredJob) -> None:
         """The reads no longer come as explained: find out anew, beginning with the other explanations."""
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
+        if not inferred.decided and not borne_out(inferred.job.score.history):
+            self._refuted += inferred.alternatives
         self._reads, self._lost = inferred.unfit, inferred
         self._busy = True
         self._wanted.set()
@@ -115,7 +119,7 @@ class Inference:
             self._busy, self._lost = False, None
             self._inferred.end_all()
         elif before and not self._registered:
-            self._reads, self._attempt, self._failed_for = FirstReads(), None, frozenset()
+            self._reads, self._attempt, self._failed_for, self._refuted = FirstReads(), None, frozenset(), []
 
     def _cancel(self) -> None:
         if self._scope is not None:
@@ -191,8 +195,8 @@ class Inference:
                 if isinstance(event, Recipe):
                     installed = await self._install_recipe(data_sets[event.data_set], event)
                 elif isinstance(event, SeedFound):
-                    found = event
-                    await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost)
+                    if await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost):
+                        found = event
                 elif isinstance(event, GeneratorsFound) and found is not None:
                     await self._learn_more(data_sets[found.finding.data_set], found.finding, event.draws)
         return installed or found is not None
@@ -201,21 +205,33 @@ class Inference:
 
     async def _install_recipe(self, candidate: Candidate, recipe: Recipe) -> bool:
         """Use the recipe, keep those with the same first epoch for the second epoch's first reads to choose from."""
-        same_start = [recipe.fields, *(fields for fields in same_first_epoch(recipe.fields) if fields != recipe.fields)]
+        told: Fields | None = recipe.fields
+        if repeats_samples(recipe.fields):
+            opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+            told = repeated_permutation(opens.n, int(str(recipe.fields["seed"])), opens.heads)
+        if told is None:
+            return False
+        first = recipe.fields | told
+        same_start = [first, *(fields for fields in same_first_epoch(first) if fields != first)]
         ranked = [fields for fields in (candidate.fields | fields for fields in same_start) if _is_job(fields)]
         return await self._install_first(ranked)
 
     async def _install(
         self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], lost: InferredJob | None
-    ) -> None:
+    ) -> bool:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         heads = self._reads.heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        await self._install_first(_ranked(candidate, refine(finding, data_set), draws, going_on))
+        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
+        opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+        repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
+        return await self._install_first(repeating(ranked, repeats))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:
-        installed = await self._inferred.install_first(ranked, self._reads)
+        refuted = [_order(fields) for fields in self._refuted]
+        possible = [fields for fields in ranked if _order(fields) not in refuted]
+        installed = await self._inferred.install_first(possible, self._reads)
         if installed:
             self._explained()
         return installed
@@ -269,6 +285,11 @@ def _ranked(
     told = explanations(finding, draws)
     ranked = [candidate.fields | fields for fields in (*(told[0] | more for more in going_on), *told)]
     return [fields for fields in ranked if _is_job(fields)]
+
+
+def _order(fields: Fields) -> Fields:
+    """The fields that say in which order is read, without those that the same reads may tell otherwise later."""
+    return {name: value for name, value in fields.items() if name not in ("batch_size", "ranks")}
 
 
 def _is_job(fields: Fields) -> bool:

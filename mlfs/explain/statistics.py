@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+WHY_UNKNOWN = (
+    "its seed comes from the operating system (a tf.data shuffle without one), or it takes more than a seed (weights, a"
+    " buffer): give the script a seed and register it, or record a run; docs/inference.md says what is not found"
+)
+
 
 class InferenceState(StrEnum):
     """What inferring does, as `status` says it."""

@@ -112,6 +112,11 @@ def test_every_number_has_its_place() -> None:
     assert [cell.strip() for cell in cells(text, "staging")][:4] == ["staging", "1 GiB", "2 GiB", "50.0 %"]
 
 
+def test_why_no_order_was_found_is_said() -> None:
+    told = {"state": "no order that mlfs knows explains the reads", "searches": 1, "why": "its seed is not known"}
+    assert "no order that mlfs knows explains the reads: its seed is not known" in text_of({"inference": told})
+
+
 def test_whatever_is_missing_or_odd_is_a_dash() -> None:
     assert "no job is registered" in text_of({})
     odd: dict[str, Any] = {key: None for key in STATUS}
