@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
+from typing import Any
 
 import trio
 
+from mlfs.explain.attempt import Attempt
+from mlfs.explain.beginning import beginning_of, enough
 from mlfs.explain.evidence import JUDGED_OPENS, confirmed
 from mlfs.explain.misfit import disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
+from mlfs.explain.question import DataSet
 from mlfs.explain.screen import Correction, find_correction
+from mlfs.explain.search_stages import PlaceFound, WordsAsked
+from mlfs.explain.word_search import place_nearby
+from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.sentences import flags_of
 
 log = logging.getLogger("mlfs.explain")
 
@@ -33,15 +41,20 @@ class Case:
     """What is kept of a registered job.
 
     Attributes:
-        searches: how many there were. searching: whether one is under way. not_before: how many opens the job must have
-            seen for the next one.
+        told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
+        searches: how many there were. in_vain: how many of the last ones found nothing. searching: whether one is under
+            way. not_before: how many opens the job must have seen for the next one.
+        attempt: the search in a process of its own, while it is under way.
     """
 
     def __init__(self, job: JobRun) -> None:
         self.job = job
-        self.searches = 0
+        self.told = job.spec
+        self.changes: dict[str, Any] = {}
+        self.searches = self.in_vain = 0
         self.searching = False
         self.not_before = 0
+        self.attempt: Attempt | None = None
 
 
 class CorrectionSearch:
@@ -75,7 +88,7 @@ class CorrectionSearch:
     def explains_restart(self, job: JobRun) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         case = self._cases.get(job.spec.name)
-        if case is None or (case.searches and not case.searching) or case.searches >= MOST_SEARCHES:
+        if case is None or (case.searches and not case.searching) or case.in_vain >= MOST_SEARCHES:
             return False
         return may_lack_set_epoch(job)
 
@@ -83,7 +96,7 @@ class CorrectionSearch:
         job = case.job
         if job.inferred or job.finished:
             return False
-        if case.searching or case.searches >= MOST_SEARCHES or job.matcher.observed < case.not_before:
+        if case.searching or case.in_vain >= MOST_SEARCHES or job.matcher.observed < case.not_before:
             return False
         return disagrees(job)
 
@@ -109,25 +122,73 @@ class CorrectionSearch:
     async def _search(self, case: Case) -> None:
         """From the opens that disagree to a hypothesis that explains them."""
         job, seen = case.job, case.job.matcher.observed
-        opens = disagreeing(job.matcher.history)
         case.searches += 1
-        case.not_before = seen + 2 * len(opens)
-        epochs, shape = epochs_to_try(job, opens), job.matcher.shape
+        case.in_vain += 1
+        case.not_before = seen + 2 * len(disagreeing(job.matcher.history))
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
+        drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
+        if drawing is not None and await self._find_place(case, drawing):
+            return
+        if not self._is_followed(case, job) or not disagrees(job):
+            return
+        matcher, opens = job.matcher, disagreeing(job.matcher.history)
+        seen, epochs = matcher.observed, epochs_to_try(job, opens)
         found = await self._jobs.runner.run(
             POOL, find_correction, job.spec, job.streams, opens, epochs, len(job.member),
-            shape.batch * max(1, shape.workers),
+            matcher.shape.batch * max(1, matcher.shape.workers),
         )  # fmt: skip
         if found is None:
             log.info("job %s: nothing that was tried explains the reads", job.spec.name)
         else:
             await self._confirm(case, found, opens, seen)
 
-    async def _confirm(self, case: Case, found: Correction, opens: list[Open], seen: int) -> None:
+    def _is_followed(self, case: Case, job: JobRun) -> bool:
+        """Whether the job still runs, and no other explanation is in its place."""
+        return case.job is job and self._jobs.jobs.get(job.spec.name) is job
+
+    async def _find_place(self, case: Case, drawing: Drawing) -> bool:
+        """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
+        job, n_samples = case.job, len(case.job.streams.sample_ids)
+        while not enough(beginning_of(job), n_samples):
+            if not self._is_followed(case, job) or not disagrees(job):
+                return False
+            await self._more_opens.wait()
+        begun, seen = beginning_of(job), job.matcher.observed
+        runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
+        data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
+        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near)
+        found = await runner.run(POOL, place_nearby, data_set, asked)
+        if found is None:
+            found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))
+        if found is None or not self._is_followed(case, job):
+            return False
+        correction = moved(job, drawing, begun.epoch, found.words, case.told)
+        if correction is None:
+            return False
+        # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
+        return await self._confirm(case, correction, begun.opens, seen, proved=True)
+
+    async def _find_place_far_away(self, case: Case, data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
+        """The same in a process of its own: tens of millions of words."""
+        attempt = case.attempt = Attempt(self._jobs.runner, self._jobs.clock, set())
+        try:
+            async with attempt.searching([data_set], words=asked) as events:
+                async for event in events:
+                    if event is None or isinstance(event, PlaceFound):
+                        return event
+        finally:
+            case.attempt = None
+        return None
+
+    async def _confirm(self, case: Case, found: Correction, opens: list[Open], seen: int, proved: bool = False) -> bool:
         """Have the correction predict opens that it was not searched with; install it once enough of them fit.
 
         Args:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
+            proved: whether it needs no further opens.
+
+        Returns:
+            whether it was installed, or the job is right after all.
         """
         job, matcher = case.job, case.job.matcher
         new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
@@ -135,9 +196,9 @@ class CorrectionSearch:
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
-        while case.job is job and self._jobs.jobs.get(job.spec.name) is job and job.matcher is matcher:
-            count = min(matcher.observed - seen, len(matcher.history))
-            if count <= 0:
+        while self._is_followed(case, job) and job.matcher is matcher:
+            count = max(0, min(matcher.observed - seen, len(matcher.history)))
+            if not count and not proved:
                 await self._more_opens.wait()
                 continue
             latest = list(islice(reversed(matcher.history), count))[::-1]
@@ -148,13 +209,26 @@ class CorrectionSearch:
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
+            elif proved:
+                await self._install(case, new, opens, found)
+                return True
             elif further >= JUDGED_OPENS and fits_again(job, further, fitting):
                 log.info("job %s: reads come as registered again", job.spec.name)
-                return
+                return True
             elif confirmed(further, fitting):
-                case.job = new
-                await self._jobs.install(new, opens, found.sentence, found.way_out)
-                return
+                await self._install(case, new, opens, found)
+                return True
             elif further >= MOST_FURTHER_OPENS:
                 log.info("job %s: not confirmed by %d further opens: %s", job.spec.name, further, found.sentence)
-                return
+                return False
+        return False
+
+    async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
+        """Have the job go on as was found out, and say how it could have been registered so."""
+        case.job, case.in_vain, case.not_before = new, 0, 0
+        case.changes |= found.told
+        way_out = flags_of(case.changes)
+        await self._jobs.install(new, opens, found.sentence, way_out)
+        if way_out:
+            command = flags_of(case.told.model_dump(exclude_unset=True, exclude_none=True) | case.changes)
+            log.info("job %s: to say so from the start: mlfs register MOUNT %s", new.spec.name, command)

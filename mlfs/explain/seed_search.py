@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import COMMON_STAGE, find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress, WordsAsked
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10  # a niceness
@@ -41,10 +41,16 @@ def ranges_wanted(text: str | None) -> Ranges:
 class SeedSearch:
     """One search, seen from the daemon."""
 
-    def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
+    def __init__(
+        self,
+        data_sets: Sequence[DataSet],
+        told: Sequence[int] = (),
+        again: bool = False,
+        words: WordsAsked | None = None,
+    ) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
         latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
-        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again, words=words)
         self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()

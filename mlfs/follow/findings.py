@@ -58,6 +58,6 @@ class Findings:
 
     def go_on_from(self, before: Findings, said: str, way_out: str, counted_anew: int) -> None:
         """A search has found out `said` about the job that this one replaces; "" if there is nothing to say."""
-        self.known = [*before.known, *filter(None, [said])]
+        self.known = [*(known for known in before.known if known != said), *filter(None, [said])]
         self.way_out = way_out
         self.counted_anew = counted_anew

@@ -75,6 +75,11 @@ class EpochWords:
         self._base_words = 0 if spec.generator == "own" else BASE_SEED_WORDS
         self._once = bool(spec.persistent_workers)
 
+    @property
+    def an_epoch(self) -> int:
+        """Words from one epoch's first to the next one's."""
+        return self._step + (0 if self._once else self._base_words)
+
     def at(self, epoch: int) -> TorchWords:
         """The words from the sampler's first of the epoch on."""
         iterators = 1 if self._once else epoch + 1

@@ -1,0 +1,68 @@
+"""Which epoch of a registered job begins with the reads that disagree, and what each process read first in it.
+
+In: a job and its last opens, as they were counted. Out: the epoch, the opens since it began, the first reads. Called by
+`mlfs.explain.correction`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.explain.data_sets import as_indices
+from mlfs.explain.first_reads import MOST_FIRST_READS
+from mlfs.explain.inferred_job import FEWEST_OPENS
+from mlfs.explain.question import DataSet, reads_needed
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
+from mlfs.orders.layouts.layout import SampleIds
+
+# A process that idles, and many processes with few reads each, are waited for this many times as many reads.
+_PATIENCE = 8
+
+
+class Beginning(NamedTuple):
+    """See the module.
+
+    Attributes:
+        heads: the first reads of each process, as entries, in the order in which the processes began.
+    """
+
+    epoch: int
+    opens: list[Open]
+    heads: list[list[int]]
+
+    def data_set(self, ids: SampleIds) -> DataSet:
+        """The first reads as indices of the job's data set. A worker thread's work."""
+        return as_indices(self.heads, ids.astype(np.int32))
+
+
+def beginning_of(job: JobRun) -> Beginning:
+    """The epoch after the last one that came as predicted, and what was read since that one's last open."""
+    matcher = job.matcher
+    fitting = [
+        epoch
+        for (epoch, rank), cell in matcher.cells.items()
+        if rank >= 0 and cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
+    ]
+    history = list(matcher.history)
+    last = max(fitting, default=None)
+    epoch, begun = job.spec.start_epoch, 0
+    if last is not None:
+        epoch = last + 1
+        ends = (at for at in range(len(history) - 1, -1, -1) if history[at].agrees and history[at].cell.epoch == last)
+        begun = next(ends, -1) + 1
+    opens = history[begun:]
+    heads: dict[int, list[int]] = {}
+    for opened in opens:
+        head = heads.setdefault(opened.process, [])
+        if len(head) < MOST_FIRST_READS:
+            head.append(opened.entry)
+    return Beginning(epoch, opens, list(heads.values()))
+
+
+def enough(beginning: Beginning, n_samples: int) -> bool:
+    """Whether a process has read enough to tell where its epoch begins, or so many have read that waiting is no use."""
+    needed = reads_needed(n_samples)
+    return any(len(head) >= needed for head in beginning.heads) or len(beginning.opens) >= _PATIENCE * needed
