@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.explain.data_sets import as_indices
+from mlfs.explain.evidence import SURE_SHARE
 from mlfs.explain.first_reads import MOST_FIRST_READS
 from mlfs.explain.inferred_job import FEWEST_OPENS
 from mlfs.explain.question import DataSet, reads_needed
@@ -44,15 +45,14 @@ def beginning_of(job: JobRun) -> Beginning:
     fitting = [
         epoch
         for (epoch, rank), cell in matcher.cells.items()
-        if rank >= 0 and cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
+        if rank >= 0 and cell.agreed >= FEWEST_OPENS and cell.agreed >= SURE_SHARE * cell.observed
     ]
     history = list(matcher.history)
     last = max(fitting, default=None)
     epoch, begun = job.spec.start_epoch, 0
     if last is not None:
         epoch = last + 1
-        ends = (at for at in range(len(history) - 1, -1, -1) if history[at].agrees and history[at].cell.epoch == last)
-        begun = next(ends, -1) + 1
+        begun = _end_of(last, history)
     opens = history[begun:]
     heads: dict[int, list[int]] = {}
     for opened in opens:
@@ -60,6 +60,24 @@ def beginning_of(job: JobRun) -> Beginning:
         if len(head) < MOST_FIRST_READS:
             head.append(opened.entry)
     return Beginning(epoch, opens, list(heads.values()))
+
+
+def _end_of(epoch: int, history: list[Open]) -> int:
+    """The number of opens up to the last one of an epoch that came as predicted.
+
+    One open of the next epoch may lie by chance where this one begins: so an open counts whose process had come as
+    predicted just before, at an earlier position.
+    """
+    end = 0
+    before: dict[int, Open] = {}
+    for number, opened in enumerate(history, 1):
+        last = before.get(opened.process)
+        before[opened.process] = opened
+        if last is None or not (opened.agrees and last.agrees and opened.cell.epoch == last.cell.epoch == epoch):
+            continue
+        if opened.position > last.position:
+            end = number
+    return end
 
 
 def enough(beginning: Beginning, n_samples: int) -> bool:

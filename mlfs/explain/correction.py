@@ -16,7 +16,7 @@ import trio
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import beginning_of, enough
 from mlfs.explain.evidence import JUDGED_OPENS, confirmed
-from mlfs.explain.misfit import disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
+from mlfs.explain.misfit import LAST_OPENS, disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
@@ -27,6 +27,7 @@ from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import flags_of
+from mlfs.follow.shape import Shape
 
 log = logging.getLogger("mlfs.explain")
 
@@ -45,6 +46,8 @@ class Case:
         searches: how many there were. in_vain: how many of the last ones found nothing. searching: whether one is under
             way. not_before: how many opens the job must have seen for the next one.
         attempt: the search in a process of its own, while it is under way.
+        loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
+            matcher learns of a loader from reads in another order than it expects is wrong.
     """
 
     def __init__(self, job: JobRun) -> None:
@@ -55,6 +58,7 @@ class Case:
         self.searching = False
         self.not_before = 0
         self.attempt: Attempt | None = None
+        self.loader: tuple[Shape, int] | None = None
 
 
 class CorrectionSearch:
@@ -80,8 +84,11 @@ class CorrectionSearch:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
-        if case is not None and case.job is job and self._needs_search(case):
-            self._wanted.set()
+        if case is not None and case.job is job:
+            if job.matcher.agreement_of_last(LAST_OPENS) == 1.0:
+                case.loader = job.matcher.shape, job.matcher.lag
+            elif self._needs_search(case):
+                self._wanted.set()
         self._more_opens.set()
         self._more_opens = trio.Event()
 
@@ -192,7 +199,10 @@ class CorrectionSearch:
         """
         job, matcher = case.job, case.job.matcher
         new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
-        new.matcher.assume_loader_of(matcher)
+        if case.loader is not None:
+            new.matcher.shape, new.matcher.lag = case.loader
+        elif not proved:
+            new.matcher.assume_loader_of(matcher)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
@@ -226,7 +236,7 @@ class CorrectionSearch:
     async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
         """Have the job go on as was found out, and say how it could have been registered so."""
         case.job, case.in_vain, case.not_before = new, 0, 0
-        case.changes |= found.told
+        case.changes = {name: value for name, value in (case.changes | dict(found.told)).items() if value is not None}
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)
         if way_out:

@@ -48,7 +48,8 @@ class Correction(NamedTuple):
     """The job as its opens say it is, from where they are.
 
     Attributes:
-        sentence: what the script does otherwise than was registered. told: fields that register it so.
+        sentence: what the script does otherwise than was registered. told: fields that register it so; None
+            for a field that is as it was registered after all.
     """
 
     spec: JobSpec

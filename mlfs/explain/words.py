@@ -127,7 +127,8 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) 
             sentence = BETWEEN.format(words=between, told=told_between)
         else:
             sentence = BEFORE.format(words=before, told=told_before)
-    differing = {name: value for name, value in changes.items() if value != (getattr(told, name) or 0)}
+    now = {"words_before": told_before, "words_between": told_between}
+    differing = {name: changes[name] if changes.get(name, before) != before else None for name, before in now.items()}
     made = changed_job(job.spec, job.streams, {**changes, "start_epoch": epoch, "start_step": 0})
     if made is None:
         return None

@@ -5,9 +5,17 @@ from __future__ import annotations
 import random
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.explaining import BATCH, FILES, explaining, order_of, simulate
+
+from mlfs.explain.confirm import order_head
+from mlfs.explain.question import DataSet
+from mlfs.explain.search import find
+from mlfs.explain.search_stages import PlaceFound, SearchExtent, StageProgress, WordsAsked
+from mlfs.explain.wire import answer, parse_answer, parse_question, question
+from mlfs.orders.mt19937 import TorchWords
 
 
 def read_by(order: list[int], workers: int, batch: int, first_process: int) -> list[tuple[int, int]]:
@@ -54,3 +62,81 @@ def test_words_drawn_before_and_between_are_found_from_the_registered_seed(
             assert job.matcher.agreed == 3 * FILES
 
     simulate(body)
+
+
+async def read_epochs(jobs: Any, orders: list[list[int]], workers: int) -> list[int]:
+    """Read them; returns for each that began otherwise than predicted after how many reads that was known."""
+    needed: list[int] = []
+    for epoch, order in enumerate(orders):
+        installed = len(jobs.installed)
+        for number, (entry, process) in enumerate(read_by(order, workers, BATCH, 100 * epoch + 10), 1):
+            await jobs.read(entry, process)
+            if len(jobs.installed) > installed:
+                needed.append(number)
+                installed = len(jobs.installed)
+    return needed
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_amounts_that_change_are_found_anew_in_each_epoch_from_its_first_reads(
+    tmp_path: Path, generator: str, workers: int
+) -> None:
+    drawn = random.Random(f"{generator} {workers} changing")
+    seed, epochs = drawn.randrange(1 << 32), 12  # more than searches that may be in vain
+    fields = {"sampler": "torch-random", "seed": seed, "generator": generator, "epochs": epochs}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=False) as (jobs, explainer):
+            await jobs.register(name="train", **fields)
+            before, orders = 0, []
+            for _ in range(epochs):
+                orders.append(list(order_of(jobs.manifest, 0, **fields | {"words_before": before})))
+                before += 5 * FILES + drawn.randrange(FILES)
+            needed = await read_epochs(jobs, orders, workers)
+            (job,) = jobs.running.values()
+            assert len(needed) == epochs - 1
+            assert max(needed) <= 24
+            assert job.matcher.agreed == job.matcher.observed == epochs * FILES
+            assert job.findings.known[-1].startswith("this job draws another number of words")
+            assert len(job.findings.known) == 2  # what the second epoch seemed to say, and this once
+            assert job.findings.way_out == ""  # nobody could have said it
+            assert explainer.searches("train") == epochs - 1
+
+    simulate(body)
+
+
+def test_a_script_that_is_started_again_begins_with_its_first_epoch(tmp_path: Path) -> None:
+    fields = {"sampler": "torch-random", "seed": 5, "generator": "default"}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=False) as (jobs, _):
+            await jobs.register(name="train", **fields)
+            places = [3000, 9000, 16000]
+            orders = [list(order_of(jobs.manifest, 0, **fields | {"words_before": place})) for place in places]
+            await read_epochs(jobs, orders, 0)
+            assert jobs.running["train"].spec.start_epoch == 2
+            await read_epochs(jobs, orders[:1], 2)
+            (job,) = jobs.running.values()
+            assert job.spec.start_epoch == 0
+            assert job.matcher.agreed == job.matcher.observed == 4 * FILES
+            assert [job.matcher.cells[epoch, 0].observed for epoch in range(3)] == [2 * FILES, FILES, FILES]
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_place_is_found_among_millions(quick: bool, seeded: bool) -> None:
+    seed, place, n = 1, 3_123_457, 1_281_167
+    words = TorchWords(seed)
+    words.skip(place)
+    head = order_head(n, int(words.take(1)[0]), 0, 64) if seeded else order_head(n, seed, place, 64)
+    asked = WordsAsked(seed, seeded, 0, ((0, 1 << 20), (3 << 20, 4 << 20), (1 << 20, 3 << 20)))
+    data_set = DataSet(n, (tuple(head[32:48]), tuple(head[:16])))
+    events = list(find([data_set], SearchExtent(quick=quick, words=asked)))
+    assert events[-1] == PlaceFound(place)
+    assert [parse_answer(answer(event)) for event in events] == events
+    assert parse_question(question([data_set], SearchExtent(words=asked)))[1].words == asked
+    (*_, last) = find([data_set], SearchExtent(quick=quick, words=asked._replace(seed=2)))
+    assert last == StageProgress("words of seed 2", 1 << 22, 1 << 22)
