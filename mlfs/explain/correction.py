@@ -8,6 +8,7 @@ it was not searched with. Part of `mlfs.explain.explainer`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -38,6 +39,10 @@ MOST_SEARCHES = 8
 MOST_FURTHER_OPENS = 96
 
 
+# Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
+SET_ASIDE_AFTER_S = 3.0
+
+
 class Case:
     """What is kept of a registered job.
 
@@ -45,6 +50,7 @@ class Case:
         told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
         searches: how many there were. in_vain: how many of the last ones found nothing. searching: whether one is under
             way. not_before: how many opens the job must have seen for the next one.
+        set_aside: whether its reads are explained as if nobody had registered it.
         attempt: the search in a process of its own, while it is under way.
         loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
             matcher learns of a loader from reads in another order than it expects is wrong.
@@ -55,23 +61,34 @@ class Case:
         self.told = job.spec
         self.changes: dict[str, Any] = {}
         self.searches = self.in_vain = 0
-        self.searching = False
+        self.searching = self.set_aside = False
         self.not_before = 0
         self.attempt: Attempt | None = None
         self.loader: tuple[Shape, int] | None = None
 
 
 class CorrectionSearch:
-    """Searches for jobs that need it. `run` must be running."""
+    """Searches for jobs that need it. `run` must be running.
 
-    def __init__(self, jobs: Jobs) -> None:
+    Args:
+        explain_anew: takes the first reads of an epoch to which a registration does not lead, as if nobody had told it;
+            None where guessing is forbidden.
+    """
+
+    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None) -> None:
         self._jobs = jobs
+        self._explain_anew = explain_anew
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
 
     def case(self, name: str) -> Case | None:
         """What is kept of the job of that name."""
         return self._cases.get(name)
+
+    def is_set_aside(self, job: JobRun) -> bool:
+        """Whether the job's reads have an order to which its registration does not lead."""
+        case = self._cases.get(job.spec.name)
+        return case is not None and case.job is job and case.set_aside
 
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""
@@ -87,6 +104,7 @@ class CorrectionSearch:
         if case is not None and case.job is job:
             if job.matcher.agreement_of_last(LAST_OPENS) == 1.0:
                 case.loader = job.matcher.shape, job.matcher.lag
+                self._take_back(case)
             elif self._needs_search(case):
                 self._wanted.set()
         self._more_opens.set()
@@ -138,16 +156,47 @@ class CorrectionSearch:
             return
         if not self._is_followed(case, job) or not disagrees(job):
             return
-        matcher, opens = job.matcher, disagreeing(job.matcher.history)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._set_aside_later, case)
+            explained = await self._find_variant(case)
+            nursery.cancel_scope.cancel()
+        if not explained:
+            self._set_aside(case)
+
+    async def _find_variant(self, case: Case) -> bool:
+        """Try other registrations. Returns whether one of them explains the reads, or the registered one does again."""
+        job, matcher, opens = case.job, case.job.matcher, disagreeing(case.job.matcher.history)
         seen, epochs = matcher.observed, epochs_to_try(job, opens)
         found = await self._jobs.runner.run(
             POOL, find_correction, job.spec, job.streams, opens, epochs, len(job.member),
             matcher.shape.batch * max(1, matcher.shape.workers),
         )  # fmt: skip
         if found is None:
-            log.info("job %s: nothing that was tried explains the reads", job.spec.name)
-        else:
-            await self._confirm(case, found, opens, seen)
+            log.info("job %s: no other registration that was tried explains the reads", job.spec.name)
+            return False
+        return await self._confirm(case, found, opens, seen)
+
+    async def _set_aside_later(self, case: Case) -> None:
+        """Trying all variants with millions of samples takes most of a minute: without the job it would not."""
+        await trio.sleep(SET_ASIDE_AFTER_S)
+        self._set_aside(case)
+
+    def _set_aside(self, case: Case) -> None:
+        """Have the reads explained as if nobody had registered the job."""
+        if self._explain_anew is None or case.set_aside or not self._is_followed(case, case.job):
+            return
+        if not disagrees(case.job):
+            return
+        case.set_aside = True
+        case.job.set_aside(True)
+        self._explain_anew(beginning_of(case.job).opens)
+
+    def _take_back(self, case: Case) -> None:
+        """The job's reads come as registered."""
+        if self._explain_anew is not None and case.set_aside:
+            case.set_aside = False
+            case.job.set_aside(False)
+            self._explain_anew([])
 
     def _is_followed(self, case: Case, job: JobRun) -> bool:
         """Whether the job still runs, and no other explanation is in its place."""
@@ -235,7 +284,7 @@ class CorrectionSearch:
 
     async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
         """Have the job go on as was found out, and say how it could have been registered so."""
-        case.job, case.in_vain, case.not_before = new, 0, 0
+        case.job, case.in_vain, case.not_before, case.set_aside = new, 0, 0, False
         case.changes = {name: value for name, value in (case.changes | dict(found.told)).items() if value is not None}
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)

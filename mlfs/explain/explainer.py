@@ -11,12 +11,15 @@ replaced only after further opens have confirmed what was found (`correction`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from mlfs.explain.correction import CorrectionSearch
 from mlfs.explain.inference import Build, Inference, InferenceState
 from mlfs.explain.port import Jobs
 from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
 
 
 class Explainer:
@@ -35,9 +38,9 @@ class Explainer:
 
     async def run(self, jobs: Jobs) -> None:
         """See Observer."""
-        self._corrections = CorrectionSearch(jobs)
+        self._corrections = CorrectionSearch(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
-            self._inference = Inference(jobs, self._build)
+            self._inference = Inference(jobs, self._build, self._corrections.is_set_aside)
         self.jobs_changed()  # some may have been registered before
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._corrections.run)
@@ -66,6 +69,11 @@ class Explainer:
     def explains_restart(self, job: JobRun) -> bool:
         """See Observer."""
         return self._corrections is not None and self._corrections.explains_restart(job)
+
+    def _explain_anew(self, opens: Sequence[Open]) -> None:
+        """A registered job does not lead to the order of these reads, the first of an epoch."""
+        if self._inference is not None:
+            self._inference.begin_with(opens)
 
     # -- for the status
 

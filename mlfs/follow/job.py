@@ -77,6 +77,7 @@ class JobRun:
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting, self.given_up = True, False
+        self._set_aside = False  # the reads have another order, which another job has or shall have
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
         expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
         self.matcher = expect()
@@ -180,13 +181,18 @@ class JobRun:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
         agreement, before = self.matcher.agreement, self.predicting
-        if self.predicting and self.matcher.drifting:
+        if self.predicting and (self.matcher.drifting or self._set_aside):
             self.predicting = False
-        elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
+        elif not (self.predicting or self._set_aside) and (agreement is None or agreement >= RECOVERED):
+            # There is none where all reads were another job's.
             self.predicting = True
         said = [str(self.state)] if self.predicting != before else []
         elsewhere = self.findings.began_elsewhere(self.matcher, self.epochs.timeline)
         return [*said, elsewhere] if elsewhere else said
+
+    def set_aside(self, aside: bool) -> None:
+        """Whether its predictions are not to be believed, however few reads there are that speak against them."""
+        self._set_aside = aside
 
     def give_up(self) -> None:
         """Predict nothing and look at nothing any more."""

@@ -140,3 +140,43 @@ def test_a_place_is_found_among_millions(quick: bool, seeded: bool) -> None:
     assert parse_question(question([data_set], SearchExtent(words=asked)))[1].words == asked
     (*_, last) = find([data_set], SearchExtent(quick=quick, words=asked._replace(seed=2)))
     assert last == StageProgress("words of seed 2", 1 << 22, 1 << 22)
+
+
+# What is told, and what is true: another seed, other samplers, other numbers of ranks.
+WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"sampler": "torch-random", "seed": 1}, {"sampler": "torch-random", "seed": 77_001, "words_before": 0}),
+    ({"sampler": "torch-random", "seed": 1}, {"sampler": "torch-random", "seed": 42, "words_before": 999}),
+    ({"seed": 1}, {"sampler": "torch-random", "seed": 1, "words_before": 3000, "words_between": 2}),
+    ({"seed": 1}, {"sampler": "numpy", "seed": 1, "legacy": True}),
+    ({"seed": 5, "world_size": 8, "ranks": [0, 1]}, {"sampler": "grain", "seed": 5}),
+    ({"sampler": "accelerate", "seed": 9, "world_size": 4}, {"sampler": "torch-random", "seed": 9, "words_before": 70}),
+]
+
+
+@pytest.mark.parametrize(("told", "true"), WRONG)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_wrong_registration_is_never_worse_than_none(
+    tmp_path: Path, told: dict[str, Any], true: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")  # no minutes for all seeds: what is asked is whether they come to it
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 14)
+    predicted: dict[bool, list[list[bool]]] = {}
+
+    async def body(registered: bool) -> None:
+        async with explaining(tmp_path / str(registered), infer=True) as (jobs, _):
+            if registered:
+                await jobs.register(name="train", **told)
+            predicted[registered] = [[], []]
+            for epoch in range(2):
+                order = list(order_of(jobs.manifest, epoch, **true))
+                for entry, process in read_by(order, workers, BATCH, 100 * epoch + 10):
+                    before = {name: job.matcher.agreed for name, job in jobs.running.items()}
+                    await jobs.read(entry, process)
+                    agreed = {name: job.matcher.agreed for name, job in jobs.running.items()}
+                    predicted[registered][epoch].append(agreed != before)
+
+    for registered in (False, True):
+        simulate(lambda registered=registered: body(registered))
+    for told_nothing, told_wrong in zip(predicted[False], predicted[True], strict=True):
+        assert sum(told_nothing) > 0.8 * FILES
+        assert sum(told_wrong) >= sum(told_nothing) - 40  # some reads are spent on what was told

@@ -82,7 +82,8 @@ class FakeJobs:
     async def read(self, entry: int, process: int) -> None:
         """One open, as the engine digests it."""
         for job in list(self.running.values()):
-            if job.member[entry] and job.observe(entry, process, 1).restarted:
+            others = [other for other in self.running.values() if other is not job]
+            if job.member[entry] and job.observe(entry, process, 1, others=others).restarted:
                 if self.observer.explains_restart(job):
                     job.forget_restart()
                 else:
