@@ -17,9 +17,12 @@ from prometheus_client.registry import Collector
 import mlfs
 from mlfs.engine.engine import Engine
 from mlfs.explain.explainer import Explainer
+from mlfs.explain.explanations import in_words
 from mlfs.follow.agreement import by_epoch, of_rank, whole
 from mlfs.follow.job import GAVE_UP, JobRun, JobState
 from mlfs.follow.loader import loader_of
+from mlfs.follow.sentences import register_flags
+from mlfs.job import JobSpec
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.states import State
 from mlfs.units import format_size
@@ -29,9 +32,14 @@ Json = dict[str, object]
 
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off"
-    " (mlfs register again with what the script does; mlfs order SOURCE prints what a registration expects)."
+    " fetched ahead. Likely: {likely} (mlfs register again with what the script does; mlfs order SOURCE prints what a"
+    " registration expects)."
 )
+EXPLAINED_OTHERWISE = (
+    "job {name}: reads don't come in the registered order ({told}), but in this one: {true}. They are fetched ahead by"
+    " that; to say so from the start: mlfs register {mountpoint} {flags}"
+)
+SEARCHING_WORDS = "job {name}: looking for where its epoch begins in the {stage}: {tried:,} of {of:,}"
 INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
     " tells it for sure; mount with --infer off to forbid guessing)"
@@ -42,7 +50,7 @@ PASSED_OVER = (
     " samples are read from the source ({size} so far, on top of the bound)"
 )
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
-WAY_OUT = "; to say so from the start: mlfs register with {flags}"
+WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
 SHOWN_EPOCHS = 100
 
 
@@ -67,7 +75,7 @@ def status(engine: Engine, about: About, explainer: Explainer, primer: InodePrim
         "mountpoint": about.mountpoint,
         "state": "draining" if now.stopped else "serving",
         "uptime_s": round(time.time() - about.started, 3),
-        "messages": messages(engine),
+        "messages": messages(engine, explainer, about.mountpoint),
         "inference": explainer.status(),
         "jobs": [job_status(engine, explainer, job) for job in engine.jobs.values()],
         "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
@@ -103,7 +111,7 @@ def passed_over(engine: Engine) -> list[str]:
     return said
 
 
-def messages(engine: Engine) -> list[str]:
+def messages(engine: Engine, explainer: Explainer, mountpoint: str) -> list[str]:
     """What a person should know, in plain words."""
     said = passed_over(engine)
     if not engine.jobs:
@@ -115,16 +123,40 @@ def messages(engine: Engine) -> list[str]:
         if job.inferred:
             said.append(INFERRED)
         if job.findings.known:
-            way_out = WAY_OUT.format(flags=job.findings.way_out) if job.findings.way_out else ""
+            differing = job.findings.way_out
+            flags = register_flags(job.spec, differing)
+            way_out = WAY_OUT.format(differing=differing, mountpoint=mountpoint, flags=flags) if differing else ""
             told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
             said.append(FOUND_OUT.format(name=job.spec.name, **told))
-        if job.state == JobState.DRIFTING:
+        search = explainer.search_under_way(job.spec.name)
+        if search:
+            words = {"stage": search["stage"], "tried": search["seeds_tried"], "of": search["seeds"]}
+            said.append(SEARCHING_WORDS.format(name=job.spec.name, **words))
+        instead = explainer.explained_instead(job)
+        if instead is not None:
+            said.append(explained_otherwise(job, instead, mountpoint))
+        elif job.state == JobState.DRIFTING:
             percent = 100 * (job.matcher.agreement or 0.0)
             opens = job.matcher.recent_opens
-            said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=opens))
+            about = {"percent": percent, "opens": opens, "likely": explainer.likely_causes(job)}
+            said.append(MISSING_PREDICTION.format(name=job.spec.name, **about))
     if engine.changed_files:
         said.append(f"{engine.changed_files} files changed at the source since the scan; readers got the new content")
     return said
+
+
+def explained_otherwise(job: JobRun, true: JobRun, mountpoint: str) -> str:
+    """What was told of a job and what its reads say, with the command that registers it so."""
+    spec = true.spec.model_copy(update={"name": job.spec.name, "epochs": job.spec.epochs})
+    fields = {"told": in_words(given(job.spec)), "true": in_words(given(true.spec))}
+    flags = register_flags(spec, "")
+    return EXPLAINED_OTHERWISE.format(name=job.spec.name, mountpoint=mountpoint, flags=flags, **fields)
+
+
+def given(spec: JobSpec) -> Json:
+    """The fields of a job that were given, and those that every job is told by."""
+    always: Json = {"sampler": spec.sampler, "world_size": spec.world_size}
+    return always | spec.model_dump(exclude_unset=True, exclude_none=True)
 
 
 def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
@@ -146,6 +178,7 @@ def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
         "counted_anew": job.findings.counted_anew,
         "searching": explainer.searching(job.spec.name),
         "searches": explainer.searches(job.spec.name),
+        "search": explainer.search_under_way(job.spec.name),
         "epochs": job.spec.epochs,
         "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.bytes_read.pfs_by_epoch.items())},

@@ -16,7 +16,8 @@ import trio
 
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import beginning_of, enough
-from mlfs.explain.evidence import JUDGED_OPENS, confirmed
+from mlfs.explain.causes import LookedAt
+from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.misfit import LAST_OPENS, disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
@@ -27,7 +28,7 @@ from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
-from mlfs.follow.sentences import flags_of
+from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import Shape
 
 log = logging.getLogger("mlfs.explain")
@@ -50,6 +51,7 @@ class Case:
         told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
         searches: how many there were. in_vain: how many of the last ones found nothing. searching: whether one is under
             way. not_before: how many opens the job must have seen for the next one.
+        looked_at: in vain, since the last finding.
         set_aside: whether its reads are explained as if nobody had registered it.
         attempt: the search in a process of its own, while it is under way.
         loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
@@ -62,6 +64,7 @@ class Case:
         self.changes: dict[str, Any] = {}
         self.searches = self.in_vain = 0
         self.searching = self.set_aside = False
+        self.looked_at: set[LookedAt] = set()
         self.not_before = 0
         self.attempt: Attempt | None = None
         self.loader: tuple[Shape, int] | None = None
@@ -154,6 +157,7 @@ class CorrectionSearch:
         drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
         if drawing is not None and await self._find_place(case, drawing):
             return
+        case.looked_at.add(LookedAt.WORDS)
         if not self._is_followed(case, job) or not disagrees(job):
             return
         async with trio.open_nursery() as nursery:
@@ -161,16 +165,25 @@ class CorrectionSearch:
             explained = await self._find_variant(case)
             nursery.cancel_scope.cancel()
         if not explained:
+            case.looked_at.add(LookedAt.VARIANTS)
             self._set_aside(case)
 
-    async def _find_variant(self, case: Case) -> bool:
-        """Try other registrations. Returns whether one of them explains the reads, or the registered one does again."""
+    async def _find_variant(self, case: Case, moved_job: Correction | None = None) -> bool:
+        """Try other registrations. Returns whether one of them explains the reads, or the registered one does again.
+
+        Args:
+            moved_job: in place of the job as it is: with the beginning of an epoch that its reads have told.
+        """
         job, matcher, opens = case.job, case.job.matcher, disagreeing(case.job.matcher.history)
         seen, epochs = matcher.observed, epochs_to_try(job, opens)
+        spec, streams = (job.spec, job.streams) if moved_job is None else moved_job[:2]
         found = await self._jobs.runner.run(
-            POOL, find_correction, job.spec, job.streams, opens, epochs, len(job.member),
+            POOL, find_correction, spec, streams, opens, epochs, len(job.member),
             matcher.shape.batch * max(1, matcher.shape.workers),
         )  # fmt: skip
+        if found is not None and moved_job is not None:
+            sentence = f"{moved_job.sentence}; {found.sentence}"
+            found = found._replace(sentence=sentence, told={**moved_job.told, **found.told})
         if found is None:
             log.info("job %s: no other registration that was tried explains the reads", job.spec.name)
             return False
@@ -222,7 +235,10 @@ class CorrectionSearch:
         if correction is None:
             return False
         # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
-        return await self._confirm(case, correction, begun.opens, seen, proved=True)
+        if await self._confirm(case, correction, list(begun.opens), seen, proved=True):
+            return True
+        # The words are those, but they are dealt to other ranks than was registered.
+        return self._is_followed(case, job) and await self._find_variant(case, correction)
 
     async def _find_place_far_away(self, case: Case, data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
         """The same in a process of its own: tens of millions of words."""
@@ -241,7 +257,7 @@ class CorrectionSearch:
 
         Args:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
-            proved: whether it needs no further opens.
+            proved: whether it needs no further opens, if it predicts those.
 
         Returns:
             whether it was installed, or the job is right after all.
@@ -268,6 +284,8 @@ class CorrectionSearch:
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
+            elif proved and new.matcher.agreed < SURE_SHARE * new.matcher.observed:
+                return False
             elif proved:
                 await self._install(case, new, opens, found)
                 return True
@@ -285,9 +303,10 @@ class CorrectionSearch:
     async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
         """Have the job go on as was found out, and say how it could have been registered so."""
         case.job, case.in_vain, case.not_before, case.set_aside = new, 0, 0, False
+        case.looked_at.clear()
         case.changes = {name: value for name, value in (case.changes | dict(found.told)).items() if value is not None}
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)
         if way_out:
-            command = flags_of(case.told.model_dump(exclude_unset=True, exclude_none=True) | case.changes)
-            log.info("job %s: to say so from the start: mlfs register MOUNT %s", new.spec.name, command)
+            flags = register_flags(new.spec, way_out)
+            log.info("job %s: to say so from the start: mlfs register MOUNT %s", new.spec.name, flags)

@@ -99,7 +99,8 @@ def in_words(fields: Fields) -> str:
         f"{name.replace('_', ' ')} {fields[name]}" for name in ("words_before", "words_between") if fields.get(name)
     ]
     said += ["persistent workers"] if fields.get("persistent_workers") else []
-    said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
+    switches = ("set_epoch", "trailing_permutation")
+    said += [f"no {name.replace('_', ' ')}" for name in switches if fields.get(name) is False]
     said.append(f"world size {fields['world_size']}")
     if "batch_size" in fields:
         said.append(f"batch size {fields['batch_size']}")

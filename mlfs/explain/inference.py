@@ -269,6 +269,12 @@ class Inference:
 
     # -- for the status
 
+    def job_with_samples_of(self, registered: JobRun) -> JobRun | None:
+        """The inferred job that reads what a registered one was to read."""
+        entries = registered.streams.sample_ids
+        inferred = self._inferred.of(int(entries.flat[0])) if entries.size else None
+        return None if inferred is None else inferred.job
+
     @property
     def state(self) -> InferenceState:
         """In one word."""

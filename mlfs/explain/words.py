@@ -115,25 +115,39 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) 
         epoch = min(known)  # the script was started again
     for before in {start, epoch - 1} if epoch > start else ():
         known.setdefault(before, _words_before(job, drawing, before))
-    known = {at: begun for at, begun in known.items() if at < epoch} | {epoch: words}
-    at, sentence, changes = sorted(known), CHANGING, dict[str, int]()
-    told_before, told_between = told.words_before or 0, told.words_between or 0
-    steps = {(known[b] - known[a]) / (b - a) for a, b in pairwise(at)}
-    between = round(steps.pop()) - drawing.an_epoch if len(steps) == 1 else told_between if not steps else -1
-    before = known[at[0]] - at[0] * (drawing.an_epoch + between)
-    if between >= 0 and before >= 0:
-        changes = {"words_before": before, "words_between": between} if drawing.an_epoch else {"words_before": before}
-        if between != told_between and len(known) > 1:
-            sentence = BETWEEN.format(words=between, told=told_between)
-        else:
-            sentence = BEFORE.format(words=before, told=told_before)
-    now = {"words_before": told_before, "words_between": told_between}
-    differing = {name: changes[name] if changes.get(name, before) != before else None for name, before in now.items()}
-    made = changed_job(job.spec, job.streams, {**changes, "start_epoch": epoch, "start_step": 0})
+    known = {at: begun for at, begun in sorted(known.items()) if at < epoch} | {epoch: words}
+
+    as_told = {"words_before": told.words_before or 0, "words_between": told.words_between or 0}
+    true = _in_numbers(known, drawing, as_told["words_between"])
+    if "words_between" not in true:
+        sentence = CHANGING
+    elif true["words_between"] != as_told["words_between"]:
+        sentence = BETWEEN.format(words=true["words_between"], told=as_told["words_between"])
+    else:
+        sentence = BEFORE.format(words=true["words_before"], told=as_told["words_before"])
+    # None for what is as it was told after all, or what no number tells: neither is registered otherwise.
+    differing = {name: true[name] if true.get(name, value) != value else None for name, value in as_told.items()}
+    fields = {name: getattr(told, name) if value is None else value for name, value in differing.items()}
+    made = changed_job(job.spec, job.streams, fields | {"start_epoch": epoch, "start_step": 0})
     if made is None:
         return None
     spec, streams = made
     if drawing.an_epoch:
-        order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + told_between)
+        order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + as_told["words_between"])
         streams = JobStreams(spec, streams.sample_ids, order)
     return Correction(spec, streams, sentence, differing)
+
+
+def _in_numbers(known: Mapping[int, int], drawing: Drawing, told_between: int) -> dict[str, int]:
+    """`words_before` and `words_between` by which epochs begin as is known, without those that no number tells.
+
+    Args:
+        known: words drawn before epochs, in the order of the epochs.
+    """
+    first = min(known)
+    steps = {(known[b] - known[a]) / (b - a) for a, b in pairwise(known)}
+    between = round(steps.pop()) - drawing.an_epoch if len(steps) == 1 else told_between if not steps else -1
+    before = known[first] - first * (drawing.an_epoch + between)
+    if between >= 0 and before >= 0:
+        return {"words_before": before, "words_between": between}
+    return {"words_before": known[0]} if 0 in known else {}

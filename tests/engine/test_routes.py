@@ -10,6 +10,7 @@ from typing import Any
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
+from mlfs.explain.explainer import Explainer
 from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mountd.status import messages, pfs_status
@@ -99,7 +100,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             coming = iter(range(1, 100))
             while not left(mount):
                 await read_epoch(mount, epochs[next(coming)])
-            (said,) = messages(engine)
+            (said,) = messages(engine, Explainer(None), "/mnt")
             assert "ssd:/scratch is slower than the source" in said
             assert "on top of the bound" in said
             await settle(mount)
@@ -121,7 +122,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             assert pfs_status(engine)["total_bytes"] == FILES * SIZE + by_choice
             assert sum(job.bytes_read.pfs_by_epoch.values()) == FILES * SIZE + by_choice
             assert job.bytes_read.pfs_by_epoch.get(last, 0) == 0
-            assert messages(engine) == []
+            assert messages(engine, Explainer(None), "/mnt") == []
 
     simulate(body)
 

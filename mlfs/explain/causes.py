@@ -1,0 +1,42 @@
+"""Why a registered job's reads may not come as told, in words: what has not been looked at yet.
+
+In: a job, what was looked at in vain. Out: words for the status. Called by `mlfs.explain.explainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from enum import Enum, auto
+
+from mlfs.explain.words import drawing_of
+from mlfs.job import JobSpec
+from mlfs.orders.registry import built_in
+
+
+class LookedAt(Enum):
+    """What a search may have looked at."""
+
+    WORDS = auto()
+    VARIANTS = auto()
+
+
+def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
+    """The likeliest causes that were not looked at, the likeliest first."""
+    causes = []
+    if LookedAt.WORDS not in looked_at and drawing_of(spec, 1) is not None:
+        causes.append(
+            "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
+            " (--words-before, --words-between)"
+        )
+    own = built_in(spec.sampler)
+    fields = own.fields if own is not None else frozenset()
+    if LookedAt.VARIANTS not in looked_at:
+        if "seed" in fields:
+            causes.append("another seed")
+        if "set_epoch" in fields:
+            causes.append("set_epoch not called")
+        causes.append("another world size")
+        causes.append("shuffle off")
+    causes.append("another sampler, data set or layout than registered")
+    causes.append("an order that no seed gives")
+    return ", ".join(causes)
