@@ -41,13 +41,13 @@ class Beginning(NamedTuple):
 
 def beginning_of(job: JobRun) -> Beginning:
     """The epoch after the last one that came as predicted, and what was read since that one's last open."""
-    matcher = job.matcher
+    score = job.score
     fitting = [
         epoch
-        for (epoch, rank), cell in matcher.cells.items()
+        for (epoch, rank), cell in score.cells.items()
         if rank >= 0 and cell.agreed >= FEWEST_OPENS and cell.agreed >= SURE_SHARE * cell.observed
     ]
-    history = list(matcher.history)
+    history = list(score.history)
     last = max(fitting, default=None)
     epoch, begun = job.spec.start_epoch, 0
     if last is not None:

@@ -1,6 +1,6 @@
-"""Why a registered job's reads may not come as told, in words: what has not been looked at yet.
+"""Why a registered job's reads do not come as told, in words: what has not been looked at yet, or what is true.
 
-In: a job, what was looked at in vain. Out: words for the status. Called by `mlfs.explain.explainer`.
+In: a job, what was looked at in vain, what was found. Out: words for the status. Called by `mlfs.explain.correction`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Set
 from enum import Enum, auto
 
+from mlfs.explain.explanations import in_words
 from mlfs.explain.words import drawing_of
+from mlfs.follow.sentences import register_flags
 from mlfs.job import JobSpec
 from mlfs.orders.registry import built_in
 
@@ -40,3 +42,15 @@ def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
     causes.append("another sampler, data set or layout than registered")
     causes.append("an order that no seed gives")
     return ", ".join(causes)
+
+
+def told_and_true(told: JobSpec, true: JobSpec) -> tuple[str, str, str]:
+    """What was registered, what the reads say instead, and the flags of `mlfs register` that say that."""
+    named = true.model_copy(update={"name": told.name, "epochs": told.epochs})
+    return in_words(_given(told)), in_words(_given(true)), register_flags(named, "")
+
+
+def _given(spec: JobSpec) -> dict[str, object]:
+    """The fields of a job that were given, and those by which every job is told."""
+    always: dict[str, object] = {"sampler": spec.sampler, "world_size": spec.world_size}
+    return always | spec.model_dump(exclude_unset=True, exclude_none=True)

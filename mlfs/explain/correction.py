@@ -8,7 +8,7 @@ it was not searched with. Part of `mlfs.explain.explainer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ import trio
 
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import beginning_of, enough
-from mlfs.explain.causes import LookedAt
+from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.misfit import LAST_OPENS, disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
 from mlfs.explain.port import Jobs
@@ -24,12 +24,13 @@ from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
 from mlfs.explain.screen import Correction, find_correction
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
+from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import flags_of, register_flags
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import LearnedLoader
 
 log = logging.getLogger("mlfs.explain")
 
@@ -38,19 +39,16 @@ POOL = "variants"
 MOST_SEARCHES = 8
 # What was found and neither confirmed nor refuted by so many further opens is dropped.
 MOST_FURTHER_OPENS = 96
-
-
 # Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
 SET_ASIDE_AFTER_S = 3.0
 
 
 class Case:
-    """What is kept of a registered job.
+    """A registered job, and when what its script does is searched for.
 
     Attributes:
         told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
-        searches: how many there were. in_vain: how many of the last ones found nothing. searching: whether one is under
-            way. not_before: how many opens the job must have seen for the next one.
+        searches: how many there were. searching: whether one is under way.
         looked_at: in vain, since the last finding.
         set_aside: whether its reads are explained as if nobody had registered it.
         attempt: the search in a process of its own, while it is under way.
@@ -62,12 +60,66 @@ class Case:
         self.job = job
         self.told = job.spec
         self.changes: dict[str, Any] = {}
-        self.searches = self.in_vain = 0
+        self.searches = 0
         self.searching = self.set_aside = False
         self.looked_at: set[LookedAt] = set()
-        self.not_before = 0
         self.attempt: Attempt | None = None
-        self.loader: tuple[Shape, int] | None = None
+        self.loader: LearnedLoader | None = None
+        self._in_vain = 0  # how many of the last searches found nothing
+        self._not_before = 0  # how many opens the job must have seen for the next search
+
+    @property
+    def given_up(self) -> bool:
+        """Whether so many searches found nothing that there will be none."""
+        return self._in_vain >= MOST_SEARCHES
+
+    def needs_search(self) -> bool:
+        """Whether the job's reads call for one now."""
+        if self.job.inferred or self.job.finished:
+            return False
+        if self.searching or self.given_up or self.job.score.observed < self._not_before:
+            return False
+        return disagrees(self.job)
+
+    def search_begins(self) -> None:
+        """A search is under way from now on."""
+        self.searching = True
+
+    def search_has(self, opens: int, seen: int) -> None:
+        """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
+        self.searches += 1
+        self._in_vain += 1
+        self._not_before = seen + 2 * opens
+
+    def search_ends(self) -> None:
+        """The next search may begin."""
+        self.searching = False
+
+    def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
+        """Frozen figures."""
+        true = explains(self.job) if self.set_aside else None
+        return CaseStatistics(
+            self.searching,
+            self.searches,
+            None if self.attempt is None else self.attempt.statistics(),
+            likely_causes(self.job.spec, self.looked_at),
+            None if true is None else Instead(*told_and_true(self.job.spec, true.spec)),
+        )
+
+    def comes_as_told(self) -> None:
+        """The last reads came as the job has it by now: what the matcher knows of the loader is right."""
+        self.loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
+
+    def go_on_with(self, job: JobRun, told: Mapping[str, Any]) -> None:
+        """What a search found takes the job's place.
+
+        Args:
+            told: fields that say it; None for one that is as it was registered after all.
+        """
+        self.job, self.set_aside = job, False
+        self._in_vain = self._not_before = 0
+        self.looked_at.clear()
+        self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}
 
 
 class CorrectionSearch:
@@ -84,9 +136,13 @@ class CorrectionSearch:
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
 
-    def case(self, name: str) -> Case | None:
-        """What is kept of the job of that name."""
-        return self._cases.get(name)
+    def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> dict[str, CaseStatistics]:
+        """Frozen figures by the job's name.
+
+        Args:
+            explains: the job that explains the reads of one that was set aside, if there is one.
+        """
+        return {name: case.statistics(explains) for name, case in self._cases.items()}
 
     def is_set_aside(self, job: JobRun) -> bool:
         """Whether the job's reads have an order to which its registration does not lead."""
@@ -105,10 +161,10 @@ class CorrectionSearch:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
         if case is not None and case.job is job:
-            if job.matcher.agreement_of_last(LAST_OPENS) == 1.0:
-                case.loader = job.matcher.shape, job.matcher.lag
+            if job.score.agreement_of_last(LAST_OPENS) == 1.0:
+                case.comes_as_told()
                 self._take_back(case)
-            elif self._needs_search(case):
+            elif case.needs_search():
                 self._wanted.set()
         self._more_opens.set()
         self._more_opens = trio.Event()
@@ -116,17 +172,9 @@ class CorrectionSearch:
     def explains_restart(self, job: JobRun) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         case = self._cases.get(job.spec.name)
-        if case is None or (case.searches and not case.searching) or case.in_vain >= MOST_SEARCHES:
+        if case is None or (case.searches and not case.searching) or case.given_up:
             return False
         return may_lack_set_epoch(job)
-
-    def _needs_search(self, case: Case) -> bool:
-        job = case.job
-        if job.inferred or job.finished:
-            return False
-        if case.searching or case.in_vain >= MOST_SEARCHES or job.matcher.observed < case.not_before:
-            return False
-        return disagrees(job)
 
     async def run(self) -> None:
         """Search whenever a job needs it, for as long as the mount lives."""
@@ -135,8 +183,8 @@ class CorrectionSearch:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 for case in self._cases.values():
-                    if self._needs_search(case):
-                        case.searching = True
+                    if case.needs_search():
+                        case.search_begins()
                         nursery.start_soon(self._search_for, case)
 
     async def _search_for(self, case: Case) -> None:
@@ -145,14 +193,12 @@ class CorrectionSearch:
         except Exception:  # whatever it is: the job goes on as it was
             log.exception("job %s: the search for what it does failed", case.job.spec.name)
         finally:
-            case.searching = False
+            case.search_ends()
 
     async def _search(self, case: Case) -> None:
         """From the opens that disagree to a hypothesis that explains them."""
-        job, seen = case.job, case.job.matcher.observed
-        case.searches += 1
-        case.in_vain += 1
-        case.not_before = seen + 2 * len(disagreeing(job.matcher.history))
+        job, score = case.job, case.job.score
+        case.search_has(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
         drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
         if drawing is not None and await self._find_place(case, drawing):
@@ -174,12 +220,12 @@ class CorrectionSearch:
         Args:
             moved_job: in place of the job as it is: with the beginning of an epoch that its reads have told.
         """
-        job, matcher, opens = case.job, case.job.matcher, disagreeing(case.job.matcher.history)
-        seen, epochs = matcher.observed, epochs_to_try(job, opens)
+        job, shape, opens = case.job, case.job.matcher.shape, disagreeing(case.job.score.history)
+        seen, epochs = job.score.observed, epochs_to_try(job, opens)
         spec, streams = (job.spec, job.streams) if moved_job is None else moved_job[:2]
         found = await self._jobs.runner.run(
             POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-            matcher.shape.batch * max(1, matcher.shape.workers),
+            shape.batch * max(1, shape.workers),
         )  # fmt: skip
         if found is not None and moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
@@ -222,7 +268,7 @@ class CorrectionSearch:
             if not self._is_followed(case, job) or not disagrees(job):
                 return False
             await self._more_opens.wait()
-        begun, seen = beginning_of(job), job.matcher.observed
+        begun, seen = beginning_of(job), job.score.observed
         runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
         asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near)
@@ -263,28 +309,26 @@ class CorrectionSearch:
             whether it was installed, or the job is right after all.
         """
         job, matcher = case.job, case.job.matcher
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
-        if case.loader is not None:
-            new.matcher.shape, new.matcher.lag = case.loader
-        elif not proved:
-            new.matcher.assume_loader_of(matcher)
+        like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=like)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
         while self._is_followed(case, job) and job.matcher is matcher:
-            count = max(0, min(matcher.observed - seen, len(matcher.history)))
+            score = matcher.score
+            count = max(0, min(score.observed - seen, len(score.history)))
             if not count and not proved:
                 await self._more_opens.wait()
                 continue
-            latest = list(islice(reversed(matcher.history), count))[::-1]
-            seen = matcher.observed
-            before = new.matcher.agreed
+            latest = list(islice(reversed(score.history), count))[::-1]
+            seen = score.observed
+            before = new.score.agreed
             new.replay(latest)
-            further, fitting = further + len(latest), fitting + new.matcher.agreed - before
+            further, fitting = further + len(latest), fitting + new.score.agreed - before
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
-            elif proved and new.matcher.agreed < SURE_SHARE * new.matcher.observed:
+            elif proved and new.score.agreed < SURE_SHARE * new.score.observed:
                 return False
             elif proved:
                 await self._install(case, new, opens, found)
@@ -302,9 +346,7 @@ class CorrectionSearch:
 
     async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
         """Have the job go on as was found out, and say how it could have been registered so."""
-        case.job, case.in_vain, case.not_before, case.set_aside = new, 0, 0, False
-        case.looked_at.clear()
-        case.changes = {name: value for name, value in (case.changes | dict(found.told)).items() if value is not None}
+        case.go_on_with(new, found.told)
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)
         if way_out:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import trio
 
-from mlfs.explain.causes import likely_causes
 from mlfs.explain.correction import CorrectionSearch
-from mlfs.explain.inference import Build, Inference, InferenceState
+from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
+from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 
@@ -76,38 +76,17 @@ class Explainer:
         if self._inference is not None:
             self._inference.begin_with(opens)
 
+    def _explained_instead(self, job: JobRun) -> JobRun | None:
+        """The job that nobody registered and that has the order of a registered job's reads."""
+        return None if self._inference is None else self._inference.job_with_samples_of(job)
+
     # -- for the status
 
-    def searching(self, name: str) -> bool:
-        """See Observer."""
-        case = self._corrections.case(name) if self._corrections is not None else None
-        return case is not None and case.searching
-
-    def searches(self, name: str) -> int:
-        """See Observer."""
-        case = self._corrections.case(name) if self._corrections is not None else None
-        return 0 if case is None else case.searches
-
-    def likely_causes(self, job: JobRun) -> str:
-        """Why the job's reads may not come as registered: what was not looked at yet, the likeliest first."""
-        case = self._corrections.case(job.spec.name) if self._corrections is not None else None
-        return likely_causes(job.spec, frozenset() if case is None else case.looked_at)
-
-    def search_under_way(self, name: str) -> dict[str, object]:
-        """How far the search is that looks for the job's order in its generator's words; empty while there is none."""
-        case = self._corrections.case(name) if self._corrections is not None else None
-        return {} if case is None or case.attempt is None else case.attempt.status()
-
-    def explained_instead(self, job: JobRun) -> JobRun | None:
-        """The job that nobody registered and that has the order of a registered job's reads."""
-        if self._inference is None or self._corrections is None or not self._corrections.is_set_aside(job):
-            return None
-        return self._inference.job_with_samples_of(job)
-
-    def status(self) -> dict[str, object]:
-        """What inferring is at, as part of the mount's status."""
+    def statistics(self) -> ExplainerStatistics:
+        """Frozen figures."""
+        cases = self._corrections.statistics(self._explained_instead) if self._corrections is not None else {}
         if self._build is None:
-            return {"state": str(InferenceState.OFF)}
+            return ExplainerStatistics(InferenceStatistics(InferenceState.OFF), cases)
         if self._inference is None:
-            return {"state": str(InferenceState.WATCHING), "searches": 0}
-        return self._inference.status()
+            return ExplainerStatistics(InferenceStatistics(InferenceState.WATCHING), cases)
+        return ExplainerStatistics(self._inference.statistics(), cases)

@@ -7,6 +7,7 @@ else is found by the searches of `mlfs.explain`, and handed over.
 
 from __future__ import annotations
 
+from mlfs.follow.job_statistics import FindingsStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
 from mlfs.follow.timeline import Timeline
@@ -39,18 +40,23 @@ class Findings:
         self._inferred = inferred
         self._begin_is_known = False
 
+    def statistics(self, flags: str) -> FindingsStatistics:
+        """Frozen figures. Args: all flags that register the job as it was found to be."""
+        return FindingsStatistics(tuple(self.known), self.way_out, self.counted_anew, flags)
+
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
-        if self._begin_is_known or matcher.agreement_of_last(FEWEST_FIRST) < 1.0 or matcher.agreed < FEWEST_FIRST:
+        score = matcher.score
+        if self._begin_is_known or score.agreement_of_last(FEWEST_FIRST) < 1.0 or score.agreed < FEWEST_FIRST:
             return ""
         start = self._start_epoch
-        epochs = [e for (e, _), cell in matcher.cells.items() if cell.agreed >= FEWEST_OF_RANK or e > start]
+        epochs = [e for (e, _), cell in score.cells.items() if cell.agreed >= FEWEST_OF_RANK or e > start]
         if not epochs:  # many ranks, each with few opens
             return ""
         self._begin_is_known = True
         epoch, base = min(epochs), timeline.base(min(epochs))
         begin = range(base, base + max(FEWEST_FIRST, matcher.shape.batch))
-        if epoch <= start or self._inferred or not any(seen.position in begin for seen in matcher.history):
+        if epoch <= start or self._inferred or not any(seen.position in begin for seen in score.history):
             return ""  # nothing else than registered, or it was under way already
         self.way_out = flags_of({"start_epoch": epoch})
         self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))

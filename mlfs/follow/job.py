@@ -13,22 +13,27 @@ again?), `local_ranks` (how far are the ranks?). Beside them `epochs_at_hand`, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
 
+from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.findings import Findings
 from mlfs.follow.held_reads import HeldReads
+from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
+from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
 from mlfs.follow.matching import Open
 from mlfs.follow.rank_rates import RankRates
+from mlfs.follow.score import Score
 from mlfs.follow.second_run import SecondRun
+from mlfs.follow.sentences import register_flags
+from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -42,20 +47,12 @@ NOTHING_YET = Seen(None)
 """What a read comes to that waits, or that is another job's."""
 
 
-class JobState(StrEnum):
-    """What a job does, as `status` says it."""
-
-    WAITING = "waiting for the first read"
-    RUNNING = "running"
-    DRIFTING = "prediction failing"
-    FINISHED = "finished"
-
-
 class JobRun:
     """See the module.
 
     Args:
         sizes: bytes by sample.
+        like: what was learned of the loader by the job that this one may replace.
 
     Attributes:
         inferred: nobody registered the job, the reads told it.
@@ -67,7 +64,9 @@ class JobRun:
             `ranks` and `loader` then.
     """
 
-    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False) -> None:
+    def __init__(
+        self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False, like: LearnedLoader | None = None
+    ) -> None:
         self.spec = spec
         self.streams = streams
         self.inferred = inferred
@@ -80,7 +79,7 @@ class JobRun:
         self._set_aside = False  # the reads have another order, which another job has or shall have
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
         expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
-        self.matcher = expect()
+        self.matcher = expect(self.epochs.at_hand, like)
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
@@ -91,9 +90,14 @@ class JobRun:
         self.rates = RankRates()
 
     @property
+    def score(self) -> Score:
+        """How many of its reads were predicted: to be read; another object once the matcher has learned more."""
+        return self.matcher.score
+
+    @property
     def observed(self) -> int:
         """Reads that were counted."""
-        return self.matcher.observed
+        return self.score.observed
 
     @property
     def finished(self) -> bool:
@@ -108,6 +112,44 @@ class JobRun:
         if self.finished:
             return JobState.FINISHED
         return JobState.RUNNING if self.observed else JobState.WAITING
+
+    def statistics(self) -> JobStatistics:
+        """Frozen figures."""
+        spec, streams, score = self.spec, self.streams, self.score
+        recent = score.recent_opens
+        return JobStatistics(
+            name=self.name,
+            inferred=self.inferred,
+            state=self.state,
+            given_up=self.given_up,
+            share=Share(score.agreed, score.observed),
+            recent=Share(round((score.agreement or 0.0) * recent), recent),
+            shares=by_epoch(score.cells, spec.ranks),
+            loader=loader_of(
+                spec, self.inferred, streams.files_per_sample, *self.loader.known(), slack=self.matcher.shape.slack
+            ),
+            findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
+            epochs=spec.epochs,
+            epoch=self.ranks.current_epochs()[1],
+            ranks=tuple(self._rank_statistics(index) for index in range(len(spec.ranks))),
+            batch_files=streams.batch_files,
+            files_per_sample=streams.files_per_sample,
+            stream_bytes=self.bytes_read.stream_bytes,
+            pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
+            specification=spec.understood(),
+        )
+
+    def _rank_statistics(self, index: int) -> RankStatistics:
+        frontier = self.ranks.progress[index].frontier
+        epoch = self.epochs.epoch_of(frontier)
+        return RankStatistics(
+            rank=self.spec.ranks[index],
+            epoch=epoch,
+            position=frontier - self.epochs.timeline.base(epoch),
+            length=self.streams.length(epoch),
+            reads_here=index not in self.ranks.silent,
+            samples_per_s=self.rates.by_rank.get(index, 0.0),
+        )
 
     # -- reads
 
@@ -128,10 +170,10 @@ class JobRun:
     def _match(self, sample: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         """Match a read to a position, and tell the parts of it."""
         matcher, second_run = self.matcher, self.second_run
-        before = matcher.agreed
+        before = matcher.score.agreed
         match, given = matcher.observe(sample, process, parent)
         self.loader.read(sample, process, match, at_s)
-        unfit = matcher.agreed <= before
+        unfit = matcher.score.agreed <= before
         if (unfit or second_run.matcher is not None) and second_run.leads(
             sample, process, parent, match, matcher, self.epochs.first
         ):
@@ -171,17 +213,15 @@ class JobRun:
         self.epochs.add(index)
         self.bytes_read.epoch_added(index)
         self.held.epoch_added(max(self.ranks.frontiers), self.matcher.lag)
-        left = self.epochs.let_go(self.ranks.current_epochs()[0])
-        self.matcher.epochs = self.epochs.at_hand
-        return left
+        return self.epochs.let_go(self.ranks.current_epochs()[0])
 
     # -- judging
 
     def judge(self, now_s: float) -> list[str]:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
-        agreement, before = self.matcher.agreement, self.predicting
-        if self.predicting and (self.matcher.drifting or self._set_aside):
+        agreement, before = self.score.agreement, self.predicting
+        if self.predicting and (self.score.drifting or self._set_aside):
             self.predicting = False
         elif not (self.predicting or self._set_aside) and (agreement is None or agreement >= RECOVERED):
             # There is none where all reads were another job's.
@@ -208,7 +248,7 @@ class JobRun:
         if matcher is None:
             return
         self.second_run.forget()
-        matcher.epochs = self.epochs.at_hand
+        matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
         self.loader = LoaderWatch(self.spec, self.streams, self.epochs, matcher, from_start=False)
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
@@ -225,7 +265,7 @@ class JobRun:
             said, way_out: what was found out about the other job, in words and as flags.
         """
         other.matcher.forget(opens)
-        for (epoch, index), cell in other.matcher.cells.items():
+        for (epoch, index), cell in other.score.cells.items():
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)

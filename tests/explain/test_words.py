@@ -58,8 +58,8 @@ def test_words_drawn_before_and_between_are_found_from_the_registered_seed(
             assert max(needed) <= 24
             assert (job.spec.words_before, job.spec.words_between) == (before, between)
             assert job.findings.way_out == f"--words-before {before} --words-between {between}"
-            assert job.matcher.observed == 3 * FILES
-            assert job.matcher.agreed == 3 * FILES
+            assert job.score.observed == 3 * FILES
+            assert job.score.agreed == 3 * FILES
 
     simulate(body)
 
@@ -97,11 +97,11 @@ def test_amounts_that_change_are_found_anew_in_each_epoch_from_its_first_reads(
             (job,) = jobs.running.values()
             assert len(needed) == epochs - 1
             assert max(needed) <= 24
-            assert job.matcher.agreed == job.matcher.observed == epochs * FILES
+            assert job.score.agreed == job.score.observed == epochs * FILES
             assert job.findings.known[-1].startswith("this job draws another number of words")
             assert len(job.findings.known) == 2  # what the second epoch seemed to say, and this once
             assert job.findings.way_out == ""  # nobody could have said it
-            assert explainer.searches("train") == epochs - 1
+            assert explainer.statistics().cases["train"].searches == epochs - 1
 
     simulate(body)
 
@@ -119,8 +119,8 @@ def test_a_script_that_is_started_again_begins_with_its_first_epoch(tmp_path: Pa
             await read_epochs(jobs, orders[:1], 2)
             (job,) = jobs.running.values()
             assert job.spec.start_epoch == 0
-            assert job.matcher.agreed == job.matcher.observed == 4 * FILES
-            assert [job.matcher.cells[epoch, 0].observed for epoch in range(3)] == [2 * FILES, FILES, FILES]
+            assert job.score.agreed == job.score.observed == 4 * FILES
+            assert [job.score.cells[epoch, 0].observed for epoch in range(3)] == [2 * FILES, FILES, FILES]
 
     simulate(body)
 
@@ -155,6 +155,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("told", "true"), WRONG)
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.promise("wrong")
 def test_a_wrong_registration_is_never_worse_than_none(
     tmp_path: Path, told: dict[str, Any], true: dict[str, Any], workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,9 +171,9 @@ def test_a_wrong_registration_is_never_worse_than_none(
             for epoch in range(2):
                 order = list(order_of(jobs.manifest, epoch, **true))
                 for entry, process in read_by(order, workers, BATCH, 100 * epoch + 10):
-                    before = {name: job.matcher.agreed for name, job in jobs.running.items()}
+                    before = {name: job.score.agreed for name, job in jobs.running.items()}
                     await jobs.read(entry, process)
-                    agreed = {name: job.matcher.agreed for name, job in jobs.running.items()}
+                    agreed = {name: job.score.agreed for name, job in jobs.running.items()}
                     predicted[registered][epoch].append(agreed != before)
 
     for registered in (False, True):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.job import JobRun, JobState
+from mlfs.follow.job import JobRun
+from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
@@ -83,7 +84,7 @@ def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_
     job.add_epoch(job.load_epoch(1))
     assert [seen.match for seen in job.release_held()] == [Match(0, N + at) for at in range(20)]
     assert not job.held
-    assert job.matcher.agreed == job.observed == N + 20
+    assert job.score.agreed == job.observed == N + 20
 
 
 @pytest.mark.parametrize("told", [False, True])
