@@ -172,6 +172,7 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "agreement_recent": round(job.recent.share, 6),
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
+        "opens_in_unknown_order": {str(epoch): opens for epoch, opens in sorted(job.findings.order_unknown.items())},
         "loader": loader_status(job.loader),
         "reading_s": round(reading.reading_s, 6),
         "stalled_s": round(reading.stalled_s, 6),

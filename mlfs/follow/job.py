@@ -21,7 +21,7 @@ from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
-from mlfs.follow.findings import Findings
+from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
 from mlfs.follow.loader import loader_of
@@ -265,13 +265,17 @@ class JobRun:
             said, way_out: what was found out about the other job, in words and as flags.
         """
         other.matcher.forget(opens)
+        # What was read in an order that nobody knew then says nothing of the prediction since.
+        unknown = epochs_in_unknown_order(other.score.cells) if said else {}
         for (epoch, index), cell in other.score.cells.items():
+            if epoch in unknown:
+                continue
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
-        self.findings.go_on_from(other.findings, said, way_out, len(opens))
+        self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown)
 
     # -- bytes
 

@@ -181,3 +181,22 @@ def test_a_wrong_registration_is_never_worse_than_none(
     for told_nothing, told_wrong in zip(predicted[False], predicted[True], strict=True):
         assert sum(told_nothing) > 0.8 * FILES
         assert sum(told_wrong) >= sum(told_nothing) - 40  # some reads are spent on what was told
+
+
+def test_agreement_counts_from_where_the_order_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 10)
+    fields = {"sampler": "torch-random", "seed": 5, "generator": "default"}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=False) as (jobs, _):
+            await jobs.register(name="train", **fields)
+            places = [0, 5_000_000, 7000]  # the second is further than is looked for
+            orders = [list(order_of(jobs.manifest, 0, **fields | {"words_before": place})) for place in places]
+            await read_epochs(jobs, orders, 2)
+            (job,) = jobs.running.values()
+            told = job.statistics()
+            assert sum(told.findings.order_unknown.values()) + told.share.opens == 3 * FILES
+            assert told.share.agreed == told.share.opens >= 2 * FILES
+            assert set(told.findings.order_unknown) <= {1, 2}
+
+    simulate(body)
