@@ -39,6 +39,33 @@ class Beginning(NamedTuple):
         return as_indices(self.heads, ids.astype(np.int32))
 
 
+class Beginnings:
+    """Where the epochs of a job begin whose order is not known: each as many opens after the other as an epoch has.
+
+    Attributes:
+        passes: how many epochs went by, the last time that it was asked, since the last one that came as predicted.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._lost = (-1, 0)  # the first epoch that did not come as predicted, and how many opens were before it
+
+    def latest(self, job: JobRun) -> Beginning:
+        """The epoch that is being read, if the last one that came as predicted does not go on."""
+        begun, observed = beginning_of(job), job.score.observed
+        if begun.epoch != self._lost[0]:
+            self._lost = begun.epoch, observed - len(begun.opens)
+        since = observed - self._lost[1]
+        an_epoch = max(1, job.streams.length(job.spec.start_epoch) * len(job.spec.ranks))
+        self.passes = since // an_epoch
+        if not self.passes:
+            return begun
+        opens = begun.opens[-(since % an_epoch) :] if since % an_epoch else []
+        if len(opens) < since % an_epoch:
+            opens = []  # it began before all that is remembered
+        return Beginning(min(begun.epoch + self.passes, job.spec.epochs - 1), opens, _heads(opens))
+
+
 def beginning_of(job: JobRun) -> Beginning:
     """The epoch after the last one that came as predicted, and what was read since that one's last open."""
     score = job.score
@@ -54,12 +81,16 @@ def beginning_of(job: JobRun) -> Beginning:
         epoch = last + 1
         begun = _end_of(last, history)
     opens = history[begun:]
+    return Beginning(min(epoch, job.spec.epochs - 1), opens, _heads(opens))
+
+
+def _heads(opens: list[Open]) -> list[list[int]]:
     heads: dict[int, list[int]] = {}
     for opened in opens:
         head = heads.setdefault(opened.process, [])
         if len(head) < MOST_FIRST_READS:
             head.append(opened.entry)
-    return Beginning(epoch, opens, list(heads.values()))
+    return list(heads.values())
 
 
 def _end_of(epoch: int, history: list[Open]) -> int:

@@ -15,10 +15,18 @@ from typing import Any
 import trio
 
 from mlfs.explain.attempt import Attempt
-from mlfs.explain.beginning import beginning_of, enough
+from mlfs.explain.beginning import Beginnings, enough
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
-from mlfs.explain.misfit import LAST_OPENS, disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
+from mlfs.explain.misfit import (
+    FEWEST_OPENS,
+    LAST_OPENS,
+    disagreeing,
+    disagrees,
+    epochs_to_try,
+    fits_again,
+    may_lack_set_epoch,
+)
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
@@ -39,6 +47,8 @@ POOL = "variants"
 MOST_SEARCHES = 8
 # What was found and neither confirmed nor refuted by so many further opens is dropped.
 MOST_FURTHER_OPENS = 96
+# When nothing explained an epoch, so many searches are worth it for the next one, which may lie nearer.
+SEARCHES_OF_A_LATER_EPOCH = 2
 # Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
 SET_ASIDE_AFTER_S = 3.0
 
@@ -65,6 +75,8 @@ class Case:
         self.looked_at: set[LookedAt] = set()
         self.attempt: Attempt | None = None
         self.loader: LearnedLoader | None = None
+        self.beginnings = Beginnings()
+        self._passes = 0  # of the last search: see `Beginnings`
         self._in_vain = 0  # how many of the last searches found nothing
         self._not_before = 0  # how many opens the job must have seen for the next search
 
@@ -77,9 +89,18 @@ class Case:
         """Whether the job's reads call for one now."""
         if self.job.inferred or self.job.finished:
             return False
-        if self.searching or self.given_up or self.job.score.observed < self._not_before:
+        if self.searching or not disagrees(self.job):
             return False
-        return disagrees(self.job)
+        if self._another_epoch_began():
+            return True
+        return not self.given_up and self.job.score.observed >= self._not_before
+
+    def _another_epoch_began(self) -> bool:
+        """Whether the reads are those of a later epoch than at the last search, and begin to tell its order."""
+        if not self.searches:
+            return False
+        latest = self.beginnings.latest(self.job)
+        return self.beginnings.passes > self._passes and len(latest.opens) >= FEWEST_OPENS
 
     def search_begins(self) -> None:
         """A search is under way from now on."""
@@ -88,6 +109,10 @@ class Case:
     def search_has(self, opens: int, seen: int) -> None:
         """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
         self.searches += 1
+        self.beginnings.latest(self.job)
+        if self.beginnings.passes > self._passes:  # what earlier epochs did not tell says nothing of this one
+            self._in_vain = min(self._in_vain, MOST_SEARCHES - SEARCHES_OF_A_LATER_EPOCH)
+        self._passes = self.beginnings.passes
         self._in_vain += 1
         self._not_before = seen + 2 * opens
 
@@ -117,7 +142,8 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
-        self._in_vain = self._not_before = 0
+        self._in_vain = self._not_before = self._passes = 0
+        self.beginnings = Beginnings()
         self.looked_at.clear()
         self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}
 
@@ -248,7 +274,7 @@ class CorrectionSearch:
             return
         case.set_aside = True
         case.job.set_aside(True)
-        self._explain_anew(beginning_of(case.job).opens)
+        self._explain_anew(case.beginnings.latest(case.job).opens)
 
     def _take_back(self, case: Case) -> None:
         """The job's reads come as registered."""
@@ -264,11 +290,15 @@ class CorrectionSearch:
     async def _find_place(self, case: Case, drawing: Drawing) -> bool:
         """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
         job, n_samples = case.job, len(case.job.streams.sample_ids)
-        while not enough(beginning_of(job), n_samples):
+        begun = case.beginnings.latest(job)
+        while begun.opens and not enough(begun, n_samples):
             if not self._is_followed(case, job) or not disagrees(job):
                 return False
             await self._more_opens.wait()
-        begun, seen = beginning_of(job), job.score.observed
+            begun = case.beginnings.latest(job)
+        if not begun.opens:
+            return False
+        seen = job.score.observed
         runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
         asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near)

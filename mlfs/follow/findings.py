@@ -83,14 +83,24 @@ class Findings:
         return self.known[-1]
 
     def go_on_from(
-        self, before: Findings, said: str, way_out: str, counted_anew: int, order_unknown: Mapping[int, int]
+        self,
+        before: Findings,
+        said: str,
+        way_out: str,
+        counted_anew: int,
+        order_unknown: Mapping[int, int],
+        now: int,
     ) -> None:
         """A search has found out `said` about the job that this one replaces; "" if there is nothing to say.
 
         Args:
-            order_unknown: opens by epoch that came before their order was known.
+            order_unknown: opens by epoch that came before their order was known. now: the epoch that is read: what
+                seemed to be of a later one was of none.
         """
-        self.order_unknown = dict(Counter(before.order_unknown) + Counter(order_unknown))
+        opens = Counter(before.order_unknown)
+        for epoch, count in order_unknown.items():
+            opens[min(epoch, now)] += count
+        self.order_unknown = dict(opens)
         self.known = [*(known for known in before.known if known != said), *filter(None, [said])]
         self.way_out = way_out
         self.counted_anew = counted_anew

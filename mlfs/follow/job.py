@@ -275,7 +275,7 @@ class JobRun:
             self.matcher.count(epoch, place, cell.observed, cell.agreed)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
-        self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown)
+        self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown, self.spec.start_epoch)
 
     # -- bytes
 
