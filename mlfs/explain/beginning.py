@@ -55,15 +55,24 @@ class Beginnings:
         begun, observed = beginning_of(job), job.score.observed
         if begun.epoch != self._lost[0]:
             self._lost = begun.epoch, observed - len(begun.opens)
-        since = observed - self._lost[1]
-        an_epoch = max(1, job.streams.length(job.spec.start_epoch) * len(job.spec.ranks))
-        self.passes = since // an_epoch
+        self.passes, count = self._passed(job)
         if not self.passes:
             return begun
-        opens = begun.opens[-(since % an_epoch) :] if since % an_epoch else []
-        if len(opens) < since % an_epoch:
-            opens = []  # it began before all that is remembered
+        # None where it began before all that is remembered.
+        opens = begun.opens[-count:] if 0 < count <= len(begun.opens) else []
         return Beginning(min(begun.epoch + self.passes, job.spec.epochs - 1), opens, _heads(opens))
+
+    def another_began(self, job: JobRun, opens: int) -> bool:
+        """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""
+        if self._lost[0] < 0:
+            return False
+        passes, count = self._passed(job)
+        return passes > self.passes and count >= opens
+
+    def _passed(self, job: JobRun) -> tuple[int, int]:
+        """Epochs that went by since the last one that came as predicted, and the opens of the one under way."""
+        an_epoch = max(1, job.streams.length(job.spec.start_epoch) * len(job.spec.ranks))
+        return divmod(job.score.observed - self._lost[1], an_epoch)
 
 
 def beginning_of(job: JobRun) -> Beginning:

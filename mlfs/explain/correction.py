@@ -76,7 +76,6 @@ class Case:
         self.attempt: Attempt | None = None
         self.loader: LearnedLoader | None = None
         self.beginnings = Beginnings()
-        self._passes = 0  # of the last search: see `Beginnings`
         self._in_vain = 0  # how many of the last searches found nothing
         self._not_before = 0  # how many opens the job must have seen for the next search
 
@@ -89,18 +88,12 @@ class Case:
         """Whether the job's reads call for one now."""
         if self.job.inferred or self.job.finished:
             return False
-        if self.searching or not disagrees(self.job):
+        if self.searching:
             return False
-        if self._another_epoch_began():
-            return True
-        return not self.given_up and self.job.score.observed >= self._not_before
-
-    def _another_epoch_began(self) -> bool:
-        """Whether the reads are those of a later epoch than at the last search, and begin to tell its order."""
-        if not self.searches:
+        waits = self.given_up or self.job.score.observed < self._not_before
+        if waits and not self.beginnings.another_began(self.job, FEWEST_OPENS):
             return False
-        latest = self.beginnings.latest(self.job)
-        return self.beginnings.passes > self._passes and len(latest.opens) >= FEWEST_OPENS
+        return disagrees(self.job)
 
     def search_begins(self) -> None:
         """A search is under way from now on."""
@@ -109,10 +102,10 @@ class Case:
     def search_has(self, opens: int, seen: int) -> None:
         """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
         self.searches += 1
+        passes = self.beginnings.passes
         self.beginnings.latest(self.job)
-        if self.beginnings.passes > self._passes:  # what earlier epochs did not tell says nothing of this one
+        if self.beginnings.passes > passes:  # what earlier epochs did not tell says nothing of this one
             self._in_vain = min(self._in_vain, MOST_SEARCHES - SEARCHES_OF_A_LATER_EPOCH)
-        self._passes = self.beginnings.passes
         self._in_vain += 1
         self._not_before = seen + 2 * opens
 
@@ -142,7 +135,7 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
-        self._in_vain = self._not_before = self._passes = 0
+        self._in_vain = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
         self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}

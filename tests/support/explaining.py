@@ -79,16 +79,16 @@ class FakeJobs:
             job.add_epoch(job.load_epoch(epoch))
             job.release_held()
 
-    async def read(self, entry: int, process: int) -> None:
+    async def read(self, entry: int, process: int, parent: int = 1) -> None:
         """One open, as the engine digests it."""
         for job in list(self.running.values()):
             others = [other for other in self.running.values() if other is not job]
-            if job.member[entry] and job.observe(entry, process, 1, others=others).restarted:
+            if job.member[entry] and job.observe(entry, process, parent, others=others).restarted:
                 if self.observer.explains_restart(job):
                     job.forget_restart()
                 else:
                     job.restart()
-        self.observer.opened(entry, process, 1)
+        self.observer.opened(entry, process, parent)
         for job in list(self.running.values()):
             self.load(job)
             self.observer.digested(job)
@@ -122,6 +122,6 @@ def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def order_of(manifest: Manifest, epoch: int, **fields: Any) -> Iterator[int]:
+def order_of(manifest: Manifest, epoch: int, rank: int = 0, **fields: Any) -> Iterator[int]:
     spec = parse_job({"epochs": 5, "batch_size": BATCH} | fields)
-    yield from build_streams(spec, manifest).epoch_ids(epoch, 0).tolist()
+    yield from build_streams(spec, manifest).epoch_ids(epoch, rank).tolist()
