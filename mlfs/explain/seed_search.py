@@ -4,9 +4,10 @@ In: one question on stdin. Out: events on stdout, one a line. Begun by `mlfs.exp
 is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
 
 It is a process of its own because it computes for minutes. So it takes nothing of the daemon's interpreter, its memory
-is free when it ends, and the kernel can prefer everybody else: all stages but the first, which takes a second, run at a
-low priority. It is not the lowest, at which the search would stand still beside a busy loader on the same core; what it
-finds pays for the tenth of the core that it takes there.
+is free when it ends, and the kernel can prefer everybody else: all that takes longer than seconds runs at a low
+priority, which is all but the first stage and the look through the words of one seed. It is not the lowest priority, at
+which the search would stand still beside a busy loader on the same core; what it finds pays for the tenth of the core
+that it takes there.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ def main() -> int:
     """What the process does."""
     data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told = 0.0
+    told, takes_long = 0.0, extent.words is None
     for event in find(data_sets, extent):
-        if isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
+        if takes_long and isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
         if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
