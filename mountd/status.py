@@ -6,6 +6,8 @@ figures are made by mountd.metrics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
@@ -24,9 +26,14 @@ Json = dict[str, object]
 
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off"
-    " (mlfs register again with what the script does; mlfs order SOURCE prints what a registration expects)."
+    " fetched ahead. Likely: {likely} (mlfs register again with what the script does; mlfs order SOURCE prints what a"
+    " registration expects)."
 )
+EXPLAINED_OTHERWISE = (
+    "job {name}: reads don't come in the registered order ({told}), but in this one: {true}. They are fetched ahead by"
+    " that; to say so from the start: mlfs register {mountpoint} {flags}"
+)
+SEARCHING_WORDS = "job {name}: looking for where its epoch begins in the {stage}: {tried:,} of {of:,}"
 INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
     " tells it for sure; mount with --infer off to forbid guessing)"
@@ -45,7 +52,7 @@ TAKEN_BACK = (
 TAKEN_BACK_SHARE = 0.01
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
-WAY_OUT = "; to say so from the start: mlfs register with {flags}"
+WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
 WITHOUT_NUMBA = "numpy (pip install 'mlfs[fast]' makes it eight times as fast)"
 # Epochs of which the agreement is shown, the last ones: a job of a million short epochs has a status that can be read.
 SHOWN_EPOCHS = 100
@@ -63,7 +70,7 @@ def status(now: MountStatistics) -> Json:
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": messages(engine),
+        "messages": messages(engine, now.explainer.cases, about.mountpoint),
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
@@ -99,7 +106,7 @@ def status(now: MountStatistics) -> Json:
 # -- words
 
 
-def messages(engine: EngineStatistics) -> list[str]:
+def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], mountpoint: str) -> list[str]:
     """What a person should know, in plain words; each thing once, however many jobs it is said of."""
     said = passed_over(engine)
     if not engine.jobs:
@@ -111,12 +118,20 @@ def messages(engine: EngineStatistics) -> list[str]:
         if job.inferred:
             said.append(INFERRED)
         if job.findings.known:
-            way_out = WAY_OUT.format(flags=job.findings.way_out) if job.findings.way_out else ""
+            differing, flags = job.findings.way_out, job.findings.flags
+            way_out = WAY_OUT.format(differing=differing, mountpoint=mountpoint, flags=flags) if differing else ""
             told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
             said.append(FOUND_OUT.format(name=job.name, **told))
-        if job.state == JobState.DRIFTING:
-            percent = 100 * job.recent.share
-            said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
+        case = cases.get(job.name, CaseStatistics())
+        if case.attempt is not None:
+            words = {"stage": case.attempt.stage, "tried": case.attempt.tried, "of": case.attempt.of}
+            said.append(SEARCHING_WORDS.format(name=job.name, **words))
+        if case.instead is not None:
+            true = {"told": case.instead.told, "true": case.instead.true, "flags": case.instead.flags}
+            said.append(EXPLAINED_OTHERWISE.format(name=job.name, mountpoint=mountpoint, **true))
+        elif job.state == JobState.DRIFTING:
+            about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
+            said.append(MISSING_PREDICTION.format(name=job.name, **about))
     said += taken_back(engine)
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
@@ -187,6 +202,7 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "agreed_opens": job.share.agreed,
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
+        "opens_in_unknown_order": {str(epoch): opens for epoch, opens in sorted(job.findings.order_unknown.items())},
         "loader": loader_status(job.loader),
         "reading_s": round(reading.reading_s, 6),
         "stalled_s": round(reading.stalled_s, 6),

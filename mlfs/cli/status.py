@@ -212,6 +212,10 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
             )
             if "agreement_recent" in job:
                 title += f"; {_percent(job['agreement_recent'])} of the last {_count(job.get('recent_opens'))}"
+        unknown = _part(job, "opens_in_unknown_order")
+        if unknown:
+            title += f" ({_count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
+            title += " was known)"
         table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
         for rank in _list(job, "ranks"):
             ahead = _part(rank, "ahead")

@@ -67,15 +67,19 @@ def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
     return head
 
 
-def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | None:
-    """Check all first reads of the process that the hypothesis is about, then learn from the other processes."""
+def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet, fewest_bits: float = FEWEST_BITS) -> Finding | None:
+    """Check all first reads of the process that the hypothesis is about, then learn from the other processes.
+
+    Args:
+        fewest_bits: what they must tell; less will do where fewer seeds were tried.
+    """
     h, n = hypothesis, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
     pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < FEWEST_BITS:
+    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < fewest_bits:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))

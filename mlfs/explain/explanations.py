@@ -104,7 +104,8 @@ def in_words(fields: Fields) -> str:
     ]
     said += ["a piece for each rank"] if fields.get("contiguous") else []
     said += ["persistent workers"] if fields.get("persistent_workers") else []
-    said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
+    switches = ("set_epoch", "trailing_permutation")
+    said += [f"no {name.replace('_', ' ')}" for name in switches if fields.get(name) is False]
     said.append(f"world size {fields['world_size']}")
     if "batch_size" in fields:
         said.append(f"batch size {fields['batch_size']}")

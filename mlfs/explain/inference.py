@@ -7,7 +7,7 @@ takes longer runs in worker threads and in a process of its own. Part of `mlfs.e
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -28,6 +28,8 @@ from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
 from mlfs.explain.repeated import repeated, repeated_permutation, repeating
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -47,10 +49,16 @@ class Build(NamedTuple):
 
 
 class Inference:
-    """See the module. `run` must be running."""
+    """See the module. `run` must be running.
 
-    def __init__(self, jobs: Jobs, build: Build) -> None:
+    Args:
+        set_aside: whether the reads of a registered job have another order than it says, which its registration does
+            not lead to either: then they are explained as if nobody had registered it.
+    """
+
+    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool]) -> None:
         self._jobs = jobs
+        self._set_aside = set_aside
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
@@ -113,13 +121,23 @@ class Inference:
     def jobs_changed(self) -> None:
         """A job came or went."""
         self._inferred.jobs_changed()
-        before, self._registered = self._registered, any(not job.inferred for job in self._jobs.jobs.values())
+        before, self._registered = self._registered, any(map(self._counts, self._jobs.jobs.values()))
         if self._registered and not before:
             self._cancel()
             self._busy, self._lost = False, None
             self._inferred.end_all()
         elif before and not self._registered:
             self._reads, self._attempt, self._failed_for, self._refuted = FirstReads(), None, frozenset(), []
+
+    def _counts(self, job: JobRun) -> bool:
+        """Whether somebody has told a job, and the reads are its."""
+        return not job.inferred and not self._set_aside(job)
+
+    def begin_with(self, opens: Sequence[Open]) -> None:
+        """A registered job was set aside: these are the reads of its epoch so far."""
+        self.jobs_changed()
+        for opened in opens:
+            self.opened(opened.entry, opened.process, opened.parent)
 
     def _cancel(self) -> None:
         if self._scope is not None:
@@ -182,7 +200,8 @@ class Inference:
         Returns whether it found anything.
         """
         told = await self._jobs.runner.run(POOL, seeds_on_command_lines, self._reads.pids())
-        told = (*(lost.generators if lost else ()), *told)
+        registered = (job.spec.seed for job in self._jobs.jobs.values() if not job.inferred)
+        told = (*(lost.generators if lost else ()), *registered, *told)
         again = lost is not None and lost.drawn
         found: SeedFound | None = None
         installed = False
@@ -254,6 +273,12 @@ class Inference:
         self._reads, self._lost, self._wanted = FirstReads(), None, trio.Event()
 
     # -- for the status
+
+    def job_with_samples_of(self, registered: JobRun) -> JobRun | None:
+        """The inferred job that reads what a registered one was to read."""
+        entries = registered.streams.sample_ids
+        inferred = self._inferred.of(int(entries.flat[0])) if entries.size else None
+        return None if inferred is None else inferred.job
 
     @property
     def state(self) -> InferenceState:

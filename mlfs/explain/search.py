@@ -45,6 +45,7 @@ from mlfs.explain.search_stages import (
     slices,
     words_of,
 )
+from mlfs.explain.word_search import find_place
 
 COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
@@ -61,6 +62,9 @@ EVERYTHING = SearchExtent()
 
 def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
     """Search until something explains the reads. Where nothing does, the last event is a StageProgress that is done."""
+    if extent.words is not None:
+        yield from find_place(data_sets[0], extent.words, extent.search())
+        return
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
     found = yield from _common(data_sets, (sure, rest), extent)
     if found is None and not extent.again and (yield from _recipes(data_sets, extent.told)):

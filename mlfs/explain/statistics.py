@@ -62,11 +62,33 @@ class InferenceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Instead:
+    """What explains the reads of a registered job that was set aside.
+
+    Attributes:
+        told: what was registered, in words. true: what the reads say. flags: of `mlfs register`, that say it.
+    """
+
+    told: str
+    true: str
+    flags: str
+
+
+@dataclass(frozen=True, slots=True)
 class CaseStatistics:
-    """The searches for what a registered job does otherwise than it was registered."""
+    """The searches for what a registered job does otherwise than it was registered.
+
+    Attributes:
+        attempt: where the search is that looks through the words of the job's generator, None without one.
+        likely: why its reads may not come as registered: what was not looked at, in words.
+        instead: what explains its reads, if no other registration of it did.
+    """
 
     searching: bool = False
     searches: int = 0
+    attempt: AttemptStatistics | None = None
+    likely: str = ""
+    instead: Instead | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,11 @@ class EpochWords:
         self._persistent = bool(spec.persistent_workers)
         self._once = spec.words_once or 0
 
+    @property
+    def an_epoch(self) -> int:
+        """Words from one epoch's first to the next one's."""
+        return self._step + (0 if self._once else self._base_words)
+
     def at(self, epoch: int) -> TorchWords:
         """The words from the sampler's first of the epoch on."""
         iterators = 1 if self._persistent else epoch + 1

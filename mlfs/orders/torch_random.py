@@ -37,6 +37,9 @@ _SEED_WORDS: Final = 2
 class RandomOrder(OneStream):
     """As many permutations as num_samples needs, or num_samples draws with replacement, an epoch.
 
+    Attributes:
+        words_an_epoch: words of the generator from one epoch to the next.
+
     Raises:
         JobError: too many samples for torch's 32-bit rule; trailing_permutation where it changes nothing.
     """
@@ -52,9 +55,10 @@ class RandomOrder(OneStream):
         self._n = n_samples
         self._replacement = bool(spec.replacement)
         self._seeded_each_epoch = spec.generator == "default"
-        self._words = EpochWords(spec, self._words_an_epoch(trailing is not False))
+        self._words = EpochWords(spec, self._words_of_sampler(trailing is not False))
+        self.words_an_epoch: Final = self._words.an_epoch
 
-    def _words_an_epoch(self, to_the_end: bool) -> int:
+    def _words_of_sampler(self, to_the_end: bool) -> int:
         if self._seeded_each_epoch:
             return _SEED_WORDS
         if self._replacement:

@@ -16,6 +16,7 @@ from mlfs.explain.statistics import (
     ExplainerStatistics,
     InferenceState,
     InferenceStatistics,
+    Instead,
 )
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState
@@ -92,10 +93,30 @@ def test_messages_say_what_a_person_should_know() -> None:
     assert len(both) == 1, "what is true of two jobs is said once"
     (said,) = shown(mount(engine(job(given_up=True))))["messages"]
     assert "register it again" in said
-    found = job(findings=FindingsStatistics(("the epochs count from 1",), "--start-epoch 1", 40))
+    found = job(
+        findings=FindingsStatistics(("the epochs count from 1",), "--start-epoch 1", 40, "--seed 7 --start-epoch 1")
+    )
     (said,) = shown(mount(engine(found)))["messages"]
     assert "the epochs count from 1" in said
-    assert "mlfs register with --start-epoch 1" in said
+    assert "--start-epoch 1 would have said so: mlfs register /data/set --seed 7 --start-epoch 1" in said
+
+
+def test_a_job_that_is_not_read_as_told_is_explained() -> None:
+    def told(case: CaseStatistics, state: JobState) -> list[str]:
+        explainer = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {"train": case})
+        said: list[str] = shown(mount(engine(job(state=state)), explainer=explainer))["messages"]
+        return said
+
+    searching = CaseStatistics(True, 1, AttemptStatistics("words of seed 7", 1 << 20, 1 << 26, 3.0, True))
+    assert told(searching, JobState.RUNNING) == [
+        "job train: looking for where its epoch begins in the words of seed 7: 1,048,576 of 67,108,864"
+    ]
+    (said,) = told(CaseStatistics(likely="--words-before, another seed"), JobState.DRIFTING)
+    assert "Likely: --words-before, another seed (mlfs register again" in said
+    instead = Instead("torch-random, seed 7", "numpy, seed 7", "--sampler numpy --seed 7")
+    (said,) = told(CaseStatistics(instead=instead), JobState.DRIFTING)
+    assert "(torch-random, seed 7), but in this one: numpy, seed 7." in said
+    assert said.endswith("mlfs register /data/set --sampler numpy --seed 7")
 
 
 def test_a_machine_that_takes_pages_back_is_told_of() -> None:
