@@ -25,7 +25,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from wild_clients import CLIENTS, Client
+from wild_mount import Beside, Refused, Running, mounted, recorded, watched
 from wild_report import (
     HEADINGS,
     Opened,
@@ -45,7 +45,6 @@ from wild_report import (
     losses,
     markdown,
     opens_of_client,
-    reads,
     registered_agreement,
     said_agreement,
     share_staged,
@@ -54,18 +53,10 @@ from wild_report import (
 )
 
 SCRIPTS = Path(__file__).parent
-BIN = Path(sys.executable).parent
 MODES, STRANGERS = ("registered", "unregistered"), ("none", "cp", "find")
 CLASSES, KILOBYTES = 10, 30
-LOOK_EVERY = "250ms"
-STOP_TIMEOUT_S = 10.0
-STRANGER_AT = (0.3, 1.3)  # epochs: in the middle of the first one, and again when the order is known
 
 console = Console(width=None if sys.stdout.isatty() else 200)
-
-
-class Refused(Exception):
-    """What keeps the whole run from beginning, in one line."""
 
 
 @dataclasses.dataclass
@@ -76,35 +67,18 @@ class Outcome:
     iterations: list[dict[str, Any]]
 
 
-class Running:
-    """A process group that ends with the context: SIGTERM, then SIGKILL."""
-
-    def __init__(self, *words: str | Path, **named: Any) -> None:
-        self.process = subprocess.Popen([str(word) for word in words], start_new_session=True, **named)
-
-    def __enter__(self) -> subprocess.Popen[Any]:
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_TIMEOUT_S)
-                return
-
-
 class Wild:
     """All runs, in a work directory.
 
     Args:
-        words: the command line. work: for everything that is made. say: tells of the progress.
+        words: the command line. work: for everything that is made. progress: shows what is being done.
     """
 
     def __init__(self, words: argparse.Namespace, work: Path, progress: Progress) -> None:
         self.words = words
         self.work = work
         self.data = work / "data"
+        self.model = work / "model"
         self.progress = progress
         self.bar = progress.add_task("", total=None)
 
@@ -124,7 +98,8 @@ class Wild:
         return [self.words.python, *script]
 
     def filled(self, text: str, **more: object) -> str:
-        return text.format(data=self.data, epochs=self.words.epochs, workers=self.words.workers, **more)
+        words = self.words
+        return text.format(data=self.data, model=self.model, epochs=words.epochs, workers=words.workers, **more)
 
     def environment(self, client: Client, place: Path, counted: bool) -> dict[str, str]:
         """The client's own: no network, no cache of others, no module of mlfs."""
@@ -145,6 +120,8 @@ class Wild:
     def client(self, client: Client, place: Path, counted: bool = False) -> Iterator[subprocess.Popen[Any]]:
         """The client, running in a directory of its own."""
         place.mkdir()
+        if "{model}" in client.words:
+            shutil.copytree(self.metric(), place / "accuracy")
         with (
             open(place / "client.log", "w") as log,
             Running(
@@ -177,6 +154,18 @@ class Wild:
         outcome = self.outcome(client, place)
         return outcome if outcome.losses else "the client printed no losses"
 
+    def metric(self) -> Path:
+        """What Hugging Face's examples would download, made once; returns the directory of the metric."""
+        metric = self.work / "accuracy"
+        if not metric.exists():
+            self.say("making a tiny model")
+            made = [self.words.python, str(SCRIPTS / "wild_model.py"), str(self.model), str(metric)]
+            done = subprocess.run(made, check=False, capture_output=True, text=True)
+            if done.returncode:
+                why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+                raise Refused(f"--python {self.words.python} cannot make a model for transformers' examples: {why}")
+        return metric
+
     # -- over a mount
 
     def run(self, client: Client, mode: str, stranger: str, direct: Outcome) -> Row:
@@ -186,36 +175,23 @@ class Wild:
         state = self.work / f"{place.name}-mount"
         with mounted(self.data, state) as mount:
             if mode == "registered":
-                told = mount("register", self.data, *shlex.split(self.filled(client.register, **words_of(direct))))
+                told = mount(
+                    "register", self.data, *shlex.split(self.filled(client.register, **words_of(direct, client.ranks)))
+                )
                 (state / "registered.txt").write_text(told)
-            with (
-                open(state / "opens.log", "w") as log,
-                Running(
-                    BIN / "mlfs", "record", self.data, state / "opens", env=mount.environment, stderr=log
-                ) as record,
-                Running(
-                    *(BIN / "mlfs", "status", self.data, "--json", "--watch", LOOK_EVERY),
-                    env=mount.environment,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                ) as watch,
-            ):
-                looks = Looks(watch)
+            with watched(self.data, state, mount) as looks:
                 with self.client(client, place) as process, Beside(stranger, self.data, self.work) as beside:
                     while process.poll() is None:
                         beside.look(looks.reads / (self.words.files + self.words.validation_files))
                         self.say(f"{client.name}, {mode}, beside it {stranger}: {looks.reads:,} reads")
                         time.sleep(0.1)
                 end = json.loads(mount("status", self.data, "--json"))
-                record.send_signal(signal.SIGINT)
-                record.wait(STOP_TIMEOUT_S)
         if process.returncode:
             row.problem = failure(place, process.returncode)
             return row
         statuses = [*looks.statuses, end]
         (state / "statuses.json").write_text(json.dumps(statuses))
-        recorded = [json.loads(line) for line in (state / "opens").read_text().splitlines()]
-        opens = [Opened(*line[1:]) for line in recorded if isinstance(line, list)]
+        opens = [Opened(*line[1:]) for line in recorded(state)]
         mine = opens_of_client(opens, beside.pids)
         self.fill_in(row, statuses, mine)
         is_equal = self.outcome(client, place).losses == direct.losses
@@ -237,108 +213,18 @@ class Wild:
         row.spec = end["inference"].get("explanation", "") or json.dumps([job["spec"] for job in training_jobs(end)])
 
 
-class Looks:
-    """The statuses that `mlfs status --watch --json` prints, taken in by a thread of their own."""
+def words_of(direct: Outcome, ranks: int) -> dict[str, int]:
+    """What torch's generator had handed out before the first epoch, and what others drew between the first two.
 
-    def __init__(self, watch: subprocess.Popen[Any]) -> None:
-        self.statuses: list[dict[str, Any]] = []
-        threading.Thread(target=self._take_in, args=(watch.stdout,), daemon=True).start()
-
-    def _take_in(self, lines: Any) -> None:
-        text: list[str] = []
-        for line in lines:
-            text.append(line)
-            if line == "}\n":
-                self.statuses.append(json.loads("".join(text)))
-                text.clear()
-
-    @property
-    def reads(self) -> int:
-        return reads(self.statuses[-1]) if self.statuses else 0
-
-
-class Beside:
-    """A stranger who reads the same files, twice.
-
-    Attributes:
-        pids: its processes; what they start is theirs, too.
+    Four words an epoch are the training loader's own: two for its sampler, two for its workers. Several ranks of
+    accelerate share a generator that is seeded when their loader is prepared.
     """
-
-    def __init__(self, kind: str, data: Path, work: Path) -> None:
-        self.kind = kind
-        self.data = data
-        self.copy = work / "copy"
-        self.pids: list[int] = []
-        self._at = list(STRANGER_AT) if kind != "none" else []
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Beside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        shutil.rmtree(self.copy, ignore_errors=True)
-
-    def look(self, epochs: float) -> None:
-        """Begin when the client has come so far."""
-        if not self._at or epochs < self._at[0]:
-            return
-        self._at.pop(0)
-        if self.kind == "cp":
-            shutil.rmtree(self.copy, ignore_errors=True)
-            self._start("cp", "-r", self.data, self.copy)
-        else:
-            names = self._start("find", self.data, "-name", "*.jpg", stdout=subprocess.PIPE)
-            self._start("xargs", "cat", stdin=names.stdout, stdout=subprocess.DEVNULL)
-            assert names.stdout is not None
-            names.stdout.close()
-
-    def _start(self, *words: str | Path, **named: Any) -> subprocess.Popen[Any]:
-        process = self._stack.enter_context(Running(*words, stderr=subprocess.DEVNULL, **named))
-        self.pids.append(process.pid)
-        return process
-
-
-class Mlfs:
-    """The command, for one mount: called with its words, returns what it prints."""
-
-    def __init__(self, state: Path) -> None:
-        places = {name: str(state) for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "MLFS_RUNTIME_DIR")}
-        self.environment = os.environ | places
-
-    def __call__(self, *words: str | Path) -> str:
-        command = [str(BIN / "mlfs"), *map(str, words)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, env=self.environment)
-        if done.returncode:
-            raise Refused(f"{shlex.join(['mlfs', *command[1:]])}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
-
-
-@contextlib.contextmanager
-def mounted(data: Path, state: Path) -> Iterator[Mlfs]:
-    """A mount over the data set itself, with nothing known from before; gone afterwards, whatever happens."""
-    state.mkdir()
-    mount = Mlfs(state)
-    try:
-        mount("mount", data, "--ram", "256M")
-        yield mount
-        mount("unmount", data)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            subprocess.run(
-                [BIN / "mlfs", "unmount", data, "--force"], check=False, capture_output=True, env=mount.environment
-            )
-        raise
-
-
-def words_of(direct: Outcome) -> dict[str, int]:
-    """What torch's generator had handed out before the first epoch, and what others drew between two.
-
-    Four words an epoch are the training loader's own: two for its sampler, two for its workers.
-    """
-    drawn = [line["words"] for line in direct.iterations if line["sampler"] == "RandomSampler"]
+    noted = direct.iterations
+    drawn = [line["words"] for line in noted if line["sampler"] == "RandomSampler"]
+    prepared = [line["words"] for line in noted if line["sampler"] == "prepare"]
     between = drawn[1] - drawn[0] - 4 if len(drawn) > 1 else 0
-    return {"words_before": drawn[0] if drawn else 0, "words_between": between}
+    before = prepared if ranks > 1 and prepared else drawn
+    return {"words_before": before[0] if before else 0, "words_between": max(0, between)}
 
 
 def failure(place: Path, code: int) -> str:
@@ -367,7 +253,8 @@ def wild(words: argparse.Namespace, work: Path) -> list[Row]:
                 rows.append(Row(client.name, "direct", "none", problem=direct))
                 console.print(f"{client.name}: {direct}", highlight=False, markup=False)
                 continue
-            for mode in words.modes:
+            modes = [mode for mode in words.modes if mode != "registered" or client.register]
+            for mode in modes:
                 for stranger in words.strangers:
                     rows.append(runs.run(client, mode, stranger, direct))
                     console.print("  ".join(cells(rows[-1])), highlight=False, markup=False, soft_wrap=True)

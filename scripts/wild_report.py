@@ -145,14 +145,17 @@ def said_agreement(status: dict[str, Any]) -> dict[str, float]:
 def registered_agreement(status: dict[str, Any], expected: int, epochs: int) -> list[float]:
     """The same for a registered job, held against the number of opens that the client made in all.
 
-    A registered job counts from the first open on, so what it says is what is true, unless it lost opens.
+    A registered job counts from the first open on, so what it says is what is true, unless it missed opens. Opens that
+    it took for its own and that were a stranger's count against it.
     """
-    agreed: dict[int, float] = {}
+    agreed, observed = [0.0] * epochs, [0] * epochs
     for job in training_jobs(status):
         for epoch, share in job["agreement_by_epoch"].items():
-            agreed[int(epoch)] = agreed.get(int(epoch), 0.0) + share["agreement"] * share["observed_opens"]
+            if 0 <= int(epoch) < epochs:
+                agreed[int(epoch)] += round(share["agreement"] * share["observed_opens"])
+                observed[int(epoch)] += share["observed_opens"]
     size = expected / epochs
-    return [min(1.0, round(agreed.get(epoch, 0.0)) / size) if size else 0.0 for epoch in range(epochs)]
+    return [share / max(size, seen) if size else 0.0 for share, seen in zip(agreed, observed, strict=True)]
 
 
 def found_after(statuses: Sequence[dict[str, Any]], mine: Sequence[bool]) -> int | None:

@@ -3,9 +3,9 @@
     python wild_start.py SCRIPT ARGUMENTS...
 
 In: environment variables, so that the command line is the script's own. WILD_WORDS: a file to which each iteration
-over a torch DataLoader is written as a line of JSON, with the words that torch's default generator has handed out by
-then; counting draws nothing. WILD_SEED: seeds torch before the script, for scripts that have no flag for it.
-WILD_CPU: scripts that know GPUs alone run on the CPU. Out: what the script does.
+over a torch DataLoader, and each Accelerator.prepare, is written as a line of JSON, with the words that torch's default
+generator has handed out by then; counting draws nothing. WILD_SEED: seeds torch before the script, for scripts that
+have no flag for it. WILD_CPU: scripts that know GPUs alone run on the CPU. Out: what the script does.
 """
 
 from __future__ import annotations
@@ -40,13 +40,32 @@ def note_iterations(path: str) -> None:
     iterate = loader.__iter__
 
     def noted(self: Any) -> Iterator[Any]:
-        if int(os.environ.get("RANK", "0")) == 0:
-            sampler = type(self.sampler).__name__
-            with open(path, "a") as file:
-                print(json.dumps({"words": words_drawn(), "sampler": sampler, "samples": len(self.dataset)}), file=file)
+        note(path, type(self.sampler).__name__, len(self.dataset))
         return iterate(self)
 
     loader.__iter__ = noted
+
+
+def note_preparation(path: str) -> None:
+    """Have it written down when accelerate takes a loader over: then several ranks seed the generator they share."""
+    try:
+        from accelerate import Accelerator
+    except ImportError:
+        return
+    prepare = Accelerator.prepare
+
+    def noted(self: Any, *objects: Any, **named: Any) -> Any:
+        note(path, "prepare", 0)
+        return prepare(self, *objects, **named)
+
+    Accelerator.prepare = noted
+
+
+def note(path: str, what: str, samples: int) -> None:
+    """A line of the file, by the first rank alone."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        with open(path, "a") as file:
+            print(json.dumps({"words": words_drawn(), "sampler": what, "samples": samples}), file=file)
 
 
 def stand_in_for_gpus() -> None:
@@ -73,6 +92,7 @@ def stand_in_for_gpus() -> None:
 if __name__ == "__main__":
     if os.environ.get("WILD_WORDS"):
         note_iterations(os.environ["WILD_WORDS"])
+        note_preparation(os.environ["WILD_WORDS"])
     if os.environ.get("WILD_CPU"):
         stand_in_for_gpus()
     if os.environ.get("WILD_SEED"):
