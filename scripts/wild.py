@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,6 +55,8 @@ from wild_report import (
 SCRIPTS = Path(__file__).parent
 MODES, STRANGERS = ("registered", "unregistered"), ("none", "cp", "find")
 CLASSES, KILOBYTES = 10, 30
+STILL_S = 180.0  # longer than any client here needs between two lines on a busy machine
+STUCK = f"the client neither read nor printed for {STILL_S:.0f} s"
 
 console = Console(width=None if sys.stdout.isatty() else 200)
 
@@ -146,9 +148,10 @@ class Wild:
         """A run without a mount; a string says why it failed."""
         place = self.work / f"{client.name}-direct"
         with self.client(client, place, counted=True) as process:
-            while process.poll() is None:
+            for is_stuck in followed(process, place, lambda: 0):
+                if is_stuck:
+                    return STUCK
                 self.say(f"{client.name}: directly")
-                time.sleep(0.2)
         if process.returncode:
             return failure(place, process.returncode)
         outcome = self.outcome(client, place)
@@ -181,13 +184,16 @@ class Wild:
                 (state / "registered.txt").write_text(told)
             with watched(self.data, state, mount) as looks:
                 with self.client(client, place) as process, Beside(stranger, self.data, self.work) as beside:
-                    while process.poll() is None:
+                    for is_stuck in followed(process, place, lambda: looks.reads):
+                        if is_stuck:
+                            row.problem = STUCK
+                            break
                         beside.look(looks.reads / (self.words.files + self.words.validation_files))
                         self.say(f"{client.name}, {mode}, beside it {stranger}: {looks.reads:,} reads")
-                        time.sleep(0.1)
                 end = json.loads(mount("status", self.data, "--json"))
-        if process.returncode:
+        if process.returncode and not row.problem:
             row.problem = failure(place, process.returncode)
+        if row.problem:
             return row
         statuses = [*looks.statuses, end]
         (state / "statuses.json").write_text(json.dumps(statuses))
@@ -211,6 +217,17 @@ class Wild:
         row.staged = share_staged(end)
         row.messages = list(end["messages"]) + [job["message"] for job in end["jobs"] if job.get("message")]
         row.spec = end["inference"].get("explanation", "") or json.dumps([job["spec"] for job in training_jobs(end)])
+
+
+def followed(process: subprocess.Popen[Any], place: Path, so_far: Callable[[], int]) -> Iterator[bool]:
+    """Several times a second until the client ends: whether neither its reads nor its output have moved for long."""
+    moved, last = time.monotonic(), (0, 0)
+    while process.poll() is None:
+        now = (so_far(), (place / "client.log").stat().st_size)
+        if now != last:
+            moved, last = time.monotonic(), now
+        yield time.monotonic() - moved > STILL_S
+        time.sleep(0.1)
 
 
 def words_of(direct: Outcome, ranks: int) -> dict[str, int]:

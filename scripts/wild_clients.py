@@ -82,6 +82,7 @@ def timm(name: str, register: str, words: str = "", ranks: int = 1) -> Client:
         register=register,
         losses=TIMM_LOSS,
         ranks=ranks,
+        without_gpu=ranks > 1,
     )
 
 

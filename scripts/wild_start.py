@@ -40,7 +40,10 @@ def note_iterations(path: str) -> None:
     iterate = loader.__iter__
 
     def noted(self: Any) -> Iterator[Any]:
-        note(path, type(self.sampler).__name__, len(self.dataset))
+        batches: Any = self.batch_sampler
+        while hasattr(batches, "batch_sampler"):  # accelerate wraps the one that was there
+            batches = batches.batch_sampler
+        note(path, type(getattr(batches, "sampler", self.sampler)).__name__, len(self.dataset))
         return iterate(self)
 
     loader.__iter__ = noted
@@ -71,21 +74,22 @@ def note(path: str, what: str, samples: int) -> None:
 def stand_in_for_gpus() -> None:
     """The CPU and gloo where a script asks for a GPU and NCCL."""
     begin: Any = torch.distributed.init_process_group
-    wrap: Any = torch.nn.parallel.DistributedDataParallel
+    wrapper: Any = torch.nn.parallel.DistributedDataParallel
     make: Any = torch.tensor
 
     def begin_with_gloo(*words: Any, **named: Any) -> None:
         begin(*words, **{**named, "backend": "gloo"})
 
-    def wrap_on_cpu(module: Any, device_ids: object = None, **named: Any) -> Any:
-        return wrap(module, **named)
+    class WrapperOnCpu(wrapper):
+        def __init__(self, module: Any, device_ids: object = None, **named: Any) -> None:
+            super().__init__(module, **named)
 
     def make_on_cpu(data: Any, device: object = None, **named: Any) -> Any:
         return make(data, device="cpu" if device == "cuda" else device, **named)
 
     torch.cuda.set_device = lambda device: None
     torch.distributed.init_process_group = begin_with_gloo
-    torch.nn.parallel.DistributedDataParallel = wrap_on_cpu
+    torch.nn.parallel.DistributedDataParallel = WrapperOnCpu
     torch.tensor = make_on_cpu
 
 
