@@ -85,8 +85,15 @@ def reads(status: dict[str, Any]) -> int:
 
 
 def training_jobs(status: dict[str, Any]) -> list[dict[str, Any]]:
-    """The jobs that are about training files, or about all files."""
-    return [job for job in status["jobs"] if job["spec"].get("root", "").split("/", 1)[0] in ("", TRAIN)]
+    """The jobs that may be the client's training: about training files, or about all, in an order that is shuffled.
+
+    All clients shuffle: who reads in the order of the files validates, or is a stranger.
+    """
+    return [
+        job
+        for job in status["jobs"]
+        if job["spec"].get("root", "").split("/", 1)[0] in ("", TRAIN) and job["spec"].get("sampler") != "sequential"
+    ]
 
 
 def true_agreement(statuses: Sequence[dict[str, Any]], mine: Sequence[bool], epochs: int) -> list[float]:

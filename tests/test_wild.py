@@ -22,9 +22,11 @@ def status(reads: int, *jobs: dict[str, Any]) -> dict[str, Any]:
     return {"reads": {"all": routes}, "jobs": list(jobs)}
 
 
-def job(agreed: int, observed: int, root: str = "train", seed: int = 0, **more: Any) -> dict[str, Any]:
+def job(
+    agreed: int, observed: int, root: str = "train", seed: int = 0, sampler: str = "torch-random", **more: Any
+) -> dict[str, Any]:
     share = agreed / observed if observed else None
-    spec = {"root": root, "seed": seed}
+    spec = {"root": root, "seed": seed, "sampler": sampler}
     return {"name": "inferred", "inferred": True, "spec": spec, "observed_opens": observed, "agreement": share, **more}
 
 
@@ -96,8 +98,9 @@ def test_a_status_that_lags_behind_costs_no_agreement() -> None:
     assert second == 1.0
 
 
-def test_jobs_about_validation_files_do_not_count() -> None:
-    looks = [status(0), status(100, job(100, 100, root="val")), status(200, job(200, 200, root="val"))]
+@pytest.mark.parametrize("other", [{"root": "val"}, {"root": "", "sampler": "sequential"}])
+def test_jobs_about_validation_files_do_not_count(other: dict[str, Any]) -> None:
+    looks = [status(0), status(100, job(100, 100, **other)), status(200, job(200, 200, **other))]
     assert report.true_agreement(looks, opened(200), EPOCHS) == [0.0, 0.0]
     assert report.found_after(looks, opened(200)) is None
 
