@@ -302,6 +302,11 @@ def check(words: argparse.Namespace) -> None:
         unknown = [name for name in given if name not in known]
         if unknown or not given:
             raise Refused(f"no {what} {', '.join(unknown)}; known: {', '.join(known)}")
+    for flag in ("files", "validation_files", "epochs"):
+        if getattr(words, flag) < 1:
+            raise Refused(f"--{flag.replace('_', '-')} {getattr(words, flag)}: at least 1")
+    if words.json is not None and not words.json.absolute().parent.is_dir():
+        raise Refused(f"--json {words.json}: there is no directory {words.json.absolute().parent}")
     for client in (CLIENTS[name] for name in words.clients):
         if not (words.directory / client.script).is_file():
             raise Refused(f"{words.directory / client.script} is missing: client {client.name} needs this checkout")
