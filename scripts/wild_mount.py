@@ -24,7 +24,9 @@ from wild_report import reads
 BIN = Path(sys.executable).parent
 LOOK_EVERY = "250ms"
 STOP_TIMEOUT_S = 10.0
-STRANGER_AT = (0.3, 1.3)  # epochs: in the middle of the first one, and again when the order is known
+STRANGER_AT = (0.3, 2.3)
+"""In epochs' worth of all reads: in the middle of the first epoch, and in that of the second, when the stranger has read
+everything once, too."""
 
 
 class Refused(Exception):
