@@ -25,8 +25,8 @@ BIN = Path(sys.executable).parent
 LOOK_EVERY = "250ms"
 STOP_TIMEOUT_S = 10.0
 STRANGER_AT = (0.3, 2.3)
-"""In epochs' worth of all reads: in the middle of the first epoch, and in that of the second, when the stranger has read
-everything once, too."""
+"""In epochs' worth of all reads: in the middle of the first epoch, and in that of the second, when the stranger has
+read everything once, too."""
 
 
 class Refused(Exception):
