@@ -20,6 +20,7 @@ from mlfs.explain.explainer import Explainer
 from mlfs.follow.agreement import by_epoch, of_rank, whole
 from mlfs.follow.job import GAVE_UP, JobRun, JobState
 from mlfs.follow.loader import loader_of
+from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.states import State
 from mlfs.units import format_size
@@ -70,6 +71,7 @@ def status(engine: Engine, about: About, explainer: Explainer, primer: InodePrim
         "messages": messages(engine),
         "inference": explainer.status(),
         "jobs": [job_status(engine, explainer, job) for job in engine.jobs.values()],
+        "strangers": strangers_status(engine),
         "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
         "fetches": counters.all.as_dict()["fetches"],
         "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
@@ -151,6 +153,21 @@ def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
         "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.bytes_read.pfs_by_epoch.items())},
         "spec": job.spec.understood(),
     }
+
+
+def strangers_status(engine: Engine) -> list[Json]:
+    """Who reads the samples of jobs, and for none of them, in words too; those that read last stand last."""
+    return [
+        {
+            "name": one.name,
+            "pid": one.process,
+            "processes": one.processes,
+            "reads": one.reads,
+            "plain": one.plain,
+            "words": in_words(one),
+        }
+        for one in strangers_to_all(engine.jobs.values())
+    ]
 
 
 def agreement_by_epoch(job: JobRun) -> Json:

@@ -130,7 +130,7 @@ class CorrectionSearch:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
         """
         job, matcher = case.job, case.job.matcher
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, name_of=self._jobs.name_of)
         new.matcher.assume_loader_of(matcher)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop

@@ -81,10 +81,12 @@ class Inference:
         """An open, counted by the jobs that it belongs to."""
         if self._registered:
             return
-        inferred = self._inferred.of(entry)
+        inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
             if inferred.follow(entry, process, parent):
                 self._lose(inferred)
+            return
+        if self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
         if self._busy:

@@ -50,9 +50,17 @@ class InferredJobs:
 
     # -- those in use
 
-    def of(self, entry: int) -> InferredJob | None:
-        """The job that reads this file."""
-        return next((inferred for inferred in self.in_use.values() if inferred.job.member[entry]), None)
+    def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
+        """The job for which the process reads this file; None where it is a stranger to all."""
+        inside = [inferred for inferred in self.in_use.values() if inferred.job.member[entry]]
+        if len(inside) > 1:
+            inside.sort(key=lambda inferred: process not in inferred.job.readers.own)
+        return next((inferred for inferred in inside if not inferred.job.readers.is_apart(process, parent)), None)
+
+    def is_plain_stranger(self, entry: int, process: int, parent: int) -> bool:
+        """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
+        jobs = (inferred.job for inferred in self.in_use.values())
+        return any(job.member[entry] and job.readers.walks(process, parent) for job in jobs)
 
     @property
     def full(self) -> bool:
@@ -164,7 +172,7 @@ class InferredJobs:
         told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
+        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:

@@ -185,6 +185,10 @@ class StreamMatcher:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)
 
+    def rank_of(self, process: int) -> int:
+        """The rank that a process reads for, -1 while that is not known."""
+        return self._tracker.rank_of(process)
+
     # -- what the score knows of opens
 
     @property
@@ -230,9 +234,9 @@ class StreamMatcher:
         """Add opens that were counted elsewhere; rank_index -1: no rank of this matcher's."""
         self.score.add(epoch, rank_index, observed, agreed)
 
-    def disown(self, process: int) -> None:
-        """The last opens of a process turned out to be of another job: those that disagreed are not counted."""
-        self.score.disown(process, SURE_STREAK)
+    def disown(self, process: int, opens: int = SURE_STREAK) -> None:
+        """The last opens of a process turned out to be none of the job's: those that disagreed are not counted."""
+        self.score.disown(process, opens)
 
     def forget(self, opens: Iterable[Open]) -> None:
         """These opens will be counted elsewhere: as they are counted by now, those that still are."""

@@ -57,9 +57,7 @@ class SecondRun:
             self.is_kin = any(
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent)) for seen in own.history
             )
-            self.matcher = self._expect()
-            self.matcher.assume_loader_of(own)
-            self.matcher.epochs = {first.epoch: first}
+            self.matcher = self.expected(own, first)
         self.matcher.observe(entry, process, parent)
         if self.matcher.observed < FIRST_OPENS:
             return False
@@ -68,6 +66,18 @@ class SecondRun:
             return True
         self.matcher = None
         return False
+
+    def expected(self, own: StreamMatcher | None, first: EpochIndex) -> StreamMatcher:
+        """A matcher that expects a run from the start, with the loader of the one under way if that is known."""
+        matcher = self._expect()
+        if own is not None:
+            matcher.assume_loader_of(own)
+        matcher.epochs = {first.epoch: first}
+        return matcher
+
+    def take(self, matcher: StreamMatcher) -> None:
+        """A matcher made by `expected` has followed a second run, by processes that are no kin of those before."""
+        self.matcher, self.is_kin = matcher, False
 
     def forget(self) -> None:
         """What seemed to be a second run is something else, or has become the run that is followed."""

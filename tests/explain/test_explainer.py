@@ -17,7 +17,7 @@ from support.trees import make_classes
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build, InferenceState
 from mlfs.explain.port import Jobs, Observer
-from mlfs.follow.job import JobRun
+from mlfs.follow.job import JobRun, nameless
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import samples
@@ -47,6 +47,7 @@ class FakeJobs:
         self.manifest = manifest
         self.runner = Inline()
         self.clock = trio.current_time
+        self.name_of = nameless
         self.running: dict[str, JobRun] = {}
         self.installed: list[tuple[JobRun, list[Open], str, str]] = []
         self.observer = observer
@@ -221,7 +222,7 @@ def test_what_further_opens_do_not_confirm_is_not_installed(tmp_path: Path, capl
                 await jobs.read(entry, 7)
             for entry, other in zip(right[18:], stray, strict=False):  # half of the opens fit
                 await jobs.read(entry, 7)
-                await jobs.read(other, 8)
+                await jobs.read(other, 7)
             assert explainer.searches("train") >= 1
             assert len(jobs.installed) == 1
             assert "not confirmed by 96 further opens: this job's seed is 42, not 5" in caplog.text

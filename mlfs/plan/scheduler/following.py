@@ -123,7 +123,7 @@ class Following:
 
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
         """Act on what a read came to."""
-        if source_bytes:
+        if source_bytes and not seen.apart:
             position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks.progress)
             job.count_pfs(job.epochs.epoch_of(position), source_bytes)
         if seen.restarted:

@@ -1,0 +1,437 @@
+"""Which processes read for a job, and which are strangers to it: a backup, a colleague's `cp -r`, another script.
+
+Pure. In: reads of processes that are not known to read for the job, and what the job's own matcher knows. Out: whose
+each read is. Used by `mlfs.follow.job`, which matches what is the job's; what is a stranger's moves and judges nothing.
+
+Evidence belongs to processes and their kin. A process *proves* itself when so many of its reads come as predicted that
+it is no chance (`StreamMatcher.follows`); from then on its reads are the job's, and so are those of its kin: processes
+of the same parent and name, its children, its parent. A loader's workers are kin of those of the epoch before.
+
+As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. After that,
+the reads of a *family* (processes of one parent and name) that is no kin are on *trial*. They are matched as if they
+were the job's, by matchers of their own: one that begins where the ranks are, one that begins where the job does, and,
+where the job was corrected, one for the job as it was registered. What comes of it is a `Verdict`. Reads on trial are
+kept, a few of them, and are the job's after all if the family proves itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.plain_order import PlainOrder
+from mlfs.follow.score import Open
+
+REMEMBERED_PROCESSES = 4096
+"""Processes that have proved themselves. Loaders start new workers each epoch, so only the last ones matter."""
+MOST_FAMILIES = 64
+"""Families that are on trial, or strangers. The one that has not read for longest is forgotten first."""
+STRANGER_READS = 16
+"""Reads that fit nothing before a family is called a stranger: two batches of eight; a reader of the job proves itself
+with eight."""
+TRIAL_READS = 64
+"""Reads after which a trial begins anew where the ranks are by then. A second run of the script, which is known by its
+first 32 reads, shows in one trial."""
+PROVED_OPENS, PROVED_SHARE = 32, 0.8
+"""Opens of a family, and the share of them that must be predicted, where none of its processes reads for long: workers
+of a loader with many workers and short epochs."""
+FITTING_SHARE = 0.5
+"""Share of a family's reads that are predicted from which on it is no stranger: the first reads of each worker may be in
+doubt, chance makes far fewer."""
+CLAIM_READS = 512
+"""Reads of a family that has not proved itself after which it is seen anew, from where the job begins."""
+HEIR_READS, HEIR_SILENCE_S = 32, 2.0
+"""Reads of a family, and seconds, through which nobody else reads the job, before the family is taken for the job's
+readers of today though it does not read as predicted: a script that was started again in another way."""
+ASTRAY_READS = 16
+"""Reads of a process that is kin of the job's readers and reads something else while they read as predicted, before it
+is a stranger all the same: another script of the same shell."""
+
+Key = tuple[int, str, int]
+"""A family: the parent, 0 where it is not known; the name; the process where it is a family by itself, else 0."""
+
+
+class Verdict(Enum):
+    """What is known of a family that is on trial."""
+
+    WAITS = auto()
+    """Nothing yet."""
+    JOINS = auto()
+    """It reads for a rank that nobody else reads for."""
+    AGAIN = auto()
+    """It reads the job from its start, and nobody else reads the job any more."""
+    AS_TOLD = auto()
+    """It reads the job as it was registered, and the job is followed in another way."""
+    INHERITS = auto()
+    """Nobody else reads the job any more: its reads show what the script does now."""
+    STRANGER = auto()
+    """It is none of the job's."""
+
+
+class Read(NamedTuple):
+    """A read of the job's samples."""
+
+    sample: int
+    process: int
+    parent: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """What the status shows of a family that is a stranger.
+
+    Attributes:
+        process: the first one. name: of the program, "" where it ended before anybody asked.
+        processes: how many there were. reads: of the job's samples. plain: in the order of the directories.
+    """
+
+    process: int
+    parent: int
+    name: str
+    processes: int
+    reads: int
+    plain: bool
+
+
+class Family:
+    """Processes of one parent and name that are not known to read for the job.
+
+    Attributes:
+        first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
+        processes: how many were seen. reads: how many reads. order: whether it is plain.
+        is_stranger: whether it has been found to be one.
+        waiting: its last reads, which will be matched if they prove to be the job's.
+        trial: see Trial; None while none is under way.
+        again: what has followed it from the job's start, once it has proved to be a second run.
+    """
+
+    def __init__(self, key: Key, process: int) -> None:
+        self.key = key
+        self.first_process = self.newest_process = process
+        self.processes = 1
+        self.reads = 0
+        self.order = PlainOrder()
+        self.is_stranger = False
+        self.waiting: deque[Read] = deque(maxlen=TRIAL_READS)
+        self.trial: Trial | None = None
+        self.again: StreamMatcher | None = None
+
+
+class Trial:
+    """What a family's reads would be to the job.
+
+    Attributes:
+        joins: matches them from where the ranks are. again: from the job's start. as_told: to the job as registered.
+        observed, frontiers: of the job, when the trial began.
+    """
+
+    def __init__(
+        self, joins: StreamMatcher, again: StreamMatcher, as_told: StreamMatcher | None, own: StreamMatcher, at_s: float
+    ) -> None:
+        self.joins, self.again, self.as_told = joins, again, as_told
+        self.reads = 0
+        self.began_s = at_s
+        self.observed = own.observed
+        self.frontiers = [rank.frontier for rank in own.ranks]
+
+    def observe(self, read: Read) -> None:
+        """One more read."""
+        self.reads += 1
+        for matcher in (self.joins, self.again, self.as_told):
+            if matcher is not None:
+                matcher.observe(read.sample, read.process, read.parent)
+
+    def is_silent(self, own: StreamMatcher) -> bool:
+        """Whether nobody has read the job since the trial began."""
+        return own.observed == self.observed
+
+
+class Astray:
+    """A kinsman who has not proved himself: how he does, and how the others did meanwhile."""
+
+    __slots__ = ("agreed", "agreed_before", "reads")
+
+    def __init__(self, agreed_before: int) -> None:
+        self.reads = self.agreed = 0
+        self.agreed_before = agreed_before
+
+
+class Readers:
+    """See the module. One object is for one run of the script.
+
+    Args:
+        name_of: the name of a process's program, "" where it is not known.
+
+    Attributes:
+        own: the processes that have proved themselves, with the rank that each reads for.
+    """
+
+    def __init__(self, name_of: Callable[[int], str]) -> None:
+        self.own: OrderedDict[int, int] = OrderedDict()
+        self._name_of = name_of
+        self._names: OrderedDict[int, str] = OrderedDict()
+        self._kin: OrderedDict[tuple[int, str], None] = OrderedDict()  # parent and name of those in `own`
+        self._own_parents: OrderedDict[int, None] = OrderedDict()
+        self._families: OrderedDict[Key, Family] = OrderedDict()
+        self._alone: OrderedDict[int, None] = OrderedDict()  # processes that are families by themselves
+        self._astray: OrderedDict[int, Astray] = OrderedDict()
+        self._claims: OrderedDict[Key, StreamMatcher | None] = OrderedDict()  # see `claims`
+        self._heir: Key | None = None
+        self._heir_agreed = self._heir_since = 0
+
+    # -- who is who
+
+    def key_of(self, process: int, parent: int) -> Key:
+        """The family of a process."""
+        if process in self._alone:
+            return parent, "", process
+        name = self._names.get(process)
+        if name is None:
+            name = self._names[process] = self._name_of(process)
+            _bound(self._names, REMEMBERED_PROCESSES)
+        return parent, name, 0
+
+    def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
+        """Whether the reads of a process that has not proved itself are the job's for now."""
+        if not self.own:
+            return True  # nobody has proved himself: any family may show what the script does
+        if self._is_kin(process, parent):
+            return True
+        return self.key_of(process, parent) == self._heir and self._inherits_still(own)
+
+    def _is_kin(self, process: int, parent: int) -> bool:
+        """Whether a process is kin of those that have proved themselves."""
+        key = self.key_of(process, parent)
+        if key[2]:
+            return False
+        if not parent:
+            return key not in self._families  # nobody knows: it has the benefit of the doubt
+        return process in self._own_parents or parent in self.own or key[:2] in self._kin
+
+    def is_apart(self, process: int, parent: int) -> bool:
+        """Whether the reads of a process are kept apart from the job's."""
+        return process not in self.own and self.key_of(process, parent) in self._families
+
+    def walks(self, process: int, parent: int) -> bool:
+        """Whether a process is kept apart that reads in the order of the directories."""
+        family = self._families.get(self.key_of(process, parent))
+        return process not in self.own and family is not None and family.order.is_plain
+
+    def prove(self, process: int, parent: int, rank_index: int) -> None:
+        """A process reads as predicted, so often that it is no chance."""
+        key = self.key_of(process, parent)
+        self._families.pop(key, None)
+        self._astray.pop(process, None)
+        self.own[process] = rank_index
+        _bound(self.own, REMEMBERED_PROCESSES)
+        if parent and not key[2]:
+            self._kin[key[:2]] = None
+            self._own_parents[parent] = None
+            _bound(self._kin, REMEMBERED_PROCESSES)
+            _bound(self._own_parents, REMEMBERED_PROCESSES)
+
+    def strangers(self) -> list[Stranger]:
+        """Those that were found, the one that has read most recently last."""
+        return [
+            Stranger(
+                family.first_process, family.key[0], family.key[1] or self._names.get(family.first_process, ""),
+                family.processes, family.reads, family.order.is_plain,
+            )
+            for family in self._families.values()
+            if family.is_stranger
+        ]  # fmt: skip
+
+    # -- before anybody has proved himself
+
+    def claims(self, read: Read, history: Sequence[Open], alone: Callable[[], StreamMatcher]) -> bool:
+        """Whether the reads of one family, seen alone, are those of the job, where several read.
+
+        Args:
+            history: the job's last reads, this one too. alone: makes a matcher that expects the job from its start.
+        """
+        key = self.key_of(read.process, read.parent)
+        if not self._claims:
+            self._claims[key] = None  # while it is the only one, the job's own matcher sees it alone
+        if len(self._claims) == 1 and key in self._claims:
+            return False
+        matcher = self._claims.get(key)
+        if matcher is None or matcher.observed >= CLAIM_READS:
+            before = [] if matcher is not None else history
+            matcher = self._claims[key] = alone()
+            _bound(self._claims, MOST_FAMILIES)
+            for seen in before:
+                if self.key_of(seen.process, seen.parent) == key:
+                    matcher.observe(seen.entry, seen.process, seen.parent)
+        else:
+            matcher.observe(read.sample, read.process, read.parent)
+        return _proves(matcher, read.process)
+
+    def fits_alone(self, opened: Open) -> bool:
+        """Whether a read is of a family that, seen alone, reads as predicted."""
+        matcher = self._claims.get(self.key_of(opened.process, opened.parent))
+        return matcher is not None and _share(matcher) >= FITTING_SHARE
+
+    def begin_anew(self, reading: Iterable[tuple[int, int]] = ()) -> Readers:
+        """For another run of the script: the strangers stay known, but for the families of those who read it."""
+        anew = Readers(self._name_of)
+        anew._names = self._names
+        keys = {self.key_of(process, parent) for process, parent in reading}
+        for key, family in self._families.items():
+            if family.is_stranger and key not in keys:
+                family.trial = None
+                anew._families[key] = family
+        return anew
+
+    def note_strangers(self, opens: Iterable[Open]) -> list[Family]:
+        """These reads turned out to be strangers'."""
+        reads: dict[Key, list[Open]] = {}
+        for seen in opens:
+            reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
+        found = []
+        for of_family in reads.values():
+            family = self.family(of_family[0].process, of_family[0].parent)
+            for seen in of_family:
+                family.order.read(seen.entry, seen.process)
+            family.reads += len(of_family)
+            family.processes = max(family.processes, len({seen.process for seen in of_family}))
+            family.is_stranger = True
+            found.append(family)
+        return found
+
+    def others_before(self, history: Iterable[Open]) -> list[Family]:
+        """Families that read before anybody had proved himself, are no kin, and did not read as predicted."""
+        reads: dict[Key, list[Open]] = {}
+        for seen in history:
+            if seen.process not in self.own and not self._is_kin(seen.process, seen.parent):
+                reads.setdefault(self.key_of(seen.process, seen.parent), []).append(seen)
+        unfit = [opens for opens in reads.values() if sum(seen.agrees for seen in opens) < FITTING_SHARE * len(opens)]
+        return self.note_strangers(seen for opens in unfit for seen in opens)
+
+    # -- kin that reads something else
+
+    def goes_astray(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> bool:
+        """A read of kin that has not proved itself was matched. Whether the process is a stranger all the same.
+
+        So it is when it reads something else than what is predicted, and the others read as predicted meanwhile.
+        """
+        if not self.own:
+            return False
+        who = process if parent else 0  # processes that ended before anybody saw whose they are count as one
+        seen = self._astray.get(who)
+        if seen is None:
+            seen = self._astray[who] = Astray(own.agreed - agrees)
+            _bound(self._astray, REMEMBERED_PROCESSES)
+        seen.reads += 1
+        seen.agreed += agrees
+        others = own.agreed - seen.agreed_before - seen.agreed
+        if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
+            return False
+        del self._astray[who]
+        if parent:
+            self._alone[process] = None
+            _bound(self._alone, REMEMBERED_PROCESSES)
+        family = self.family(process, parent)
+        family.is_stranger, family.reads = True, seen.reads
+        return True
+
+    # -- trials
+
+    def family(self, process: int, parent: int) -> Family:
+        """The family of a process that is no kin of the job's readers."""
+        key = self.key_of(process, parent)
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = Family(key, process)
+            _bound(self._families, MOST_FAMILIES)
+        self._families.move_to_end(key)
+        return family
+
+    def is_vacant(self, rank_index: int) -> bool:
+        """Whether nobody has proved to read for a rank."""
+        return rank_index not in self.own.values()
+
+    def try_read(
+        self,
+        family: Family,
+        read: Read,
+        own: StreamMatcher,
+        begin: Callable[[], Trial],
+        at_hand: Mapping[int, EpochIndex],
+    ) -> Verdict:
+        """A read of a family that is on trial.
+
+        Args:
+            own: the job's matcher. begin: makes another trial. at_hand: the epochs whose order is known.
+        """
+        if read.process != family.newest_process and family.waiting and read.process != family.waiting[-1].process:
+            family.newest_process = read.process
+            family.processes += all(seen.process != read.process for seen in family.waiting)
+        family.reads += 1
+        family.order.read(read.sample, read.process)
+        family.waiting.append(read)
+        trial = family.trial
+        if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(own)):
+            family.waiting.clear()
+            family.waiting.append(read)
+            trial = family.trial = begin()
+        trial.joins.epochs = dict(at_hand)
+        trial.observe(read)
+        verdict = self._verdict(family, trial, read, own)
+        if verdict in (Verdict.JOINS, Verdict.INHERITS):
+            self._families.pop(family.key, None)
+        if verdict is Verdict.INHERITS:
+            self._heir, self._heir_agreed, self._heir_since = family.key, 0, own.agreed
+        return verdict
+
+    def _verdict(self, family: Family, trial: Trial, read: Read, own: StreamMatcher) -> Verdict:
+        process, joins = read.process, trial.joins
+        if trial.as_told is not None and _proves(trial.as_told, process):
+            return Verdict.AS_TOLD
+        if _proves(joins, process):
+            rank = joins.rank_of(process)
+            vacant = rank < 0 or self.is_vacant(rank) or own.ranks[rank].frontier == trial.frontiers[rank]
+            if vacant or not read.parent:
+                return Verdict.JOINS
+        silent = trial.is_silent(own)
+        if silent and trial.again.observed >= PROVED_OPENS and _share(trial.again) >= PROVED_SHARE:
+            return Verdict.AGAIN
+        long_enough = read.at_s < 0 or read.at_s - trial.began_s >= HEIR_SILENCE_S
+        if silent and long_enough and trial.reads >= HEIR_READS and not family.order.is_plain:
+            return Verdict.INHERITS
+        if trial.reads >= STRANGER_READS or family.is_stranger:
+            return Verdict.STRANGER
+        return Verdict.WAITS
+
+    # -- heirs
+
+    def heir_read(self, process: int, parent: int, agrees: bool) -> None:
+        """A read of a process was matched: count it if the process is of the heirs."""
+        if self._heir is not None and agrees and self.key_of(process, parent) == self._heir:
+            self._heir_agreed += 1
+
+    def _inherits_still(self, own: StreamMatcher) -> bool:
+        """Whether those before the heirs have not come back."""
+        if own.agreed - self._heir_since - self._heir_agreed < PROVED_OPENS:
+            return True
+        self._heir = None
+        return False
+
+
+def _proves(matcher: StreamMatcher, process: int) -> bool:
+    """Whether a process, or its family, reads as a matcher of a trial predicts."""
+    return matcher.follows(process) or (matcher.observed >= PROVED_OPENS and _share(matcher) >= PROVED_SHARE)
+
+
+def _share(matcher: StreamMatcher) -> float:
+    return matcher.agreed / matcher.observed if matcher.observed else 0.0
+
+
+def _bound(kept: OrderedDict[object, object] | OrderedDict, most: int) -> None:  # type: ignore[type-arg]
+    if len(kept) > most:
+        kept.popitem(last=False)
