@@ -199,11 +199,6 @@ class MountJobs:
         if job.reads_as_told:
             self._follow_as_told(job)
             return
-        if job.begun_anew:
-            job.begun_anew = False
-            log.info("job %s: followed from its first epoch, without what others read before", job.name)
-            self._install(job)
-            return
         if job.second_run.matcher is None:
             return  # dealt with: several reads of a batch may say it
         if self._shield(self._explainer.explains_restart, job):

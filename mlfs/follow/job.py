@@ -31,7 +31,7 @@ from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.shared_samples import SharedSamples
-from mlfs.follow.strangers import Family, Read, Readers, Trial, Verdict
+from mlfs.follow.strangers import Family, Key, Read, Readers, Trial, Verdict
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.followed import Given, Match, Seen
@@ -79,7 +79,6 @@ class JobRun:
             `ranks`, `loader` and `readers` then.
         readers: which processes read for the job, and which are strangers.
         told: the job as it was registered, where this one was found to be what the script does instead.
-        begun_anew: whether it was begun anew from its first epoch, which its look-ahead does not know yet.
         reads_as_told: whether somebody reads it as it was registered: `told` is to be followed again then.
     """
 
@@ -113,7 +112,7 @@ class JobRun:
         self.rates = RankRates()
         self.readers = Readers(name_of)
         self.told: JobRun | None = None
-        self.reads_as_told = self.begun_anew = False
+        self.reads_as_told = False
         self._name_of = name_of
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
@@ -155,8 +154,12 @@ class JobRun:
             return NOTHING_YET
         return self._match(sample, process, parent, at_s)
 
-    def _observe_unproved(self, read: Read) -> Seen:
-        """A read of a process that has not proved to read for the job: the job's, or on trial."""
+    def _observe_unproved(self, read: Read, before: bool = False) -> Seen:
+        """A read of a process that has not proved to read for the job: the job's, or on trial.
+
+        Args:
+            before: whether it came earlier: that nobody else reads now says nothing then.
+        """
         readers, matcher = self.readers, self.matcher
         if readers.are_the_jobs(read.process, read.parent, matcher) or self._may_begin_a_rank(read):
             if self.held.hold(*read, matcher):
@@ -167,7 +170,7 @@ class JobRun:
             family.again.observe(read.sample, read.process, read.parent)
             return Seen(None, (), True)
         at_hand = self.epochs.at_hand
-        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s), at_hand)
+        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s, before), at_hand)
         if verdict in (Verdict.JOINS, Verdict.INHERITS):
             return self._match_waiting(family)
         trial = family.trial
@@ -188,33 +191,46 @@ class JobRun:
 
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
-        seen, first = self._match_unproved(read), self.epochs.first
-        if self.readers.own or first is None or seen.restarted:
+        seen, readers, first = self._match_unproved(read), self.readers, self.epochs.first
+        if first is None or seen.restarted:
             return seen
         history = self.matcher.history
-        if not self.readers.claims(read, history, partial(self.second_run.expected, None, first)):
+        proved = readers.claims(read, history, partial(self.second_run.expected, None, first)) or bool(readers.own)
+        if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
-        # Their reads are mixed with others', which may have led the matcher astray: it sees them anew, without those.
-        own = [opened for opened in history if self.readers.fits_alone(opened)]
+        return self._match_without_others(first, readers.key_of(read.process, read.parent))
+
+    def _match_without_others(self, first: EpochIndex, proved: Key) -> Seen:
+        """A family has proved to read for the job, and its reads came mixed with others', which may have led the
+        matcher astray: match them anew without those, and put the others on trial."""
+        history = list(self.matcher.history)
+        fitting = [opened for opened in history if self.readers.fits_alone(opened)]
         others = [opened for opened in history if not self.readers.fits_alone(opened)]
         matcher = self.second_run.expected(None, first)
-        matcher.epochs = self.epochs.at_hand
-        self.readers.note_strangers(others)
         self.second_run.take(matcher)
-        self.restart((opened.process, opened.parent) for opened in own)
-        self.replay(own)
-        self.begun_anew = True
-        return Seen(None, (), True)
+        self.restart()
+        given: list[tuple[int, Given]] = []
+        for opened in fitting:
+            if self.readers.key_of(opened.process, opened.parent) == proved:
+                self.readers.prove(opened.process, opened.parent, matcher.rank_of(opened.process))
+        for opened in [*fitting, *others]:
+            read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
+            mine = opened.process in self.readers.own
+            seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
+            if seen.match is not None:
+                given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
+            given += seen.given
+        return Seen(None, given)
 
     def _may_begin_a_rank(self, read: Read) -> bool:
         """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
         readers = self.readers
         if readers.is_apart(read.process, read.parent):
             return False
-        vacant = any(readers.is_vacant(index) for index in range(len(self.spec.ranks)))
+        vacant = any(readers.is_vacant(index, self.matcher) for index in range(len(self.spec.ranks)))
         return vacant and self.matcher.fits(read.sample, read.process)
 
-    def _begin_trial(self, at_s: float) -> Trial:
+    def _begin_trial(self, at_s: float, before: bool) -> Trial:
         """Matchers for reads that may be the job's after all."""
         own, first = self.matcher, self.epochs.first
         joins = StreamMatcher(
@@ -225,7 +241,7 @@ class JobRun:
         told, as_told = self.told, None
         if told is not None and told.epochs.first is not None:
             as_told = told.second_run.expected(told.matcher, told.epochs.first)
-        return Trial(joins, again, as_told, own, at_s)
+        return Trial(joins, again, as_told, own, at_s, before)
 
     def _match_unproved(self, read: Read) -> Seen:
         """Match a read, and note how its process does."""
@@ -238,8 +254,8 @@ class JobRun:
             if not readers.own:
                 self._look_back_at = matcher.observed + LOOK_BACK_AFTER
             readers.prove(read.process, read.parent, matcher.rank_of(read.process))
-        elif readers.goes_astray(read.process, read.parent, agrees, matcher):
-            matcher.disown(read.process, REMEMBERED_OPENS)
+        else:
+            readers.kin_read(read.process, read.parent, agrees, matcher)
         return seen
 
     def _match_waiting(self, family: Family) -> Seen:
@@ -327,6 +343,8 @@ class JobRun:
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
         if self._look_back_at and self.matcher.observed >= self._look_back_at:
             self._look_back()
+        for family in self.readers.gone_astray(self.matcher):
+            self._disown(family)
         agreement, before = self.matcher.agreement, self.predicting
         if self.predicting and self.matcher.drifting:
             self.predicting = False
@@ -344,13 +362,13 @@ class JobRun:
 
     # -- another run of the script, or another explanation of it
 
-    def restart(self, reading: Iterable[tuple[int, int]] = ()) -> None:
-        """Go on from where the second run of the script is. `reading`: processes that read it, and their parents."""
+    def restart(self) -> None:
+        """Go on from where the second run of the script is."""
         matcher = self.second_run.matcher
         if matcher is None:
             return
         self.second_run.forget()
-        self.readers = self.readers.begin_anew(reading)
+        self.readers = self.readers.begin_anew()
         self.reads_as_told, self._look_back_at = False, 0
         matcher.epochs = self.epochs.at_hand
         self.matcher, self.predicting = matcher, True

@@ -41,8 +41,10 @@ PROVED_OPENS, PROVED_SHARE = 32, 0.8
 """Opens of a family, and the share of them that must be predicted, where none of its processes reads for long: workers
 of a loader with many workers and short epochs."""
 FITTING_SHARE = 0.5
-"""Share of a family's reads that are predicted from which on it is no stranger: the first reads of each worker may be in
-doubt, chance makes far fewer."""
+"""Share of a family's reads that are predicted from which on it is no stranger: the first reads of each worker may be
+in doubt, chance makes far fewer."""
+CLAIM_FITS = 6
+"""Reads of a family, seen alone, before that share says anything."""
 CLAIM_READS = 512
 """Reads of a family that has not proved itself after which it is seen anew, from where the job begins."""
 HEIR_READS, HEIR_SILENCE_S = 32, 2.0
@@ -128,16 +130,22 @@ class Trial:
 
     Attributes:
         joins: matches them from where the ranks are. again: from the job's start. as_told: to the job as registered.
-        observed, frontiers: of the job, when the trial began.
+        observed, frontiers: of the job, when the trial began; -1 where it is known that others read the job.
     """
 
     def __init__(
-        self, joins: StreamMatcher, again: StreamMatcher, as_told: StreamMatcher | None, own: StreamMatcher, at_s: float
+        self,
+        joins: StreamMatcher,
+        again: StreamMatcher,
+        as_told: StreamMatcher | None,
+        own: StreamMatcher,
+        at_s: float,
+        others_read: bool,
     ) -> None:
         self.joins, self.again, self.as_told = joins, again, as_told
         self.reads = 0
         self.began_s = at_s
-        self.observed = own.observed
+        self.observed = -1 if others_read else own.observed
         self.frontiers = [rank.frontier for rank in own.ranks]
 
     def observe(self, read: Read) -> None:
@@ -153,11 +161,12 @@ class Trial:
 
 
 class Astray:
-    """A kinsman who has not proved himself: how he does, and how the others did meanwhile."""
+    """Kin that has not proved itself: how it does, and how the others did meanwhile."""
 
-    __slots__ = ("agreed", "agreed_before", "reads")
+    __slots__ = ("agreed", "agreed_before", "parent", "process", "reads")
 
-    def __init__(self, agreed_before: int) -> None:
+    def __init__(self, process: int, parent: int, agreed_before: int) -> None:
+        self.process, self.parent = process, parent
         self.reads = self.agreed = 0
         self.agreed_before = agreed_before
 
@@ -272,18 +281,22 @@ class Readers:
             matcher.observe(read.sample, read.process, read.parent)
         return _proves(matcher, read.process)
 
+    @property
+    def are_alone(self) -> bool:
+        """Whether no more than one family was seen before somebody proved himself."""
+        return len(self._claims) < 2
+
     def fits_alone(self, opened: Open) -> bool:
         """Whether a read is of a family that, seen alone, reads as predicted."""
         matcher = self._claims.get(self.key_of(opened.process, opened.parent))
-        return matcher is not None and _share(matcher) >= FITTING_SHARE
+        return matcher is not None and matcher.observed >= CLAIM_FITS and _share(matcher) >= FITTING_SHARE
 
-    def begin_anew(self, reading: Iterable[tuple[int, int]] = ()) -> Readers:
-        """For another run of the script: the strangers stay known, but for the families of those who read it."""
+    def begin_anew(self) -> Readers:
+        """For another run of the script: the strangers stay known."""
         anew = Readers(self._name_of)
         anew._names = self._names
-        keys = {self.key_of(process, parent) for process, parent in reading}
         for key, family in self._families.items():
-            if family.is_stranger and key not in keys:
+            if family.is_stranger:
                 family.trial = None
                 anew._families[key] = family
         return anew
@@ -315,30 +328,36 @@ class Readers:
 
     # -- kin that reads something else
 
-    def goes_astray(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> bool:
-        """A read of kin that has not proved itself was matched. Whether the process is a stranger all the same.
-
-        So it is when it reads something else than what is predicted, and the others read as predicted meanwhile.
-        """
+    def kin_read(self, process: int, parent: int, agrees: bool, own: StreamMatcher) -> None:
+        """A read of kin that has not proved itself was matched."""
         if not self.own:
-            return False
+            return
         who = process if parent else 0  # processes that ended before anybody saw whose they are count as one
         seen = self._astray.get(who)
         if seen is None:
-            seen = self._astray[who] = Astray(own.agreed - agrees)
-            _bound(self._astray, REMEMBERED_PROCESSES)
+            seen = self._astray[who] = Astray(process, parent, own.agreed - agrees)
+            _bound(self._astray, MOST_FAMILIES)
         seen.reads += 1
         seen.agreed += agrees
-        others = own.agreed - seen.agreed_before - seen.agreed
-        if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
-            return False
-        del self._astray[who]
-        if parent:
-            self._alone[process] = None
-            _bound(self._alone, REMEMBERED_PROCESSES)
-        family = self.family(process, parent)
-        family.is_stranger, family.reads = True, seen.reads
-        return True
+
+    def gone_astray(self, own: StreamMatcher) -> list[Family]:
+        """Kin that read something else than what is predicted, while others read as predicted: strangers all the same.
+
+        Each process is a family by itself from now on.
+        """
+        found = []
+        for who, seen in list(self._astray.items()):
+            others = own.agreed - seen.agreed_before - seen.agreed
+            if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
+                continue
+            del self._astray[who]
+            if seen.parent:
+                self._alone[seen.process] = None
+                _bound(self._alone, REMEMBERED_PROCESSES)
+            family = self.family(seen.process, seen.parent)
+            family.is_stranger, family.reads = True, seen.reads
+            found.append(family)
+        return found
 
     # -- trials
 
@@ -352,8 +371,11 @@ class Readers:
         self._families.move_to_end(key)
         return family
 
-    def is_vacant(self, rank_index: int) -> bool:
+    def is_vacant(self, rank_index: int, own: StreamMatcher) -> bool:
         """Whether nobody has proved to read for a rank."""
+        for process, known in self.own.items():
+            if known < 0:  # it was not known yet when it proved itself
+                self.own[process] = own.rank_of(process)
         return rank_index not in self.own.values()
 
     def try_read(
@@ -395,7 +417,7 @@ class Readers:
             return Verdict.AS_TOLD
         if _proves(joins, process):
             rank = joins.rank_of(process)
-            vacant = rank < 0 or self.is_vacant(rank) or own.ranks[rank].frontier == trial.frontiers[rank]
+            vacant = rank < 0 or self.is_vacant(rank, own) or own.ranks[rank].frontier == trial.frontiers[rank]
             if vacant or not read.parent:
                 return Verdict.JOINS
         silent = trial.is_silent(own)

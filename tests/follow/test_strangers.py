@@ -74,7 +74,7 @@ class Drawn:
             if self.a_process:
                 yield entry, STRANGER + 1 + at // self.a_process, STRANGER
             else:
-                yield entry, STRANGER, SHELL
+                yield entry, STRANGER, SHELL if self.named else SHELL + 1
 
     def training(self, job: JobRun, rng: random.Random) -> Iterator[tuple[int, int, int]]:
         """The same of the job's."""
