@@ -194,8 +194,9 @@ class JobRun:
         seen, readers, first = self._match_unproved(read), self.readers, self.epochs.first
         if first is None or seen.restarted:
             return seen
-        history = self.matcher.history
-        proved = readers.claims(read, history, partial(self.second_run.expected, None, first)) or bool(readers.own)
+        history, at_hand = self.matcher.history, self.epochs.at_hand
+        alone = partial(self.second_run.expected, None, first)
+        proved = readers.claims(read, history, alone, at_hand) or bool(readers.own)
         if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -203,9 +204,11 @@ class JobRun:
     def _match_without_others(self, first: EpochIndex, proved: Key) -> Seen:
         """A family has proved to read for the job, and its reads came mixed with others', which may have led the
         matcher astray: match them anew without those, and put the others on trial."""
-        history = list(self.matcher.history)
-        fitting = [opened for opened in history if self.readers.fits_alone(opened)]
-        others = [opened for opened in history if not self.readers.fits_alone(opened)]
+        fitting: list[Open] = []
+        others: list[Open] = []
+        for opened in self.matcher.history:
+            mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
+            (fitting if mine else others).append(opened)
         matcher = self.second_run.expected(None, first)
         self.second_run.take(matcher)
         self.restart()
@@ -215,7 +218,7 @@ class JobRun:
                 self.readers.prove(opened.process, opened.parent, matcher.rank_of(opened.process))
         for opened in [*fitting, *others]:
             read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
-            mine = opened.process in self.readers.own
+            mine = opened.process in self.readers.own or not self.readers.own
             seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
             if seen.match is not None:
                 given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))

@@ -258,11 +258,18 @@ class Readers:
 
     # -- before anybody has proved himself
 
-    def claims(self, read: Read, history: Sequence[Open], alone: Callable[[], StreamMatcher]) -> bool:
+    def claims(
+        self,
+        read: Read,
+        history: Sequence[Open],
+        alone: Callable[[], StreamMatcher],
+        at_hand: Mapping[int, EpochIndex],
+    ) -> bool:
         """Whether the reads of one family, seen alone, are those of the job, where several read.
 
         Args:
             history: the job's last reads, this one too. alone: makes a matcher that expects the job from its start.
+            at_hand: the epochs whose order is known.
         """
         key = self.key_of(read.process, read.parent)
         if not self._claims:
@@ -273,11 +280,13 @@ class Readers:
         if matcher is None or matcher.observed >= CLAIM_READS:
             before = [] if matcher is not None else history
             matcher = self._claims[key] = alone()
+            matcher.epochs = dict(at_hand)
             _bound(self._claims, MOST_FAMILIES)
             for seen in before:
                 if self.key_of(seen.process, seen.parent) == key:
                     matcher.observe(seen.entry, seen.process, seen.parent)
         else:
+            matcher.epochs = dict(at_hand)
             matcher.observe(read.sample, read.process, read.parent)
         return _proves(matcher, read.process)
 
