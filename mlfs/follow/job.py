@@ -40,6 +40,8 @@ RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
 above the half below which it fails, so that a job between the two does not go to and fro."""
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
+WALKED_AHEAD = 16
+"""Files that are fetched ahead for a stranger who walks the directories: enough to keep a few lanes at work."""
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count
 as strangers: so long the other ranks may take to prove themselves."""
@@ -186,8 +188,13 @@ class JobRun:
             if not family.is_stranger:
                 family.is_stranger = True
                 self._disown(family)
-            return APART
+            return Seen(None, apart=True, coming=self._walked_to(read.sample)) if family.order.is_plain else APART
         return NOTHING_YET
+
+    def _walked_to(self, sample: int) -> list[int]:
+        """What comes next in the order of the directories."""
+        following = range(sample + 1, min(len(self.member), sample + 1 + WALKED_AHEAD))
+        return [other for other in following if self.member[other]]
 
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""

@@ -14,6 +14,9 @@ from mlfs.plan.place_kind import PlaceKind
 SOURCE: Final = 0
 """The number of the source among a node's places."""
 
+SAME_TIME_S: Final = 1e-6
+"""A clock that was asked to wake us at a time may round it: so much earlier counts as that time."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlaceInfo:

@@ -59,13 +59,15 @@ class Seen(NamedTuple):
     Attributes:
         match: the position it was matched to, None when to none. given: positions given up, by local rank.
         restarted: it fits the job's first epoch, and not what the job was at.
-        apart: it is read by a stranger, and nothing to the job.
+        apart: it is read by a stranger, and nothing to the job. coming: what the stranger reads next, where that is
+            plain.
     """
 
     match: Match | None
     given: Sequence[tuple[int, Given]] = ()
     restarted: bool = False
     apart: bool = False
+    coming: Sequence[int] = ()
 
 
 class FollowedEpochs(Protocol):

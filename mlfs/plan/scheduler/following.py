@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
     Command,
     CountReads,
@@ -30,9 +31,10 @@ from mlfs.plan.scheduler.window import Window
 class Following:
     """See the module."""
 
-    def __init__(self, table: SampleTable, window: Window, out: list[Command]) -> None:
+    def __init__(self, table: SampleTable, window: Window, beside: Beside, out: list[Command]) -> None:
         self._table = table
         self._window = window
+        self._beside = beside
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -115,8 +117,17 @@ class Following:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen, read.source_bytes)
+                if seen.apart:
+                    self._read_beside(read.sample, seen)
             except Exception as error:
                 self._give_up(job, error)
+
+    def _read_beside(self, sample: int, seen: Seen) -> None:
+        """A stranger has read."""
+        if self._beside.read(sample):
+            self._window.retire(sample)
+        if seen.coming:
+            self._beside.goes_on(seen.coming)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]

@@ -24,11 +24,14 @@ SMOOTHING = 0.2
 
 
 class Wanted(NamedTuple):
-    """A sample to fetch, where from, and for whom: the job and the epoch that the source's bytes count for."""
+    """A sample to fetch, where from, and for whom: the job and the epoch that the source's bytes count for.
+
+    A stranger has no job.
+    """
 
     sample: int
     place: int
-    job: FollowedJob
+    job: FollowedJob | None
     epoch: int
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
-from mlfs.plan.scheduler.config import SOURCE, Limits
+from mlfs.plan.scheduler.config import SAME_TIME_S, SOURCE, Limits
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.routing import Routing
@@ -22,10 +22,6 @@ from mlfs.plan.scheduler.window import Window
 
 # Asking again does not mend these: the file is gone, replaced, or not ours to read.
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
-
-
-# A clock that was asked to wake us at a time may round it: so much earlier counts as that time.
-SAME_TIME_S = 1e-6
 
 
 class Waiter(NamedTuple):
