@@ -23,6 +23,7 @@ from mlfs.plan.scheduler.commands import (
 )
 from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
+from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
@@ -31,9 +32,12 @@ from mlfs.plan.scheduler.window import Window
 class Following:
     """See the module."""
 
-    def __init__(self, table: SampleTable, window: Window, beside: Beside, out: list[Command]) -> None:
+    def __init__(
+        self, table: SampleTable, window: Window, keeping: Keeping, beside: Beside, out: list[Command]
+    ) -> None:
         self._table = table
         self._window = window
+        self._keeping = keeping
         self._beside = beside
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
@@ -47,6 +51,7 @@ class Following:
         """A job begins or goes on in another way: registered, adopted, started again."""
         self.end(job.name)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
+        self._tell_members()
         self._out.append(CountReads(job))
         self._ask_for_epochs(job)
         self.set_linger()
@@ -56,8 +61,13 @@ class Following:
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
+        self._tell_members()
         self._out.append(ForgetReads(name))
         self.set_linger()
+
+    def _tell_members(self) -> None:
+        """Have it known which samples jobs read."""
+        self._keeping.jobs_read([job.member for job in self._jobs.values()])
 
     def set_linger(self) -> None:
         """Used pages linger while no job's reads are predicted."""

@@ -94,7 +94,7 @@ class Scheduler:
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
         self._beside = Beside(table)
-        self._following = Following(table, window, self._beside, out)
+        self._following = Following(table, window, keeping, self._beside, out)
         self._look = self._seen = False
         self._wake_s = math.inf
         self._goes_on = goes_on

@@ -134,7 +134,7 @@ def draw(seed: int) -> Case:
             random.choice((0.0, 0.001, 0.01)),
             random.random() < 0.6,
             random.choice((0, 0, 1, 10)),
-        )  # fmt: skip
+        )
         for _ in range(random.choice((0, 0, 1, 1, 2)))
     )
     faults = tuple(_fault(random, nodes) for _ in range(random.choice((0, 0, 1, 2, 4, 8, 25))))
