@@ -21,6 +21,7 @@ def table_of(window_pages: int) -> SampleTable:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.promise("strangers-room")
 def test_whatever_strangers_read_the_jobs_samples_have_their_room(seed: int) -> None:
     rng = random.Random(seed)
     capacity, members = rng.randrange(N) + 1, rng.randrange(1, N)
@@ -45,6 +46,7 @@ def test_without_jobs_all_samples_are_alike() -> None:
     assert keeping.promise(1, 5, [False, False]) == (1,)
 
 
+@pytest.mark.promise("strangers-room")
 def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
     table = table_of(32)
     beside = Beside(table)
