@@ -198,7 +198,13 @@ class JobRun:
 
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
-        seen, readers, first = self._match_unproved(read), self.readers, self.epochs.first
+        readers, first = self.readers, self.epochs.first
+        walker = readers.walks_beside(read)
+        if walker is not None:
+            seen = APART
+            self._disown(walker)
+        else:
+            seen = self._match_unproved(read)
         if first is None or seen.restarted:
             return seen
         history, at_hand = self.matcher.history, self.epochs.at_hand

@@ -171,6 +171,20 @@ class Astray:
         self.agreed_before = agreed_before
 
 
+class FirstOrder:
+    """How a family reads before anybody has proved himself.
+
+    Attributes:
+        last_read: the number of its last read, among all.
+    """
+
+    __slots__ = ("last_read", "order", "reads")
+
+    def __init__(self) -> None:
+        self.order = PlainOrder()
+        self.reads = self.last_read = 0
+
+
 class Readers:
     """See the module. One object is for one run of the script.
 
@@ -190,6 +204,8 @@ class Readers:
         self._families: OrderedDict[Key, Family] = OrderedDict()
         self._alone: OrderedDict[int, None] = OrderedDict()  # processes that are families by themselves
         self._astray: OrderedDict[int, Astray] = OrderedDict()
+        self._first: OrderedDict[Key, FirstOrder] = OrderedDict()  # see `walks_beside`
+        self._first_reads = 0
         self._claims: OrderedDict[Key, StreamMatcher | None] = OrderedDict()  # see `claims`
         self._heir: Key | None = None
         self._heir_agreed = self._heir_since = 0
@@ -257,6 +273,32 @@ class Readers:
         ]  # fmt: skip
 
     # -- before anybody has proved himself
+
+    def walks_beside(self, read: Read) -> Family | None:
+        """The reader's family, if it walks the directories while somebody else reads in another order.
+
+        A script that does not shuffle walks the directories too. But nobody who walks them shows what the other does.
+        """
+        key = self.key_of(read.process, read.parent)
+        first = self._first.get(key)
+        if first is None:
+            first = self._first[key] = FirstOrder()
+            _bound(self._first, MOST_FAMILIES)
+        self._first_reads += 1
+        first.reads += 1
+        first.last_read = self._first_reads
+        first.order.read(read.sample, read.process)
+        beside = first.order.is_plain and any(
+            other.reads >= STRANGER_READS and not other.order.is_plain
+            for other in self._first.values()
+            if self._first_reads - other.last_read <= TRIAL_READS
+        )
+        if not beside:
+            self._families.pop(key, None)
+            return None
+        family = self.family(read.process, read.parent)
+        family.is_stranger, family.order, family.reads = True, first.order, first.reads
+        return family
 
     def claims(
         self,

@@ -27,6 +27,7 @@ STATUS: dict[str, Any] = {
     "state": "serving",
     "uptime_s": 90,
     "messages": ["the seed may be wrong"],
+    "strangers": [{"name": "cp", "pid": 123, "words": "cp (pid 123) reads 1,200 files in directory order"}],
     "jobs": [
         {
             "name": "train[x]",
@@ -87,6 +88,7 @@ def test_every_number_has_its_place() -> None:
         "/data/[set]: serving reads for 1 min 30 s (process 4711)",
         "source /pfs/set: 1,281,167 files, 128 GiB, 5 changed since the scan",
         "! the seed may be wrong",
+        "beside the jobs: cp (pid 123) reads 1,200 files in directory order\n",
         "job train[x]: running, agreement 98.7 % of 12,345 opens, 50.0 % of the last ones",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
