@@ -163,7 +163,8 @@ class JobRun:
             before: whether it came earlier: that nobody else reads now says nothing then.
         """
         readers, matcher = self.readers, self.matcher
-        if readers.are_the_jobs(read.process, read.parent, matcher) or self._may_begin_a_rank(read):
+        doubtful = not read.parent and bool(readers.own) and not matcher.fits(read.sample, read.process)
+        if self._may_begin_a_rank(read) or (readers.are_the_jobs(read.process, read.parent, matcher) and not doubtful):
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
             return self._match_unproved(read) if readers.own else self._match_first(read)
@@ -232,6 +233,8 @@ class JobRun:
         for opened in [*fitting, *others]:
             read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
             mine = opened.process in self.readers.own or not self.readers.own
+            if not mine:
+                self.readers.family(opened.process, opened.parent)  # seen alone, it did not fit
             seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
             if seen.match is not None:
                 given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
@@ -241,7 +244,7 @@ class JobRun:
     def _may_begin_a_rank(self, read: Read) -> bool:
         """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
         readers = self.readers
-        if readers.is_apart(read.process, read.parent):
+        if not readers.own or readers.is_apart(read.process, read.parent):
             return False
         vacant = any(readers.is_vacant(index, self.matcher) for index in range(len(self.spec.ranks)))
         return vacant and self.matcher.fits(read.sample, read.process)

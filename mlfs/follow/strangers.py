@@ -58,6 +58,10 @@ Key = tuple[int, str, int]
 """A family: the parent, 0 where it is not known; the name; the process where it is a family by itself, else 0."""
 
 
+NOBODYS: Key = (0, "", 0)
+"""The family of processes whose parents are not known."""
+
+
 class Verdict(Enum):
     """What is known of a family that is on trial."""
 
@@ -199,6 +203,7 @@ class Readers:
         self.own: OrderedDict[int, int] = OrderedDict()
         self._name_of = name_of
         self._names: OrderedDict[int, str] = OrderedDict()
+        self._last_names: OrderedDict[int, str] = OrderedDict()  # by parent
         self._kin: OrderedDict[tuple[int, str], None] = OrderedDict()  # parent and name of those in `own`
         self._own_parents: OrderedDict[int, None] = OrderedDict()
         self._families: OrderedDict[Key, Family] = OrderedDict()
@@ -213,13 +218,17 @@ class Readers:
     # -- who is who
 
     def key_of(self, process: int, parent: int) -> Key:
-        """The family of a process."""
+        """The family of a process. Those that ended before anybody saw whose children they are count as one."""
+        if not parent:
+            return NOBODYS
         if process in self._alone:
             return parent, "", process
         name = self._names.get(process)
         if name is None:
-            name = self._names[process] = self._name_of(process)
+            name = self._name_of(process) or self._last_names.get(parent, "")  # ended already: as its kin before it
+            self._names[process] = self._last_names[parent] = name
             _bound(self._names, REMEMBERED_PROCESSES)
+            _bound(self._last_names, REMEMBERED_PROCESSES)
         return parent, name, 0
 
     def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
@@ -345,7 +354,7 @@ class Readers:
     def begin_anew(self) -> Readers:
         """For another run of the script: the strangers stay known."""
         anew = Readers(self._name_of)
-        anew._names = self._names
+        anew._names, anew._last_names = self._names, self._last_names
         for key, family in self._families.items():
             if family.is_stranger:
                 family.trial = None
