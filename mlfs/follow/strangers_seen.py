@@ -27,9 +27,11 @@ def strangers_to_all(jobs: Iterable[JobRun]) -> list[Stranger]:
 
 def in_words(stranger: Stranger) -> str:
     """Who reads how much in which order: "cp (pid 123) reads 1,200 files in directory order"."""
-    name = stranger.name or "a process that has ended"
-    others = f" and {stranger.processes - 1:,} more of its kin" if stranger.processes > 1 else ""
-    verb = "read" if others else "reads"
     order = "in directory order" if stranger.plain else "in no order that mlfs knows"
     files = "1 file" if stranger.reads == 1 else f"{stranger.reads:,} files"
-    return f"{name} (pid {stranger.process}){others} {verb} {files} {order}"
+    if not stranger.parent:
+        return f"processes that ended at once read {files} {order}"
+    who = f"{stranger.name or 'a process'} (pid {stranger.process})"
+    if stranger.processes == 1:
+        return f"{who} reads {files} {order}"
+    return f"{who} and {stranger.processes - 1:,} more of its kin read {files} {order}"
