@@ -230,6 +230,8 @@ class JobRun:
         for opened in fitting:
             if self.readers.key_of(opened.process, opened.parent) == proved:
                 self.readers.prove(opened.process, opened.parent, matcher.rank_of(opened.process))
+        for opened in others:
+            self.readers.seen_again(opened)
         for opened in [*fitting, *others]:
             read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
             mine = opened.process in self.readers.own or not self.readers.own

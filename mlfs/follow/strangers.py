@@ -361,6 +361,12 @@ class Readers:
                 anew._families[key] = family
         return anew
 
+    def seen_again(self, opened: Open) -> None:
+        """A read that may have been counted as a stranger's will be told once more."""
+        family = self._families.get(self.key_of(opened.process, opened.parent))
+        if family is not None:
+            family.reads = max(0, family.reads - 1)
+
     def note_strangers(self, opens: Iterable[Open]) -> list[Family]:
         """These reads turned out to be strangers'."""
         reads: dict[Key, list[Open]] = {}
