@@ -31,7 +31,8 @@ from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.shared_samples import SharedSamples
-from mlfs.follow.strangers import Family, Key, Read, Readers, Trial, Verdict
+from mlfs.follow.strangers import Readers
+from mlfs.follow.trial import Family, Key, Read, Trial, Verdict
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.followed import Given, Match, Seen

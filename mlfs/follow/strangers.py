@@ -8,38 +8,39 @@ it is no chance (`StreamMatcher.follows`); from then on its reads are the job's,
 of the same parent and name, its children, its parent. A loader's workers are kin of those of the epoch before.
 
 As long as nobody has proved himself, all reads are the job's: a registration that is wrong shows in them. After that,
-the reads of a *family* (processes of one parent and name) that is no kin are on *trial*. They are matched as if they
-were the job's, by matchers of their own: one that begins where the ranks are, one that begins where the job does, and,
-where the job was corrected, one for the job as it was registered. What comes of it is a `Verdict`. Reads on trial are
-kept, a few of them, and are the job's after all if the family proves itself.
+the reads of a *family* (processes of one parent and name) that is no kin are on *trial*: they are matched as if they
+were the job's, by matchers of their own (`mlfs.follow.trial`). Reads on trial are kept, a few of them, and are the
+job's after all if the family proves itself.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import NamedTuple
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.score import Open
+from mlfs.follow.trial import (
+    PROVED_OPENS,
+    STRANGER_READS,
+    TRIAL_READS,
+    Family,
+    Key,
+    Read,
+    Trial,
+    Verdict,
+    proves,
+    share_of,
+    verdict_on,
+)
 
 REMEMBERED_PROCESSES = 4096
 """Processes that have proved themselves. Loaders start new workers each epoch, so only the last ones matter."""
 MOST_FAMILIES = 64
 """Families that are on trial, or strangers. The one that has not read for longest is forgotten first."""
-STRANGER_READS = 16
-"""Reads that fit nothing before a family is called a stranger: two batches of eight; a reader of the job proves itself
-with eight."""
-TRIAL_READS = 64
-"""Reads after which a trial begins anew where the ranks are by then. A second run of the script, which is known by its
-first 32 reads, shows in one trial."""
-PROVED_OPENS, PROVED_SHARE = 32, 0.8
-"""Opens of a family, and the share of them that must be predicted, where none of its processes reads for long: workers
-of a loader with many workers and short epochs."""
 FITTING_SHARE = 0.5
 """Share of a family's reads that are predicted from which on it is no stranger: the first reads of each worker may be
 in doubt, chance makes far fewer."""
@@ -47,45 +48,12 @@ CLAIM_FITS = 6
 """Reads of a family, seen alone, before that share says anything."""
 CLAIM_READS = 512
 """Reads of a family that has not proved itself after which it is seen anew, from where the job begins."""
-HEIR_READS, HEIR_SILENCE_S = 32, 2.0
-"""Reads of a family, and seconds, through which nobody else reads the job, before the family is taken for the job's
-readers of today though it does not read as predicted: a script that was started again in another way."""
 ASTRAY_READS = 16
 """Reads of a process that is kin of the job's readers and reads something else while they read as predicted, before it
 is a stranger all the same: another script of the same shell."""
 
-Key = tuple[int, str, int]
-"""A family: the parent, 0 where it is not known; the name; the process where it is a family by itself, else 0."""
-
-
 NOBODYS: Key = (0, "", 0)
 """The family of processes whose parents are not known."""
-
-
-class Verdict(Enum):
-    """What is known of a family that is on trial."""
-
-    WAITS = auto()
-    """Nothing yet."""
-    JOINS = auto()
-    """It reads for a rank that nobody else reads for."""
-    AGAIN = auto()
-    """It reads the job from its start, and nobody else reads the job any more."""
-    AS_TOLD = auto()
-    """It reads the job as it was registered, and the job is followed in another way."""
-    INHERITS = auto()
-    """Nobody else reads the job any more: its reads show what the script does now."""
-    STRANGER = auto()
-    """It is none of the job's."""
-
-
-class Read(NamedTuple):
-    """A read of the job's samples."""
-
-    sample: int
-    process: int
-    parent: int
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,65 +71,6 @@ class Stranger:
     processes: int
     reads: int
     plain: bool
-
-
-class Family:
-    """Processes of one parent and name that are not known to read for the job.
-
-    Attributes:
-        first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
-        processes: how many were seen. reads: how many reads. order: whether it is plain.
-        is_stranger: whether it has been found to be one.
-        waiting: its last reads, which will be matched if they prove to be the job's.
-        trial: see Trial; None while none is under way.
-        again: what has followed it from the job's start, once it has proved to be a second run.
-    """
-
-    def __init__(self, key: Key, process: int) -> None:
-        self.key = key
-        self.first_process = self.newest_process = process
-        self.processes = 1
-        self.reads = 0
-        self.order = PlainOrder()
-        self.is_stranger = False
-        self.waiting: deque[Read] = deque(maxlen=TRIAL_READS)
-        self.trial: Trial | None = None
-        self.again: StreamMatcher | None = None
-
-
-class Trial:
-    """What a family's reads would be to the job.
-
-    Attributes:
-        joins: matches them from where the ranks are. again: from the job's start. as_told: to the job as registered.
-        observed, frontiers: of the job, when the trial began; -1 where it is known that others read the job.
-    """
-
-    def __init__(
-        self,
-        joins: StreamMatcher,
-        again: StreamMatcher,
-        as_told: StreamMatcher | None,
-        own: StreamMatcher,
-        at_s: float,
-        others_read: bool,
-    ) -> None:
-        self.joins, self.again, self.as_told = joins, again, as_told
-        self.reads = 0
-        self.began_s = at_s
-        self.observed = -1 if others_read else own.observed
-        self.frontiers = [rank.frontier for rank in own.ranks]
-
-    def observe(self, read: Read) -> None:
-        """One more read."""
-        self.reads += 1
-        for matcher in (self.joins, self.again, self.as_told):
-            if matcher is not None:
-                matcher.observe(read.sample, read.process, read.parent)
-
-    def is_silent(self, own: StreamMatcher) -> bool:
-        """Whether nobody has read the job since the trial began."""
-        return own.observed == self.observed
 
 
 class Astray:
@@ -339,7 +248,7 @@ class Readers:
         else:
             matcher.epochs = dict(at_hand)
             matcher.observe(read.sample, read.process, read.parent)
-        return _proves(matcher, read.process)
+        return proves(matcher, read.process)
 
     @property
     def are_alone(self) -> bool:
@@ -349,7 +258,7 @@ class Readers:
     def fits_alone(self, opened: Open) -> bool:
         """Whether a read is of a family that, seen alone, reads as predicted."""
         matcher = self._claims.get(self.key_of(opened.process, opened.parent))
-        return matcher is not None and matcher.observed >= CLAIM_FITS and _share(matcher) >= FITTING_SHARE
+        return matcher is not None and matcher.observed >= CLAIM_FITS and share_of(matcher) >= FITTING_SHARE
 
     def begin_anew(self) -> Readers:
         """For another run of the script: the strangers stay known."""
@@ -470,31 +379,12 @@ class Readers:
             trial = family.trial = begin()
         trial.joins.epochs = dict(at_hand)
         trial.observe(read)
-        verdict = self._verdict(family, trial, read, own)
+        verdict = verdict_on(family, trial, read, own, lambda rank: self.is_vacant(rank, own))
         if verdict in (Verdict.JOINS, Verdict.INHERITS):
             self._families.pop(family.key, None)
         if verdict is Verdict.INHERITS:
             self._heir, self._heir_agreed, self._heir_since = family.key, 0, own.agreed
         return verdict
-
-    def _verdict(self, family: Family, trial: Trial, read: Read, own: StreamMatcher) -> Verdict:
-        process, joins = read.process, trial.joins
-        if trial.as_told is not None and _proves(trial.as_told, process):
-            return Verdict.AS_TOLD
-        if _proves(joins, process):
-            rank = joins.rank_of(process)
-            vacant = rank < 0 or self.is_vacant(rank, own) or own.ranks[rank].frontier == trial.frontiers[rank]
-            if vacant or not read.parent:
-                return Verdict.JOINS
-        silent = trial.is_silent(own)
-        if silent and trial.again.observed >= PROVED_OPENS and _share(trial.again) >= PROVED_SHARE:
-            return Verdict.AGAIN
-        long_enough = read.at_s < 0 or read.at_s - trial.began_s >= HEIR_SILENCE_S
-        if silent and long_enough and trial.reads >= HEIR_READS and not family.order.is_plain:
-            return Verdict.INHERITS
-        if trial.reads >= STRANGER_READS or family.is_stranger:
-            return Verdict.STRANGER
-        return Verdict.WAITS
 
     # -- heirs
 
@@ -509,15 +399,6 @@ class Readers:
             return True
         self._heir = None
         return False
-
-
-def _proves(matcher: StreamMatcher, process: int) -> bool:
-    """Whether a process, or its family, reads as a matcher of a trial predicts."""
-    return matcher.follows(process) or (matcher.observed >= PROVED_OPENS and _share(matcher) >= PROVED_SHARE)
-
-
-def _share(matcher: StreamMatcher) -> float:
-    return matcher.agreed / matcher.observed if matcher.observed else 0.0
 
 
 def _bound(kept: OrderedDict[object, object] | OrderedDict, most: int) -> None:  # type: ignore[type-arg]
