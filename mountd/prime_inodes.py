@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import dataclass
 
 import trio
 
@@ -21,9 +22,19 @@ from mlfs.tree.manifest import Manifest
 
 log = logging.getLogger("mlfs.inodes")
 
-ENOUGH_LOOKUPS = 8  # in one directory: whoever looked up so many will want the others, too
-MOST_CHILDREN = 20_000  # of a directory that is listed because of look-ups: few of many files may be all they want
+# Whoever looked up so many files of a directory one by one will want the others, too.
+ENOUGH_LOOKUPS = 8
+# A larger directory is not listed because of look-ups: these few files may be all that somebody wants of it.
+MOST_CHILDREN = 20_000
+# Directories whose look-ups are counted at once; then counting begins anew, so that memory is bounded.
 MOST_COUNTED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class PrimerStatistics:
+    """Directories that are still to be listed, the one that is listed now included."""
+
+    waiting: int
 
 
 class InodePrimer:
@@ -64,7 +75,7 @@ class InodePrimer:
         self._paused = pause
 
     def opened(self, entry: int, process: int, parent: int) -> None:
-        """See mlfs.engine.mount_jobs.Listener: no matter here."""
+        """See mlfs.engine.mount_jobs.Listener. Opens change nothing here."""
 
     def installed(self, job: JobRun) -> None:
         """A job will read its files (those inside of the mount)."""
@@ -77,9 +88,9 @@ class InodePrimer:
         self._wanted[directory] = None
         self._event.set()
 
-    def waiting(self) -> int:
-        """Directories that are still to be listed, the one that is listed now included."""
-        return len(self._wanted) + self._listing
+    def statistics(self) -> PrimerStatistics:
+        """Frozen figures."""
+        return PrimerStatistics(len(self._wanted) + self._listing)
 
     async def run(self) -> None:
         """For as long as the mount lives."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
+
+from mlfs.follow.score import Score
+from mountd.statistics import MountStatistics
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("mlfs/**/*.py"), *ROOT.glob("mountd/**/*.py"), *ROOT.glob("scripts/**/*.py")])
@@ -18,6 +26,8 @@ MOST_LINES_OF_A_FILE = 500
 
 # A module that only tests import -> why it is there all the same.
 ONLY_TESTS_IMPORT: dict[str, str] = {}
+# Fields of other libraries' objects that have the name of one of ours.
+FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators
 # How docstrings name a part of the house.
 PARTS = {
     "the daemon": "mountd",
@@ -178,6 +188,115 @@ def test_no_module_is_imported_by_tests_only() -> None:
     started = {"mlfs.__main__", "mlfs.cli.main"}  # by python -m mlfs, and by the command of pyproject.toml
     unused = {name for name, path in MODULES.items() if path.name != "__init__.py"} - used - started
     assert unused == set(ONLY_TESTS_IMPORT), "delete it, use it, or say why it is there"
+
+
+# -- who may change what
+
+
+def test_nobody_assigns_the_fields_of_what_other_modules_define() -> None:
+    """An object is changed by its own methods, or as a plain record by the module that defines it."""
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    fields = {name: fields_defined_in(tree) for name, tree in trees.items()}
+    ours = set().union(*fields.values()) - FIELDS_OF_LIBRARIES
+    found = set()
+    for name, tree in trees.items():
+        for target in (target for node in ast.walk(tree) for target in targets_of(node)):
+            if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
+                continue
+            # What a module reaches through `self` it holds: another object's part, whatever its field is called.
+            through_self = ast.unparse(target.value).startswith("self.")
+            if target.attr in ours and (through_self or target.attr not in fields[name]):
+                found.add(f"{name}: {ast.unparse(target)}")
+    assert not found, "give the object a method with a verb, or wire it in its constructor"
+
+
+def test_no_property_can_be_assigned() -> None:
+    """A setter makes it look as if a field of one's own was written, wherever it is used."""
+    for name, path in MODULES.items():
+        decorators = (
+            decorator
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef)
+            for decorator in node.decorator_list
+        )
+        assert not any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in decorators), name
+
+
+def targets_of(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a statement assigns or deletes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        left: list[ast.expr] = list(node.targets)
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor):
+        left = [node.target]
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        left = [node.optional_vars]
+    else:
+        left = []
+    while left:
+        target = left.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            left += target.elts
+        elif isinstance(target, ast.Starred):
+            left.append(target.value)
+        elif isinstance(target, ast.Attribute):
+            yield target
+
+
+def fields_defined_in(tree: ast.Module) -> set[str]:
+    """The fields of all classes of a module: what their methods assign, and what their bodies declare."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    declared = {
+        node.target.id
+        for found in classes
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assigned = (target for found in classes for node in ast.walk(found) for target in targets_of(node))
+    return declared | {t.attr for t in assigned if isinstance(t.value, ast.Name) and t.value.id == "self"}
+
+
+# -- what is shown is made from frozen figures
+
+
+def test_what_is_shown_is_made_from_frozen_figures_alone() -> None:
+    """All that can be reached from what the status and the metrics are given is frozen: nothing of it is a part that
+    runs. Nor do they import a class of which anything could be asked."""
+    assert not _not_frozen(MountStatistics)
+    for name in ("mountd.status", "mountd.metrics"):
+        for what, value in vars(import_module(name)).items():
+            ours = isinstance(value, type) and value.__module__.partition(".")[0] in ("mlfs", "mountd")
+            if ours and value.__module__ != name:
+                assert not _not_frozen(value), f"{name} knows {what}"
+
+
+def test_a_part_that_runs_is_not_frozen() -> None:
+    """The check sees it, however deep it lies."""
+
+    @dataclass(frozen=True)
+    class Holds:
+        part: tuple[Sequence[Score], ...]
+
+    assert _not_frozen(Holds) == {Score}
+    assert _not_frozen(Score) == {Score}
+
+
+def _not_frozen(kind: Any, known: frozenset[Any] = frozenset()) -> set[Any]:
+    """The types, among those of which a value of this type is made, that are neither plain nor frozen."""
+    plain = (int, float, str, bool, type(None), object)  # object: a value that is made for JSON
+    if kind in known or kind in plain or kind in (Any, Ellipsis):
+        return set()
+    known |= {kind}
+    if get_origin(kind) in (tuple, dict, Mapping, Sequence, Union, UnionType):
+        inner = list(get_args(kind))
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        inner = []
+    elif isinstance(kind, type) and (
+        hasattr(kind, "_fields") or (is_dataclass(kind) and kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    ):
+        inner = list(get_type_hints(kind).values())
+    else:
+        return {kind}
+    return set().union(*(_not_frozen(part, known) for part in inner))
 
 
 # -- what docstrings and documents say

@@ -14,8 +14,9 @@ import trio
 
 from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
-from mlfs.explain.search_stages import Event, StageProgress, has_numba
+from mlfs.explain.search_stages import Event, StageProgress, WordsAsked, has_numba
 from mlfs.explain.seed_search import SeedSearch
+from mlfs.explain.statistics import AttemptStatistics
 
 log = logging.getLogger("mlfs.explain")
 
@@ -47,15 +48,20 @@ class Attempt:
 
     @asynccontextmanager
     async def searching(
-        self, data_sets: Sequence[DataSet], told: Sequence[int], again: bool, enough: Callable[[], bool]
+        self,
+        data_sets: Sequence[DataSet],
+        told: Sequence[int] = (),
+        again: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+        words: WordsAsked | None = None,
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | None]]:
         """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
 
         Args:
-            told, again: see `mlfs.explain.search_stages.SearchExtent`.
+            told, again, words: see `mlfs.explain.search_stages.SearchExtent`.
             enough: asked while the search goes on after an explanation: whether what it may still tell is known.
         """
-        search = self._search = SeedSearch(data_sets, told, again)
+        search = self._search = SeedSearch(data_sets, told, again, words)
         events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
 
         def tell(event: Event | None) -> None:
@@ -103,17 +109,11 @@ class Attempt:
         if self._search is not None:
             self._search.kill()
 
-    def status(self) -> dict[str, object]:
-        """What the search is at; empty while that is not known, and at a stage's end."""
+    def statistics(self) -> AttemptStatistics | None:
+        """Frozen figures of what the search is at; None while that is not known, and at a stage's end."""
         progress = self.progress
         if progress is None or progress.done >= progress.of:
-            return {}
+            return None
         passed_s = self._clock() - self._stage_began_s
-        return {
-            "stage": progress.stage,
-            "seeds_tried": progress.done,
-            "seeds": progress.of,
-            "share": round(progress.done / progress.of, 6),
-            "remaining_s": round(passed_s * (progress.of / progress.done - 1)) if progress.done else None,
-            "with": "numba" if has_numba() else "numpy (pip install 'mlfs[fast]' makes it eight times as fast)",
-        }
+        remaining_s = passed_s * (progress.of / progress.done - 1) if progress.done else None
+        return AttemptStatistics(progress.stage, progress.done, progress.of, remaining_s, has_numba())

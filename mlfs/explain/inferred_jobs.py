@@ -50,17 +50,20 @@ class InferredJobs:
 
     # -- those in use
 
+    def reading(self, entry: int) -> list[InferredJob]:
+        """The jobs that read this file."""
+        return [inferred for inferred in self.in_use.values() if inferred.job.member[entry]]
+
     def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
         """The job for which the process reads this file; None where it is a stranger to all."""
-        inside = [inferred for inferred in self.in_use.values() if inferred.job.member[entry]]
+        inside = self.reading(entry)
         if len(inside) > 1:
             inside.sort(key=lambda inferred: process not in inferred.job.readers.own)
         return next((inferred for inferred in inside if not inferred.job.readers.is_apart(process, parent)), None)
 
     def is_plain_stranger(self, entry: int, process: int, parent: int) -> bool:
         """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
-        jobs = (inferred.job for inferred in self.in_use.values())
-        return any(job.member[entry] and job.readers.walks(process, parent) for job in jobs)
+        return any(inferred.job.readers.walks(process, parent) for inferred in self.reading(entry))
 
     @property
     def full(self) -> bool:
@@ -82,14 +85,15 @@ class InferredJobs:
         for name in list(self.in_use):
             self._jobs.end(name)
 
-    def status(self) -> dict[str, object]:
-        """What explains the reads, and how many other explanations do."""
-        if not self.in_use:
-            return {}
-        return {
-            "explanation": "; ".join(in_words(inferred.fields) for inferred in self.in_use.values()),
-            "other_explanations": max(inferred.others for inferred in self.in_use.values()),
-        }
+    @property
+    def explanation(self) -> str:
+        """What explains the reads, in words; "" while nothing does."""
+        return "; ".join(in_words(inferred.fields) for inferred in self.in_use.values())
+
+    @property
+    def other_explanations(self) -> int:
+        """How many others explain them as well, of the job that has most of them."""
+        return max((inferred.others for inferred in self.in_use.values()), default=0)
 
     # -- another one
 

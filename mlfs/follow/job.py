@@ -13,23 +13,27 @@ loader?), `second_run` (was the script started again?), `local_ranks` (how far a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
 
+from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
-from mlfs.follow.findings import Findings
+from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
+from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
+from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.rank_rates import RankRates
-from mlfs.follow.score import REMEMBERED_OPENS
+from mlfs.follow.score import REMEMBERED_OPENS, Score
 from mlfs.follow.second_run import SecondRun
+from mlfs.follow.sentences import register_flags
+from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.follow.strangers import Readers
 from mlfs.follow.trial import Family, Key, Read, Trial, Verdict
@@ -57,20 +61,13 @@ def nameless(process: int) -> str:
     return ""
 
 
-class JobState(StrEnum):
-    """What a job does, as `status` says it."""
-
-    WAITING = "waiting for the first read"
-    RUNNING = "running"
-    DRIFTING = "prediction failing"
-    FINISHED = "finished"
-
-
 class JobRun:
     """See the module.
 
     Args:
-        sizes: bytes by sample. name_of: the name of a process's program, "" where it is not known.
+        sizes: bytes by sample.
+        like: what was learned of the loader by the job that this one may replace.
+        name_of: the name of a process's program, "" where it is not known.
 
     Attributes:
         inferred: nobody registered the job, the reads told it.
@@ -91,6 +88,7 @@ class JobRun:
         streams: JobStreams,
         sizes: Ids,
         inferred: bool = False,
+        like: LearnedLoader | None = None,
         name_of: Callable[[int], str] = nameless,
     ) -> None:
         self.spec = spec
@@ -102,13 +100,14 @@ class JobRun:
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting, self.given_up = True, False
+        self._set_aside = False  # the reads have another order, which another job has or shall have
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
-        expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
-        self.matcher = expect()
+        self._expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
+        self.matcher = self._expect(self.epochs.at_hand, like)
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
-        self.second_run = SecondRun(expect)
+        self.second_run = SecondRun(self._expect)
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
         self.findings = Findings(spec.start_epoch, inferred)
         self.bytes_read = BytesRead(spec, sizes)
@@ -120,9 +119,14 @@ class JobRun:
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
     @property
+    def score(self) -> Score:
+        """How many of its reads were predicted: to be read; another object once the matcher has learned more."""
+        return self.matcher.score
+
+    @property
     def observed(self) -> int:
         """Reads that were counted."""
-        return self.matcher.observed
+        return self.score.observed
 
     @property
     def finished(self) -> bool:
@@ -137,6 +141,50 @@ class JobRun:
         if self.finished:
             return JobState.FINISHED
         return JobState.RUNNING if self.observed else JobState.WAITING
+
+    def statistics(self) -> JobStatistics:
+        """Frozen figures."""
+        spec, streams, score = self.spec, self.streams, self.score
+        recent = score.recent_opens
+        return JobStatistics(
+            name=self.name,
+            inferred=self.inferred,
+            state=self.state,
+            given_up=self.given_up,
+            share=Share(score.agreed, score.observed),
+            recent=Share(round((score.agreement or 0.0) * recent), recent),
+            shares=by_epoch(score.cells, spec.ranks),
+            loader=loader_of(
+                spec,
+                self.inferred,
+                streams.files_per_sample,
+                *self.loader.known(),
+                slack=self.matcher.shape.slack,
+                shape_is_learned=self.loader.shape_is_learned,
+            ),
+            findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
+            epochs=spec.epochs,
+            epoch=self.ranks.current_epochs()[1],
+            ranks=tuple(self._rank_statistics(index) for index in range(len(spec.ranks))),
+            batch_files=streams.batch_files,
+            files_per_sample=streams.files_per_sample,
+            stream_bytes=self.bytes_read.stream_bytes,
+            pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
+            specification=spec.understood(),
+            readers=self.readers.statistics(),
+        )
+
+    def _rank_statistics(self, index: int) -> RankStatistics:
+        frontier = self.ranks.progress[index].frontier
+        epoch = self.epochs.epoch_of(frontier)
+        return RankStatistics(
+            rank=self.spec.ranks[index],
+            epoch=epoch,
+            position=frontier - self.epochs.timeline.base(epoch),
+            length=self.streams.length(epoch),
+            reads_here=index not in self.ranks.silent,
+            samples_per_s=self.rates.by_rank.get(index, 0.0),
+        )
 
     # -- reads
 
@@ -173,13 +221,12 @@ class JobRun:
         if family.again is not None and family.again is self.second_run.matcher:
             family.again.observe(read.sample, read.process, read.parent)
             return Seen(None, (), True)
-        at_hand = self.epochs.at_hand
-        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s, before), at_hand)
+        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s, before))
         if verdict in (Verdict.JOINS, Verdict.INHERITS):
             return self._match_waiting(family)
         trial = family.trial
         if verdict is Verdict.AGAIN and trial is not None:
-            family.again = trial.again
+            family.reads_again(trial.again)
             self.second_run.take(trial.again)
             return Seen(None, (), True)
         if verdict is Verdict.AS_TOLD and trial is not None and trial.as_told is not None and self.told is not None:
@@ -188,7 +235,7 @@ class JobRun:
             return Seen(None, (), True)
         if verdict is Verdict.STRANGER:
             if not family.is_stranger:
-                family.is_stranger = True
+                family.call_stranger()
                 self._disown(family)
             return Seen(None, apart=True, coming=self._walked_to(read.sample)) if family.order.is_plain else APART
         return NOTHING_YET
@@ -209,9 +256,8 @@ class JobRun:
             seen = self._match_unproved(read)
         if first is None or seen.restarted:
             return seen
-        history, at_hand = self.matcher.history, self.epochs.at_hand
-        alone = partial(self.second_run.expected, None, first)
-        proved = readers.claims(read, history, alone, at_hand) or bool(readers.own)
+        history = self.score.history
+        proved = readers.claims(read, history, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
         if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -221,12 +267,11 @@ class JobRun:
         matcher astray: match them anew without those, and put the others on trial."""
         fitting: list[Open] = []
         others: list[Open] = []
-        for opened in self.matcher.history:
+        for opened in self.score.history:
             mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
             (fitting if mine else others).append(opened)
-        matcher = self.second_run.expected(None, first)
-        self.second_run.take(matcher)
-        self.restart()
+        matcher = self._expect(self.epochs.at_hand)
+        self._begin_anew(matcher, shape_is_learned=False)
         given: list[tuple[int, Given]] = []
         for opened in fitting:
             if self.readers.key_of(opened.process, opened.parent) == proved:
@@ -256,8 +301,8 @@ class JobRun:
         """Matchers for reads that may be the job's after all."""
         own, first = self.matcher, self.epochs.first
         joins = StreamMatcher(
-            len(own.ranks), own.batch_size, 0, own.stream_length, own.shape, [rank.floor for rank in own.ranks],
-            own.single, own.one_rank,
+            len(own.ranks), own.batch_size, 0, own.stream_length, self.epochs.at_hand, own.shape, own.single,
+            own.one_rank, starts=[rank.floor for rank in own.ranks],
         )  # fmt: skip
         again = joins if first is None else self.second_run.expected(own, first)
         told, as_told = self.told, None
@@ -269,12 +314,13 @@ class JobRun:
         """Match a read, and note how its process does."""
         readers, matcher = self.readers, self.matcher
         seen = self._match(*read)
-        last = matcher.history[-1] if matcher.history else None
+        history = matcher.score.history
+        last = history[-1] if history else None
         agrees = last is not None and last.process == read.process and last.agrees
         readers.heir_read(read.process, read.parent, agrees)
         if matcher.follows(read.process):
             if not readers.own:
-                self._look_back_at = matcher.observed + LOOK_BACK_AFTER
+                self._look_back_at = matcher.score.observed + LOOK_BACK_AFTER
             readers.prove(read.process, read.parent, matcher.rank_of(read.process))
         else:
             readers.kin_read(read.process, read.parent, agrees, matcher)
@@ -296,7 +342,7 @@ class JobRun:
 
     def _disown(self, family: Family) -> None:
         """What a stranger read before it was known to be one does not count, as far as it was not predicted."""
-        opens = [(seen.process, seen.parent) for seen in self.matcher.history if not seen.agrees]
+        opens = [(seen.process, seen.parent) for seen in self.score.history if not seen.agrees]
         for process, parent in dict.fromkeys(opens):
             if self.readers.key_of(process, parent) == family.key:
                 self.matcher.disown(process, REMEMBERED_OPENS)
@@ -304,17 +350,17 @@ class JobRun:
     def _look_back(self) -> None:
         """Somebody reads as predicted: who read before, and did not, is a stranger."""
         self._look_back_at = 0
-        for family in self.readers.others_before(self.matcher.history):
-            family.is_stranger = True
+        for family in self.readers.others_before(self.score.history):
+            family.call_stranger()
             self._disown(family)
 
     def _match(self, sample: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         """Match a read to a position, and tell the parts of it."""
         matcher, second_run = self.matcher, self.second_run
-        before = matcher.agreed
+        before = matcher.score.agreed
         match, given = matcher.observe(sample, process, parent)
         self.loader.read(sample, process, match, at_s)
-        unfit = matcher.agreed <= before
+        unfit = matcher.score.agreed <= before
         if (unfit or second_run.matcher is not None) and second_run.leads(
             sample, process, parent, match, matcher, self.epochs.first
         ):
@@ -354,27 +400,30 @@ class JobRun:
         self.epochs.add(index)
         self.bytes_read.epoch_added(index)
         self.held.epoch_added(max(self.ranks.frontiers), self.matcher.lag)
-        left = self.epochs.let_go(self.ranks.current_epochs()[0])
-        self.matcher.epochs = self.epochs.at_hand
-        return left
+        return self.epochs.let_go(self.ranks.current_epochs()[0])
 
     # -- judging
 
     def judge(self, now_s: float) -> list[str]:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
-        if self._look_back_at and self.matcher.observed >= self._look_back_at:
+        if self._look_back_at and self.observed >= self._look_back_at:
             self._look_back()
         for family in self.readers.gone_astray(self.matcher):
             self._disown(family)
-        agreement, before = self.matcher.agreement, self.predicting
-        if self.predicting and self.matcher.drifting:
+        agreement, before = self.score.agreement, self.predicting
+        if self.predicting and (self.score.drifting or self._set_aside):
             self.predicting = False
-        elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
+        elif not (self.predicting or self._set_aside) and (agreement is None or agreement >= RECOVERED):
+            # There is none where all reads were another job's.
             self.predicting = True
         said = [str(self.state)] if self.predicting != before else []
         elsewhere = self.findings.began_elsewhere(self.matcher, self.epochs.timeline)
         return [*said, elsewhere] if elsewhere else said
+
+    def set_aside(self, aside: bool) -> None:
+        """Whether its predictions are not to be believed, however few reads there are that speak against them."""
+        self._set_aside = aside
 
     def give_up(self) -> None:
         """Predict nothing and look at nothing any more."""
@@ -386,15 +435,19 @@ class JobRun:
 
     def restart(self) -> None:
         """Go on from where the second run of the script is."""
-        matcher = self.second_run.matcher
-        if matcher is None:
-            return
+        if self.second_run.matcher is not None:
+            self._begin_anew(self.second_run.matcher, self.loader.shape_is_learned)
+
+    def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
+        """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
         self.second_run.forget()
         self.readers = self.readers.begin_anew()
         self.reads_as_told, self._look_back_at = False, 0
-        matcher.epochs = self.epochs.at_hand
+        matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
-        self.loader = LoaderWatch(self.spec, self.streams, self.epochs, matcher, from_start=False)
+        self.loader = LoaderWatch(
+            self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=shape_is_learned
+        )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
 
     def forget_restart(self) -> None:
@@ -411,13 +464,17 @@ class JobRun:
         if said:
             self.told = other.told or other
         other.matcher.forget(opens)
-        for (epoch, index), cell in other.matcher.cells.items():
+        # What was read in an order that nobody knew then says nothing of the prediction since.
+        unknown = epochs_in_unknown_order(other.score.cells) if said else {}
+        for (epoch, index), cell in other.score.cells.items():
+            if epoch in unknown:
+                continue
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
-        self.findings.go_on_from(other.findings, said, way_out, len(opens))
+        self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown, self.spec.start_epoch)
 
     # -- bytes
 

@@ -16,10 +16,9 @@ job's after all if the family proves itself.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
-from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.score import Open
@@ -54,23 +53,6 @@ is a stranger all the same: another script of the same shell."""
 
 NOBODYS: Key = (0, "", 0)
 """The family of processes whose parents are not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stranger:
-    """What the status shows of a family that is a stranger.
-
-    Attributes:
-        process: the first one. name: of the program, "" where it ended before anybody asked.
-        processes: how many there were. reads: of the job's samples. plain: in the order of the directories.
-    """
-
-    process: int
-    parent: int
-    name: str
-    processes: int
-    reads: int
-    plain: bool
 
 
 class Astray:
@@ -179,16 +161,17 @@ class Readers:
             _bound(self._kin, REMEMBERED_PROCESSES)
             _bound(self._own_parents, REMEMBERED_PROCESSES)
 
-    def strangers(self) -> list[Stranger]:
-        """Those that were found, the one that has read most recently last."""
-        return [
+    def statistics(self) -> ReadersStatistics:
+        """Frozen figures."""
+        strangers = (
             Stranger(
                 family.first_process, family.key[0], family.key[1] or self._names.get(family.first_process, ""),
                 family.processes, family.reads, family.order.is_plain,
             )
             for family in self._families.values()
             if family.is_stranger
-        ]  # fmt: skip
+        )  # fmt: skip
+        return ReadersStatistics(tuple(self.own), tuple(strangers))
 
     # -- before anybody has proved himself
 
@@ -215,7 +198,8 @@ class Readers:
             self._families.pop(key, None)
             return None
         family = self.family(read.process, read.parent)
-        family.is_stranger, family.order, family.reads = True, first.order, first.reads
+        family.has_read(first.reads, first.order)
+        family.call_stranger()
         return family
 
     def claims(
@@ -223,13 +207,11 @@ class Readers:
         read: Read,
         history: Sequence[Open],
         alone: Callable[[], StreamMatcher],
-        at_hand: Mapping[int, EpochIndex],
     ) -> bool:
         """Whether the reads of one family, seen alone, are those of the job, where several read.
 
         Args:
             history: the job's last reads, this one too. alone: makes a matcher that expects the job from its start.
-            at_hand: the epochs whose order is known.
         """
         key = self.key_of(read.process, read.parent)
         if not self._claims:
@@ -237,16 +219,14 @@ class Readers:
         if len(self._claims) == 1 and key in self._claims:
             return False
         matcher = self._claims.get(key)
-        if matcher is None or matcher.observed >= CLAIM_READS:
+        if matcher is None or matcher.score.observed >= CLAIM_READS:
             before = [] if matcher is not None else history
             matcher = self._claims[key] = alone()
-            matcher.epochs = dict(at_hand)
             _bound(self._claims, MOST_FAMILIES)
             for seen in before:
                 if self.key_of(seen.process, seen.parent) == key:
                     matcher.observe(seen.entry, seen.process, seen.parent)
         else:
-            matcher.epochs = dict(at_hand)
             matcher.observe(read.sample, read.process, read.parent)
         return proves(matcher, read.process)
 
@@ -258,7 +238,7 @@ class Readers:
     def fits_alone(self, opened: Open) -> bool:
         """Whether a read is of a family that, seen alone, reads as predicted."""
         matcher = self._claims.get(self.key_of(opened.process, opened.parent))
-        return matcher is not None and matcher.observed >= CLAIM_FITS and share_of(matcher) >= FITTING_SHARE
+        return matcher is not None and matcher.score.observed >= CLAIM_FITS and share_of(matcher) >= FITTING_SHARE
 
     def begin_anew(self) -> Readers:
         """For another run of the script: the strangers stay known."""
@@ -266,7 +246,7 @@ class Readers:
         anew._names, anew._last_names = self._names, self._last_names
         for key, family in self._families.items():
             if family.is_stranger:
-                family.trial = None
+                family.end_trial()
                 anew._families[key] = family
         return anew
 
@@ -274,7 +254,7 @@ class Readers:
         """A read that may have been counted as a stranger's will be told once more."""
         family = self._families.get(self.key_of(opened.process, opened.parent))
         if family is not None:
-            family.reads = max(0, family.reads - 1)
+            family.take_back_read()
 
     def note_strangers(self, opens: Iterable[Open]) -> list[Family]:
         """These reads turned out to be strangers'."""
@@ -284,11 +264,8 @@ class Readers:
         found = []
         for of_family in reads.values():
             family = self.family(of_family[0].process, of_family[0].parent)
-            for seen in of_family:
-                family.order.read(seen.entry, seen.process)
-            family.reads += len(of_family)
-            family.processes = max(family.processes, len({seen.process for seen in of_family}))
-            family.is_stranger = True
+            family.note_earlier(of_family)
+            family.call_stranger()
             found.append(family)
         return found
 
@@ -310,7 +287,7 @@ class Readers:
         who = process if parent else 0  # processes that ended before anybody saw whose they are count as one
         seen = self._astray.get(who)
         if seen is None:
-            seen = self._astray[who] = Astray(process, parent, own.agreed - agrees)
+            seen = self._astray[who] = Astray(process, parent, own.score.agreed - agrees)
             _bound(self._astray, MOST_FAMILIES)
         seen.reads += 1
         seen.agreed += agrees
@@ -322,7 +299,7 @@ class Readers:
         """
         found = []
         for who, seen in list(self._astray.items()):
-            others = own.agreed - seen.agreed_before - seen.agreed
+            others = own.score.agreed - seen.agreed_before - seen.agreed
             if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
                 continue
             del self._astray[who]
@@ -330,7 +307,8 @@ class Readers:
                 self._alone[seen.process] = None
                 _bound(self._alone, REMEMBERED_PROCESSES)
             family = self.family(seen.process, seen.parent)
-            family.is_stranger, family.reads = True, seen.reads
+            family.has_read(seen.reads)
+            family.call_stranger()
             found.append(family)
         return found
 
@@ -359,31 +337,23 @@ class Readers:
         read: Read,
         own: StreamMatcher,
         begin: Callable[[], Trial],
-        at_hand: Mapping[int, EpochIndex],
     ) -> Verdict:
         """A read of a family that is on trial.
 
         Args:
-            own: the job's matcher. begin: makes another trial. at_hand: the epochs whose order is known.
+            own: the job's matcher. begin: makes another trial.
         """
-        if read.process != family.newest_process and family.waiting and read.process != family.waiting[-1].process:
-            family.newest_process = read.process
-            family.processes += all(seen.process != read.process for seen in family.waiting)
-        family.reads += 1
-        family.order.read(read.sample, read.process)
-        family.waiting.append(read)
+        family.read(read)
         trial = family.trial
         if trial is None or (trial.reads >= TRIAL_READS and not trial.is_silent(own)):
-            family.waiting.clear()
-            family.waiting.append(read)
-            trial = family.trial = begin()
-        trial.joins.epochs = dict(at_hand)
+            trial = begin()
+            family.begin_trial(trial)
         trial.observe(read)
         verdict = verdict_on(family, trial, read, own, lambda rank: self.is_vacant(rank, own))
         if verdict in (Verdict.JOINS, Verdict.INHERITS):
             self._families.pop(family.key, None)
         if verdict is Verdict.INHERITS:
-            self._heir, self._heir_agreed, self._heir_since = family.key, 0, own.agreed
+            self._heir, self._heir_agreed, self._heir_since = family.key, 0, own.score.agreed
         return verdict
 
     # -- heirs
@@ -395,7 +365,7 @@ class Readers:
 
     def _inherits_still(self, own: StreamMatcher) -> bool:
         """Whether those before the heirs have not come back."""
-        if own.agreed - self._heir_since - self._heir_agreed < PROVED_OPENS:
+        if own.score.agreed - self._heir_since - self._heir_agreed < PROVED_OPENS:
             return True
         self._heir = None
         return False

@@ -1,24 +1,23 @@
 """Strangers to all jobs of a mount, as the status shows them.
 
-Pure. In: running jobs, each with who is a stranger to it. Out: strangers to all of them, and a sentence for each.
-Called by the mount's status.
+Pure. In: frozen figures of the running jobs, each with who is a stranger to it. Out: strangers to all of them, and a
+sentence for each. Called by the mount's status.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlfs.follow.job import JobRun
-from mlfs.follow.strangers import Stranger
+from mlfs.follow.job_statistics import JobStatistics, Stranger
 
 
-def strangers_to_all(jobs: Iterable[JobRun]) -> list[Stranger]:
+def strangers_to_all(jobs: Iterable[JobStatistics]) -> list[Stranger]:
     """Those that no job follows. Who is a stranger to several jobs is told of once, as the one who saw most of him."""
     followed = [job for job in jobs if not job.given_up]
     own = {process for job in followed for process in job.readers.own}
     found: dict[int, Stranger] = {}
     for job in followed:
-        for stranger in job.readers.strangers():
+        for stranger in job.readers.strangers:
             before = found.get(stranger.process)
             if stranger.process not in own and (before is None or stranger.reads > before.reads):
                 found[stranger.process] = stranger

@@ -8,12 +8,13 @@ job does, and, where the job was corrected, one for the job as it was registered
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.plain_order import PlainOrder
+from mlfs.follow.score import Open
 
 STRANGER_READS = 16
 """Reads that fit nothing before a family is called a stranger: two batches of eight; a reader of the job proves itself
@@ -81,6 +82,50 @@ class Family:
         self.trial: Trial | None = None
         self.again: StreamMatcher | None = None
 
+    def read(self, read: Read) -> None:
+        """One more read, which may prove to be the job's."""
+        if read.process != self.newest_process and self.waiting and read.process != self.waiting[-1].process:
+            self.newest_process = read.process
+            self.processes += all(seen.process != read.process for seen in self.waiting)
+        self.reads += 1
+        self.order.read(read.sample, read.process)
+        self.waiting.append(read)
+
+    def begin_trial(self, trial: Trial) -> None:
+        """Only the last read, and those that follow, are on trial from now on."""
+        last = self.waiting[-1]
+        self.waiting.clear()
+        self.waiting.append(last)
+        self.trial = trial
+
+    def end_trial(self) -> None:
+        """No trial is under way any more."""
+        self.trial = None
+
+    def reads_again(self, matcher: StreamMatcher) -> None:
+        """It has proved to be a second run of the job, which this matcher has followed."""
+        self.again = matcher
+
+    def call_stranger(self) -> None:
+        """It has been found to be one."""
+        self.is_stranger = True
+
+    def has_read(self, reads: int, order: PlainOrder | None = None) -> None:
+        """It has made so many reads in all, and in this order if it was watched."""
+        self.reads = reads
+        self.order = order or self.order
+
+    def note_earlier(self, opens: Sequence[Open]) -> None:
+        """It made these reads before anybody knew that they were not the job's."""
+        for seen in opens:
+            self.order.read(seen.entry, seen.process)
+        self.reads += len(opens)
+        self.processes = max(self.processes, len({seen.process for seen in opens}))
+
+    def take_back_read(self) -> None:
+        """A read that was counted here will be told once more."""
+        self.reads = max(0, self.reads - 1)
+
 
 class Trial:
     """What a family's reads would be to the job.
@@ -102,7 +147,7 @@ class Trial:
         self.joins, self.again, self.as_told = joins, again, as_told
         self.reads = 0
         self.began_s = at_s
-        self.observed = -1 if others_read else own.observed
+        self.observed = -1 if others_read else own.score.observed
         self.frontiers = [rank.frontier for rank in own.ranks]
 
     def observe(self, read: Read) -> None:
@@ -114,17 +159,18 @@ class Trial:
 
     def is_silent(self, own: StreamMatcher) -> bool:
         """Whether nobody has read the job since the trial began."""
-        return own.observed == self.observed
+        return own.score.observed == self.observed
 
 
 def proves(matcher: StreamMatcher, process: int) -> bool:
     """Whether a process, or its family, reads as a matcher of a trial predicts."""
-    return matcher.follows(process) or (matcher.observed >= PROVED_OPENS and share_of(matcher) >= PROVED_SHARE)
+    return matcher.follows(process) or (matcher.score.observed >= PROVED_OPENS and share_of(matcher) >= PROVED_SHARE)
 
 
 def share_of(matcher: StreamMatcher) -> float:
     """Share of all its reads that a matcher has predicted."""
-    return matcher.agreed / matcher.observed if matcher.observed else 0.0
+    score = matcher.score
+    return score.agreed / score.observed if score.observed else 0.0
 
 
 def verdict_on(
@@ -144,7 +190,7 @@ def verdict_on(
         if vacant or not read.parent:
             return Verdict.JOINS
     silent = trial.is_silent(own)
-    if silent and trial.again.observed >= PROVED_OPENS and share_of(trial.again) >= PROVED_SHARE:
+    if silent and trial.again.score.observed >= PROVED_OPENS and share_of(trial.again) >= PROVED_SHARE:
         return Verdict.AGAIN
     long_enough = read.at_s < 0 or read.at_s - trial.began_s >= HEIR_SILENCE_S
     if silent and long_enough and trial.reads >= HEIR_READS and not family.order.is_plain:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places.source import Source
@@ -28,6 +29,7 @@ __all__ = [
     "FileChange",
     "Place",
     "PlaceKind",
+    "PlaceStatistics",
     "Places",
     "SourcePlace",
     "StoringPlace",
@@ -128,6 +130,17 @@ class StoringPlace(Place, Protocol):
 
     def close(self) -> None:
         """Release resources. A persistent place keeps its copies for the next mount."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceStatistics:
+    """How full a place that stores is, and how often its medium failed."""
+
+    kind: PlaceKind
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    errors: int
 
 
 class SourcePlace:
@@ -267,6 +280,13 @@ class Places(Sequence[Place]):
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._all)
+
+    def statistics(self) -> tuple[PlaceStatistics, ...]:
+        """Frozen figures of the places that store, in the order of their numbers."""
+        return tuple(
+            PlaceStatistics(place.kind, place.name, place.capacity_bytes, place.used_bytes, place.errors)
+            for place in self.storing
+        )
 
     def close(self) -> None:
         """Close the places that store. The source belongs to the caller, who closes it."""

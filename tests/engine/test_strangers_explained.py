@@ -46,9 +46,9 @@ def test_a_walk_that_came_first_does_not_have_the_job(tmp_path: Path, workers: i
             job = mount.engine.jobs["train"]
             assert job.findings.known == []
             assert job.spec.shuffle
-            assert job.matcher.agreed == job.matcher.observed
-            assert job.matcher.observed >= 3 * FILES - 32
-            assert sum(stranger.reads for stranger in strangers_to_all([job])) > FILES
+            assert job.score.agreed == job.score.observed
+            assert job.score.observed >= 3 * FILES - 32
+            assert sum(stranger.reads for stranger in strangers_to_all([job.statistics()])) > FILES
 
     simulate(body)
 
@@ -67,6 +67,6 @@ def test_a_wrong_registration_is_corrected_beside_a_walk(tmp_path: Path, workers
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert [said for said in job.findings.known if "seed is 42, not 5" in said], job.findings.known
-            assert job.matcher.agreement_of_last(200) == 1.0
+            assert job.score.agreement_of_last(200) == 1.0
 
     simulate(body)

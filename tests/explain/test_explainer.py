@@ -2,148 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import trio
 import trio.testing
-from support.trees import make_classes
+from support.explaining import FILES, explaining, order_of, simulate
 
-from mlfs.explain.explainer import Explainer
-from mlfs.explain.inference import Build, InferenceState
-from mlfs.explain.port import Jobs, Observer
-from mlfs.follow.job import JobRun, nameless
-from mlfs.follow.matching import Open
-from mlfs.job import JobSpec, parse_job
-from mlfs.orders.layouts import samples
-from mlfs.orders.streams import build_streams
-from mlfs.tree.manifest import Manifest
-from mlfs.tree.scan import scan
-
-# So many that ten reads tell a seed.
-FILES, BATCH = 600, 8
-
-
-class Inline:
-    """Runs blocking calls on the loop."""
-
-    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
-        await trio.sleep(0)
-        return call(*args)
-
-    def post(self, call: Callable[..., Any], *args: Any) -> None:
-        call(*args)
-
-
-class FakeJobs:
-    """What explaining sees of an engine."""
-
-    def __init__(self, manifest: Manifest, observer: Observer) -> None:
-        self.manifest = manifest
-        self.runner = Inline()
-        self.clock = trio.current_time
-        self.name_of = nameless
-        self.running: dict[str, JobRun] = {}
-        self.installed: list[tuple[JobRun, list[Open], str, str]] = []
-        self.observer = observer
-
-    @property
-    def jobs(self) -> Mapping[str, JobRun]:
-        return self.running
-
-    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
-        self.load(job)
-        self.running[job.spec.name], job.beside = job, self.running
-        self.installed.append((job, list(opens), said, way_out))
-        self.observer.jobs_changed()
-
-    def end(self, name: str) -> bool:
-        ended = self.running.pop(name, None) is not None
-        self.observer.jobs_changed()
-        return ended
-
-    async def register(self, **fields: Any) -> JobRun:
-        spec = parse_job({"epochs": 5, "batch_size": BATCH} | fields)
-        job = JobRun(spec, build_streams(spec, self.manifest), self.manifest.size)
-        await self.install(job)
-        return job
-
-    def load(self, job: JobRun) -> None:
-        for epoch in job.missing_epochs():
-            job.add_epoch(job.load_epoch(epoch))
-            job.release_held()
-
-    async def read(self, entry: int, process: int) -> None:
-        """One open, as the engine digests it."""
-        for job in list(self.running.values()):
-            if job.member[entry] and job.observe(entry, process, 1).restarted:
-                if self.observer.explains_restart(job):
-                    job.forget_restart()
-                else:
-                    job.restart()
-        self.observer.opened(entry, process, 1)
-        for job in list(self.running.values()):
-            self.load(job)
-            self.observer.digested(job)
-        await trio.sleep(0.01)
-
-
-@asynccontextmanager
-async def explaining(directory: Path, infer: bool) -> Any:
-    """An explainer that runs, and the jobs it sees."""
-    images = make_classes(directory / "images", FILES, 3, lambda index: b"x")
-    fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        manifest = scan(fd)
-    finally:
-        os.close(fd)
-
-    def make_samples(spec: JobSpec) -> np.ndarray:
-        return samples(spec, manifest, os.fsencode(images))
-
-    explainer = Explainer(Build(make_samples, lambda spec: build_streams(spec, manifest)) if infer else None)
-    jobs = FakeJobs(manifest, explainer)
-    seen_by_mypy: Jobs = jobs
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(explainer.run, seen_by_mypy)
-        await trio.testing.wait_all_tasks_blocked()
-        yield jobs, explainer
-        nursery.cancel_scope.cancel()
-
-
-def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-def order_of(manifest: Manifest, epoch: int, **fields: Any) -> Iterator[int]:
-    spec = parse_job({"epochs": 5, "batch_size": BATCH} | fields)
-    yield from build_streams(spec, manifest).epoch_ids(epoch, 0).tolist()
+from mlfs.explain.statistics import InferenceState, InferenceStatistics
 
 
 def test_reads_that_nobody_told_are_explained_until_somebody_registers(tmp_path: Path) -> None:
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, explainer):
-            assert explainer.status()["state"] == InferenceState.WATCHING
+            assert explainer.statistics().inference.state == InferenceState.WATCHING
             files = list(order_of(jobs.manifest, 0, shuffle=False))
             for entry in files[:60]:
                 await jobs.read(entry, 7)
             (job, opens, said, _) = jobs.installed[-1]
             assert (job.spec.sampler, job.inferred, opens, said) == ("sequential", True, [], "")
-            assert explainer.status()["state"] == InferenceState.LOCKED
-            assert job.matcher.agreed == job.matcher.observed == 60  # also those from before it was found
+            assert explainer.statistics().inference.state == InferenceState.LOCKED
+            assert job.score.agreed == job.score.observed == 60  # also those from before it was found
             await jobs.register(name="told")
             assert list(jobs.jobs) == ["told"]
-            assert explainer.status()["state"] == InferenceState.IDLE
+            assert explainer.statistics().inference.state == InferenceState.IDLE
             for entry in files[60:]:
                 await jobs.read(entry, 7)
             assert list(jobs.jobs) == ["told"]
             assert jobs.end("told")
-            assert explainer.status()["state"] == InferenceState.WATCHING
+            assert explainer.statistics().inference.state == InferenceState.WATCHING
 
     simulate(body)
 
@@ -164,7 +51,7 @@ def test_what_was_inferred_ends_when_the_reads_say_otherwise(tmp_path: Path, mon
                 await jobs.read(entry, 8)
             (job,) = jobs.running.values()
             assert (job.spec.sampler, job.spec.seed) == ("torch-distributed", 3)
-            assert job.matcher.agreed == job.matcher.observed == FILES
+            assert job.score.agreed == job.score.observed == FILES
 
     simulate(body)
 
@@ -175,7 +62,7 @@ def test_without_leave_nothing_is_inferred(tmp_path: Path) -> None:
             for entry in order_of(jobs.manifest, 0, shuffle=False):
                 await jobs.read(entry, 7)
             assert not jobs.installed
-            assert explainer.status() == {"state": InferenceState.OFF}
+            assert explainer.statistics().inference == InferenceStatistics(InferenceState.OFF)
 
     simulate(body)
 
@@ -190,7 +77,7 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
                 await jobs.read(entry, 7)
                 seen += 1
                 if seen == 20:
-                    assert explainer.searching("train")
+                    assert explainer.statistics().cases["train"].searching
                     assert len(jobs.installed) == 1  # found, but not confirmed
                 if len(jobs.installed) == 2:
                     break
@@ -200,12 +87,13 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
             assert new.spec.seed == 42
             assert seen >= 16 + 12
             assert [opened.entry for opened in opens] == list(order_of(jobs.manifest, 0, seed=42))[:seen]
-            assert new.matcher.agreed >= seen - 1
-            assert old.matcher.agreed < seen / 2
+            assert new.score.agreed >= seen - 1
+            assert old.score.agreed < seen / 2
             await trio.testing.wait_all_tasks_blocked()
-            assert (explainer.searching("train"), explainer.searches("train")) == (False, 1)
+            case = explainer.statistics().cases["train"]
+            assert (case.searching, case.searches) == (False, 1)
             await jobs.register(name="train", seed=5)
-            assert explainer.searches("train") == 0
+            assert explainer.statistics().cases["train"].searches == 0
 
     simulate(body)
 
@@ -223,7 +111,7 @@ def test_what_further_opens_do_not_confirm_is_not_installed(tmp_path: Path, capl
             for entry, other in zip(right[18:], stray, strict=False):  # half of the opens fit
                 await jobs.read(entry, 7)
                 await jobs.read(other, 7)
-            assert explainer.searches("train") >= 1
+            assert explainer.statistics().cases["train"].searches >= 1
             assert len(jobs.installed) == 1
             assert "not confirmed by 96 further opens: this job's seed is 42, not 5" in caplog.text
 
@@ -241,9 +129,9 @@ def test_a_job_that_reads_as_registered_again_is_left_alone(tmp_path: Path, capl
                 await jobs.read(entry, 7)
             for entry in order_of(jobs.manifest, 0, seed=5):
                 await jobs.read(entry, 8)
-            assert explainer.searches("train") == 1
+            assert explainer.statistics().cases["train"].searches == 1
             assert list(jobs.jobs.values()) == [job]
-            assert job.matcher.agreement_of_last(500) == 1.0
+            assert job.score.agreement_of_last(500) == 1.0
             assert "reads come as registered again" in caplog.text
 
     simulate(body)

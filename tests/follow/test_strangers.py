@@ -140,8 +140,8 @@ def run(drawn: Drawn, seed: int) -> tuple[JobRun, int]:
 def test_a_stranger_costs_a_job_no_agreement(seed: int) -> None:
     drawn = draw(seed)
     job, read = run(drawn, seed)
-    told = strangers_to_all([job])
-    agreed, observed = job.matcher.agreed, job.matcher.observed
+    told = strangers_to_all([job.statistics()])
+    agreed, observed = job.score.agreed, job.score.observed
     assert observed - agreed <= 2, (drawn, agreed, observed, told)
     assert agreed >= 3 * job.streams.length(0) * drawn.ranks - 2, drawn
     assert job.finished, drawn
@@ -154,10 +154,10 @@ def test_a_stranger_costs_a_job_no_agreement(seed: int) -> None:
 def test_who_walks_the_directories_is_told_of_by_name_and_pid() -> None:
     drawn = Drawn(600, 1, 2, 8, "directory", 0, 0, 1.0, 600, True)
     job, _ = run(drawn, 0)
-    (stranger,) = strangers_to_all([job])
+    (stranger,) = strangers_to_all([job.statistics()])
     assert in_words(stranger) == f"cp (pid {STRANGER}) reads {stranger.reads} files in directory order"
     assert stranger.reads >= 580
-    assert job.matcher.agreed == job.matcher.observed == 1800
+    assert job.score.agreed == job.score.observed == 1800
 
 
 def test_a_walk_is_plain_and_a_shuffle_is_not() -> None:

@@ -1,12 +1,12 @@
 """Lobster: nodes keep what they read, and evict by reuse count and reuse distance, but never a last copy for them.
 
 Pure. In: a view. Out: reads from the own copies, a peer's, or the PFS. Source: Liu et al. (2022), Sections 4.2 and 4.4.
-How many threads serve each GPU's queue: `mlfs.plan.queues`, by the trait `Queues.ASSIGNED`.
+`mlfs.plan.gpu_queues` says how many threads serve each GPU's queue, by the trait `Queues.ASSIGNED`.
 
-Decided once an epoch: a node's candidates are its copies and what it read. The reuse count policy drops what it will
-not
-read again, the reuse distance policy what it does not read in the next epoch, unless no other node has a copy. If more
-is left than fits, the largest reuse distance goes first, last copies among the latest.
+Evictions are decided once an epoch. A node's candidates are its copies and what it read. The reuse count policy drops
+what the node will not read again, the reuse distance policy what it does not read in the next epoch, unless no other
+node has a copy. If more is left than fits, samples with the largest reuse distance go first: last copies, which the
+node does not read in the next epoch, before the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from mlfs.plan.policies.policy import (
     Storages,
     Traits,
     View,
-    capacities,
 )
 
 NEXT, LAST_COPY, DROPPED = 0, 1, 2
@@ -39,6 +38,7 @@ class Lobster:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self.rooms = view.model.node_capacities_bytes()
         n = len(view.sizes_bytes)
         self.future = by_node(view.readers, view.model.nodes)
         self.held: list[Ids] = [np.empty(0, dtype=np.int32)] * view.model.nodes
@@ -71,7 +71,7 @@ class Lobster:
             rank[self.copies[candidates] == 0] = LAST_COPY
             rank[self.finder.slots(self.future[epoch + 1][index], candidates) >= 0] = NEXT
         kept = candidates[np.argsort(rank, kind="stable")][: int((rank < DROPPED).sum())]
-        storage = in_classes(self.view.sizes_bytes[kept], capacities(self.view))
+        storage = in_classes(self.view.sizes_bytes[kept], self.rooms[index])
         kept, storage = kept[storage != PFS], storage[storage != PFS]
         self.held[index], self.storage[index] = kept, storage
         self.copies[kept] += 1

@@ -54,6 +54,10 @@ class Beside:
             self._bytes += footprint
             self._until_s[sample] = now_s + PATIENCE_S
 
+    def counted(self, sample: int) -> int:
+        """How many uses of a sample are counted here."""
+        return int(sample in self._until_s)
+
     def read(self, sample: int) -> bool:
         """A stranger reads a sample. Whether its last counted use is over by that."""
         return self._until_s.pop(sample, None) is not None and self._over(sample)

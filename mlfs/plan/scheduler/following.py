@@ -1,7 +1,7 @@
-"""The jobs of the node: reads are matched to them, their uses are counted and uncounted, their epochs asked for.
+"""The jobs of the node: which job a read belongs to, which predicted uses are over, which epochs' orders are needed.
 
-Pure. In: reads, jobs that come and go, orders of epochs. Out: samples whose last counted use is over, commands. The
-thinking about one job is the job's own (mlfs.follow); a bug in it costs that job its prediction, never the node.
+Pure. In: reads, jobs that come and go, orders of epochs. Out: samples whose last counted use is over, commands. How one
+job is followed is the affair of `mlfs.follow`; a bug there costs that job its prediction and nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
 
@@ -33,11 +34,18 @@ class Following:
     """See the module."""
 
     def __init__(
-        self, table: SampleTable, window: Window, keeping: Keeping, beside: Beside, out: list[Command]
+        self,
+        table: SampleTable,
+        window: Window,
+        keeping: Keeping,
+        reading_times: ReadingTimes,
+        beside: Beside,
+        out: list[Command],
     ) -> None:
         self._table = table
         self._window = window
         self._keeping = keeping
+        self._reading_times = reading_times
         self._beside = beside
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
@@ -48,7 +56,7 @@ class Following:
     # -- jobs come and go
 
     def install(self, job: FollowedJob) -> None:
-        """A job begins or goes on in another way: registered, adopted, started again."""
+        """A job begins: it was registered, adopted in place of another, or started again."""
         self.end(job.name)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
         self._tell_members()
@@ -57,7 +65,7 @@ class Following:
         self.set_linger()
 
     def end(self, name: str) -> None:
-        """A job has ended, if there is one of that name."""
+        """The job of that name, if there is one, has ended."""
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
@@ -70,16 +78,16 @@ class Following:
         self._keeping.jobs_read([job.member for job in self._jobs.values()])
 
     def set_linger(self) -> None:
-        """Used pages linger while no job's reads are predicted."""
+        """Have used pages linger exactly while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
 
     def broken(self, job: FollowedJob, error: Exception) -> None:
-        """A bug showed in computing for a job."""
+        """A bug showed in computing for a job: give the job up."""
         if self._jobs.get(job.name) is job:
             self._give_up(job, error)
 
     def _give_up(self, job: FollowedJob, error: Exception) -> None:
-        """A bug in following a job: it costs this job its prediction."""
+        """A bug showed while the job was followed: it is predicted no more."""
         self._over(self._uses[job.name].release())
         job.give_up()
         self._out.append(JobFailed(job, error))
@@ -93,7 +101,7 @@ class Following:
             self._out.append(LoadEpoch(job, epoch))
 
     def epoch_known(self, known: EpochKnown) -> None:
-        """An epoch's order was computed: reads that waited for it are matched, epochs that were left are let go."""
+        """An epoch's order was computed: match the reads that waited for it, and forget epochs that are over."""
         job = known.job
         if self._jobs.get(job.name) is not job:
             return
@@ -108,7 +116,7 @@ class Following:
             self._give_up(job, error)
 
     def epoch_unknown(self, job: FollowedJob, epoch: int) -> None:
-        """An epoch's order could not be computed: what waited for it is matched without."""
+        """An epoch's order could not be computed: match the reads that waited for it without it."""
         if self._jobs.get(job.name) is not job:
             return
         job.epochs.failed(epoch)
@@ -119,7 +127,7 @@ class Following:
     # -- reads
 
     def read(self, read: ReadSeen) -> None:
-        """A read of a sample: by the jobs that it belongs to."""
+        """Have the jobs that read the sample match a read of it."""
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -127,6 +135,8 @@ class Following:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen, read.source_bytes)
+                if seen.match is not None:
+                    self._reading_times.read(job.name, read.process)
                 if seen.apart:
                     self._read_beside(read.sample, seen)
             except Exception as error:
@@ -143,10 +153,10 @@ class Following:
         return [other for other in self._jobs.values() if other is not job]
 
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
-        """Act on what a read came to."""
+        """Act on what a job made of a read."""
         if source_bytes and not seen.apart:
-            position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks.progress)
-            job.count_pfs(job.epochs.epoch_of(position), source_bytes)
+            epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
+            job.count_pfs(epoch, source_bytes)
         if seen.restarted:
             self._out.append(StartedAgain(job))
             return
@@ -156,8 +166,21 @@ class Following:
         if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
             self._window.retire(sample)
 
+    def who_needs(self, sample: int) -> tuple[FollowedJob, int] | None:
+        """A job that will read the sample by its prediction, and the epoch that it reads; None for nobody."""
+        for job in self._jobs.values():
+            if job.predicting and not job.finished and job.member[sample]:
+                return job, _epoch_of(job)
+        return None
+
+    def source_gave(self, sample: int, size_bytes: int) -> None:
+        """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""
+        for job in self._jobs.values():
+            if job.member[sample]:
+                job.count_pfs(_epoch_of(job), size_bytes)
+
     def _over(self, samples: Iterable[int]) -> None:
-        """Uses that were counted ahead came, or were given up."""
+        """Uses that were counted ahead are over: they came, or were given up."""
         for sample in samples:
             if self._table.fulfil(sample):
                 self._window.retire(sample)
@@ -165,7 +188,7 @@ class Following:
     # -- judging
 
     def judge(self, now_s: float) -> None:
-        """After reads: judge all predictions, and move on where epochs begin and end."""
+        """After reads: judge all predictions, and report epochs that begin and end."""
         for job in list(self._jobs.values()):
             if job.given_up:
                 continue
@@ -185,3 +208,8 @@ class Following:
         self._out.extend(EpochBegan(job, epoch) for epoch in job.ranks.epochs_begun())
         self._out.extend(EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended())
         self._ask_for_epochs(job)
+
+
+def _epoch_of(job: FollowedJob) -> int:
+    """The epoch that the job's fastest rank reads."""
+    return job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))

@@ -61,9 +61,6 @@ class NothingMeasured:
     def forget_pace(self, pool: int) -> None:
         """Not used."""
 
-    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """Not used."""
-
 
 @dataclass(frozen=True, slots=True)
 class DetailedResult:
@@ -95,12 +92,12 @@ class DetailedResult:
 
 def places_of(model: PerformanceModel, node: int) -> list[PlaceInfo]:
     """The places of a node: the source, its classes, the other nodes."""
-    threads = model.staging.threads
+    threads, capacities = model.staging.threads, model.node_capacities_bytes()[node].tolist()
     return [
         PlaceInfo(PlaceKind.SOURCE, "pfs", threads),
         *(
-            PlaceInfo(PlaceKind.SSD if index else PlaceKind.RAM, kind.name, kind.threads, int(kind.capacity_bytes))
-            for index, kind in enumerate(model.classes)
+            PlaceInfo(PlaceKind.SSD if index else PlaceKind.RAM, kind.name, kind.threads, int(capacity))
+            for index, (kind, capacity) in enumerate(zip(model.classes, capacities, strict=True))
         ),
         *(PlaceInfo(PlaceKind.PEER, f"node {n}", threads, node=n) for n in range(model.nodes) if n != node),
     ]
