@@ -104,6 +104,17 @@ def _words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     return (spec.words_before or 0) + epoch * (drawing.an_epoch + (spec.words_between or 0))
 
 
+def takes_fewer(job: JobRun, drawing: Drawing, epoch: int, words: int) -> bool:
+    """Whether an epoch begins earlier than the loader alone would have it, as registered.
+
+    Nobody draws less than nothing: then the loader takes fewer words itself (persistent workers, an epoch that is left
+    before the sampler's end), which another registration says better than words do.
+    """
+    if epoch <= job.spec.start_epoch:
+        return False
+    return 0 < words - _words_before(job, drawing, epoch - 1) < drawing.an_epoch
+
+
 def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) -> Correction | None:
     """The job with an epoch that begins after so many words, from that epoch on.
 
