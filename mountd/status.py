@@ -6,7 +6,7 @@ figures are made by mountd.metrics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
@@ -14,6 +14,7 @@ from mlfs.follow.agreement import NO_RANK, of_rank, whole
 from mlfs.follow.job import GAVE_UP
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
 from mlfs.follow.loader import Known, LoaderStatistics
+from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.reading_times import ReadingTime
@@ -82,6 +83,7 @@ def status(now: MountStatistics) -> Json:
             )
             for job in engine.jobs
         ],
+        "strangers": strangers_status(engine.jobs),
         "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
@@ -216,6 +218,21 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
         "spec": dict(job.specification),
     }
+
+
+def strangers_status(jobs: Sequence[JobStatistics]) -> list[Json]:
+    """Who reads the samples of jobs, and for none of them, in words too; those that read last stand last."""
+    return [
+        {
+            "name": one.name,
+            "pid": one.process,
+            "processes": one.processes,
+            "reads": one.reads,
+            "plain": one.plain,
+            "words": in_words(one),
+        }
+        for one in strangers_to_all(jobs)
+    ]
 
 
 def agreement_by_epoch(job: JobStatistics) -> Json:

@@ -39,6 +39,7 @@ _STATES = {
 }
 _ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
 _PIPE_WIDTH = 120
+_SHOWN_STRANGERS = 5
 _NONE = "-"
 
 
@@ -126,7 +127,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _jobs, _reads, _tiers, _rates, _numbers)
+    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _rates, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
@@ -171,6 +172,14 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
         line += f"at most {_duration(told.get('remaining_s'))} left, with {told.get('with', _NONE)}"
         lines.append(line)
     return [Text(line) for line in lines]
+
+
+def _strangers(status: dict[str, Any]) -> list[RenderableType]:
+    """Who reads beside the jobs: those who read last."""
+    from rich.text import Text
+
+    told = _list(status, "strangers")[-_SHOWN_STRANGERS:]
+    return [Text(f"beside the jobs: {stranger.get('words', _NONE)}") for stranger in told]
 
 
 def _title(text: str) -> RenderableType:

@@ -24,6 +24,15 @@ MOST_READERS = 4096
 RELEASED, GAVE = -1, -2
 
 
+def name_of(pid: int) -> str:
+    """The name of the program that a process runs; "" when there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as comm:
+            return comm.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def kin_of(pid: int) -> tuple[int, int]:
     """The process of a thread of this machine, and its parent; (pid, 0) when there is none of that number."""
     try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import trio
 
 from mlfs.engine.counted_opens import CountedOpens
-from mlfs.engine.digest import Digest, kin_of
+from mlfs.engine.digest import Digest, kin_of, name_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.lanes import Lanes
@@ -100,6 +100,7 @@ class Engine:
         listeners: Sequence[Listener] = (),
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
         cpu_clock: Callable[[], float] = time.thread_time,
+        name_of: Callable[[int], str] = name_of,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -125,7 +126,7 @@ class Engine:
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
-            self._step, self._measure_places, explainer, listeners,
+            self._step, self._measure_places, explainer, listeners, name_of,
         )  # fmt: skip
         tickets = Tickets(
             self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,

@@ -48,6 +48,7 @@ class MountJobs:
 
     Args:
         step: takes events for the scheduler. measure: have the scheduler know what places give by now.
+        name_of: the name of a process's program, asked once a process that is new to a job.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class MountJobs:
         measure: Callable[[], None],
         explainer: Observer,
         listeners: Sequence[Listener],
+        name_of: Callable[[int], str],
     ) -> None:
         self.manifest = manifest
+        self.name_of = name_of
         self.runner = runner
         self.clock = clock
         self._scheduler = scheduler
@@ -118,7 +121,7 @@ class MountJobs:
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        job = JobRun(spec, streams, self.manifest.size)
+        job = JobRun(spec, streams, self.manifest.size, name_of=self.name_of)
         await self.install(job)
         return job
 
@@ -211,6 +214,9 @@ class MountJobs:
 
     def _started_again(self, command: c.StartedAgain) -> None:
         job = cast(JobRun, command.job)
+        if job.reads_as_told:
+            self._follow_as_told(job)
+            return
         if job.second_run.matcher is None:
             return  # dealt with: several reads of a batch may say it
         if self._shield(self._explainer.explains_restart, job):
@@ -220,6 +226,17 @@ class MountJobs:
         job.restart()
         self._counters.begin_epoch()
         self._install(job)
+
+    def _follow_as_told(self, job: JobRun) -> None:
+        """The job's own readers have come, and read as registered: what others showed before was no finding."""
+        told = job.told
+        if told is None or self.jobs.get(job.name) is not job:
+            return  # dealt with
+        log.info("job %s: it is read as registered; what others read before is nothing to it", job.name)
+        told.restart()
+        told.set_aside(False)
+        self._counters.begin_epoch()
+        self._install(told)
 
     def _job_failed(self, command: c.JobFailed) -> None:
         log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)

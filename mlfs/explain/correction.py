@@ -335,7 +335,8 @@ class CorrectionSearch:
         """
         job, matcher = case.job, case.job.matcher
         like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=like)
+        size, name_of = self._jobs.manifest.size, self._jobs.name_of
+        new = JobRun(found.spec, found.streams, size, like=like, name_of=name_of)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0

@@ -80,10 +80,12 @@ class Inference:
         """An open, counted by the jobs that it belongs to."""
         if self._registered:
             return
-        inferred = self._inferred.of(entry)
+        inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
             if inferred.follow(entry, process, parent):
                 self._lose(inferred)
+            return
+        if self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
         if self._busy:
@@ -277,8 +279,8 @@ class Inference:
     def job_with_samples_of(self, registered: JobRun) -> JobRun | None:
         """The inferred job that reads what a registered one was to read."""
         entries = registered.streams.sample_ids
-        inferred = self._inferred.of(int(entries.flat[0])) if entries.size else None
-        return None if inferred is None else inferred.job
+        inside = self._inferred.reading(int(entries.flat[0])) if entries.size else []
+        return inside[0].job if inside else None
 
     @property
     def state(self) -> InferenceState:

@@ -50,9 +50,20 @@ class InferredJobs:
 
     # -- those in use
 
-    def of(self, entry: int) -> InferredJob | None:
-        """The job that reads this file."""
-        return next((inferred for inferred in self.in_use.values() if inferred.job.member[entry]), None)
+    def reading(self, entry: int) -> list[InferredJob]:
+        """The jobs that read this file."""
+        return [inferred for inferred in self.in_use.values() if inferred.job.member[entry]]
+
+    def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
+        """The job for which the process reads this file; None where it is a stranger to all."""
+        inside = self.reading(entry)
+        if len(inside) > 1:
+            inside.sort(key=lambda inferred: process not in inferred.job.readers.own)
+        return next((inferred for inferred in inside if not inferred.job.readers.is_apart(process, parent)), None)
+
+    def is_plain_stranger(self, entry: int, process: int, parent: int) -> bool:
+        """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
+        return any(inferred.job.readers.walks(process, parent) for inferred in self.reading(entry))
 
     @property
     def full(self) -> bool:
@@ -165,7 +176,7 @@ class InferredJobs:
         told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True)
+        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:

@@ -42,6 +42,10 @@ class Jobs(Protocol):
         """Tells the time, in seconds since whenever."""
 
     @property
+    def name_of(self) -> Callable[[int], str]:
+        """Tells the name of a process's program, "" when it has ended."""
+
+    @property
     def jobs(self) -> Mapping[str, JobRun]:
         """The jobs that run, by name."""
 

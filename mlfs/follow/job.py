@@ -4,15 +4,15 @@ Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
 The scheduler knows a job as `mlfs.plan.scheduler.followed.FollowedJob`. The parts, in the order in which a read meets
-them: `shared_samples` (is it another job's?), `held_reads` (does it wait for an epoch's order?), `matching` (which
-position of which rank is it?), `loader_watch` (what does it tell of the loader?), `second_run` (was the script started
-again?), `local_ranks` (how far are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`,
-`bytes_read` and `rank_rates`.
+them: `shared_samples` (is it another job's?), `strangers` (is it a reader of the job's at all?), `held_reads` (does it
+wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
+loader?), `second_run` (was the script started again?), `local_ranks` (how far are the ranks?). Beside them
+`epochs_at_hand`, and for the status `findings`, `bytes_read` and `rank_rates`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,23 +28,37 @@ from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
-from mlfs.follow.matching import Open
+from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.rank_rates import RankRates
-from mlfs.follow.score import Score
+from mlfs.follow.score import REMEMBERED_OPENS, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
+from mlfs.follow.strangers import Readers
+from mlfs.follow.trial import Family, Key, Read, Trial, Verdict
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.followed import Seen
+from mlfs.plan.scheduler.followed import Given, Match, Seen
 
 RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
 above the half below which it fails, so that a job between the two does not go to and fro."""
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
+WALKED_AHEAD = 16
+"""Files that are fetched ahead for a stranger who walks the directories: enough to keep a few lanes at work."""
+LOOK_BACK_AFTER = 64
+"""Reads after the first process has proved to read for the job, until families that read before it and don't fit count
+as strangers: so long the other ranks may take to prove themselves."""
 NOTHING_YET = Seen(None)
 """What a read comes to that waits, or that is another job's."""
+APART = Seen(None, apart=True)
+"""What a stranger's read comes to."""
+
+
+def nameless(process: int) -> str:
+    """The name of a process where nobody knows names."""
+    return ""
 
 
 class JobRun:
@@ -53,6 +67,7 @@ class JobRun:
     Args:
         sizes: bytes by sample.
         like: what was learned of the loader by the job that this one may replace.
+        name_of: the name of a process's program, "" where it is not known.
 
     Attributes:
         inferred: nobody registered the job, the reads told it.
@@ -61,11 +76,20 @@ class JobRun:
         predicting: whether its predictions are believed.
         given_up: whether following it failed: a read of its samples is nothing to it any more.
         matcher: matches reads to positions in the streams. A second run of the script has another one, and so have
-            `ranks` and `loader` then.
+            `ranks`, `loader` and `readers` then.
+        readers: which processes read for the job, and which are strangers.
+        told: the job as it was registered, where this one was found to be what the script does instead.
+        reads_as_told: whether somebody reads it as it was registered: `told` is to be followed again then.
     """
 
     def __init__(
-        self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False, like: LearnedLoader | None = None
+        self,
+        spec: JobSpec,
+        streams: JobStreams,
+        sizes: Ids,
+        inferred: bool = False,
+        like: LearnedLoader | None = None,
+        name_of: Callable[[int], str] = nameless,
     ) -> None:
         self.spec = spec
         self.streams = streams
@@ -78,16 +102,21 @@ class JobRun:
         self.predicting, self.given_up = True, False
         self._set_aside = False  # the reads have another order, which another job has or shall have
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
-        expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
-        self.matcher = expect(self.epochs.at_hand, like)
+        self._expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
+        self.matcher = self._expect(self.epochs.at_hand, like)
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
-        self.second_run = SecondRun(expect)
+        self.second_run = SecondRun(self._expect)
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
         self.findings = Findings(spec.start_epoch, inferred)
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
+        self.readers = Readers(name_of)
+        self.told: JobRun | None = None
+        self.reads_as_told = False
+        self._name_of = name_of
+        self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
 
     @property
     def score(self) -> Score:
@@ -142,6 +171,7 @@ class JobRun:
             stream_bytes=self.bytes_read.stream_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
             specification=spec.understood(),
+            readers=self.readers.statistics(),
         )
 
     def _rank_statistics(self, index: int) -> RankStatistics:
@@ -165,12 +195,164 @@ class JobRun:
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
         Where jobs have samples in common, reads of a process that surely reads for another job count for nothing.
+        Neither do those of a stranger.
         """
         if others and self.shared.is_read_for_another(process, self.matcher, (other.matcher for other in others)):
             return NOTHING_YET
+        if process not in self.readers.own:
+            return self._observe_unproved(Read(sample, process, parent, at_s))
         if self.held.hold(sample, process, parent, at_s, self.matcher):
             return NOTHING_YET
         return self._match(sample, process, parent, at_s)
+
+    def _observe_unproved(self, read: Read, before: bool = False) -> Seen:
+        """A read of a process that has not proved to read for the job: the job's, or on trial.
+
+        Args:
+            before: whether it came earlier: that nobody else reads now says nothing then.
+        """
+        readers, matcher = self.readers, self.matcher
+        doubtful = not read.parent and bool(readers.own) and not matcher.fits(read.sample, read.process)
+        if self._may_begin_a_rank(read) or (readers.are_the_jobs(read.process, read.parent, matcher) and not doubtful):
+            if self.held.hold(*read, matcher):
+                return NOTHING_YET
+            return self._match_unproved(read) if readers.own else self._match_first(read)
+        family = readers.family(read.process, read.parent)
+        if family.again is not None and family.again is self.second_run.matcher:
+            family.again.observe(read.sample, read.process, read.parent)
+            return Seen(None, (), True)
+        verdict = readers.try_read(family, read, matcher, partial(self._begin_trial, read.at_s, before))
+        if verdict in (Verdict.JOINS, Verdict.INHERITS):
+            return self._match_waiting(family)
+        trial = family.trial
+        if verdict is Verdict.AGAIN and trial is not None:
+            family.reads_again(trial.again)
+            self.second_run.take(trial.again)
+            return Seen(None, (), True)
+        if verdict is Verdict.AS_TOLD and trial is not None and trial.as_told is not None and self.told is not None:
+            self.told.second_run.take(trial.as_told)
+            self.reads_as_told = True
+            return Seen(None, (), True)
+        if verdict is Verdict.STRANGER:
+            if not family.is_stranger:
+                family.call_stranger()
+                self._disown(family)
+            return Seen(None, apart=True, coming=self._walked_to(read.sample)) if family.order.is_plain else APART
+        return NOTHING_YET
+
+    def _walked_to(self, sample: int) -> list[int]:
+        """What comes next in the order of the directories."""
+        following = range(sample + 1, min(len(self.member), sample + 1 + WALKED_AHEAD))
+        return [other for other in following if self.member[other]]
+
+    def _match_first(self, read: Read) -> Seen:
+        """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
+        readers, first = self.readers, self.epochs.first
+        walker = readers.walks_beside(read)
+        if walker is not None:
+            seen = APART
+            self._disown(walker)
+        else:
+            seen = self._match_unproved(read)
+        if first is None or seen.restarted:
+            return seen
+        history = self.score.history
+        proved = readers.claims(read, history, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
+        if not proved or readers.are_alone or all(opened.agrees for opened in history):
+            return seen
+        return self._match_without_others(first, readers.key_of(read.process, read.parent))
+
+    def _match_without_others(self, first: EpochIndex, proved: Key) -> Seen:
+        """A family has proved to read for the job, and its reads came mixed with others', which may have led the
+        matcher astray: match them anew without those, and put the others on trial."""
+        fitting: list[Open] = []
+        others: list[Open] = []
+        for opened in self.score.history:
+            mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
+            (fitting if mine else others).append(opened)
+        matcher = self._expect(self.epochs.at_hand)
+        self._begin_anew(matcher, shape_is_learned=False)
+        given: list[tuple[int, Given]] = []
+        for opened in fitting:
+            if self.readers.key_of(opened.process, opened.parent) == proved:
+                self.readers.prove(opened.process, opened.parent, matcher.rank_of(opened.process))
+        for opened in others:
+            self.readers.seen_again(opened)
+        for opened in [*fitting, *others]:
+            read = Read(opened.entry, opened.process, opened.parent, UNTIMED)
+            mine = opened.process in self.readers.own or not self.readers.own
+            if not mine:
+                self.readers.family(opened.process, opened.parent)  # seen alone, it did not fit
+            seen = self._match_unproved(read) if mine else self._observe_unproved(read, before=True)
+            if seen.match is not None:
+                given.append((seen.match.rank_index, (seen.match.position, seen.match.position + 1)))
+            given += seen.given
+        return Seen(None, given)
+
+    def _may_begin_a_rank(self, read: Read) -> bool:
+        """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
+        readers = self.readers
+        if not readers.own or readers.is_apart(read.process, read.parent):
+            return False
+        vacant = any(readers.is_vacant(index, self.matcher) for index in range(len(self.spec.ranks)))
+        return vacant and self.matcher.fits(read.sample, read.process)
+
+    def _begin_trial(self, at_s: float, before: bool) -> Trial:
+        """Matchers for reads that may be the job's after all."""
+        own, first = self.matcher, self.epochs.first
+        joins = StreamMatcher(
+            len(own.ranks), own.batch_size, 0, own.stream_length, self.epochs.at_hand, own.shape, own.single,
+            own.one_rank, starts=[rank.floor for rank in own.ranks],
+        )  # fmt: skip
+        again = joins if first is None else self.second_run.expected(own, first)
+        told, as_told = self.told, None
+        if told is not None and told.epochs.first is not None:
+            as_told = told.second_run.expected(told.matcher, told.epochs.first)
+        return Trial(joins, again, as_told, own, at_s, before)
+
+    def _match_unproved(self, read: Read) -> Seen:
+        """Match a read, and note how its process does."""
+        readers, matcher = self.readers, self.matcher
+        seen = self._match(*read)
+        history = matcher.score.history
+        last = history[-1] if history else None
+        agrees = last is not None and last.process == read.process and last.agrees
+        readers.heir_read(read.process, read.parent, agrees)
+        if matcher.follows(read.process):
+            if not readers.own:
+                self._look_back_at = matcher.score.observed + LOOK_BACK_AFTER
+            readers.prove(read.process, read.parent, matcher.rank_of(read.process))
+        else:
+            readers.kin_read(read.process, read.parent, agrees, matcher)
+        return seen
+
+    def _match_waiting(self, family: Family) -> Seen:
+        """A family has turned out to read for the job: match the reads that waited for that, as one."""
+        match: Match | None = None
+        given: list[tuple[int, Given]] = []
+        for read in family.waiting:
+            seen = self._match_unproved(read)
+            if seen.restarted:
+                return seen
+            if match is not None and seen.match is not None:
+                given.append((match.rank_index, (match.position, match.position + 1)))  # it is over, as that one is
+            match = seen.match or match
+            given += seen.given
+        return Seen(match, given)
+
+    def _disown(self, family: Family) -> None:
+        """What a stranger read before it was known to be one does not count, as far as it was not predicted."""
+        opens = [(seen.process, seen.parent) for seen in self.score.history if not seen.agrees]
+        for process, parent in dict.fromkeys(opens):
+            if self.readers.key_of(process, parent) == family.key:
+                self.matcher.disown(process, REMEMBERED_OPENS)
+
+    def _look_back(self) -> None:
+        """Somebody reads as predicted: who read before, and did not, is a stranger."""
+        self._look_back_at = 0
+        for family in self.readers.others_before(self.score.history):
+            family.call_stranger()
+            self._disown(family)
 
     def _match(self, sample: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         """Match a read to a position, and tell the parts of it."""
@@ -197,7 +379,7 @@ class JobRun:
     def replay(self, opens: Iterable[Open]) -> None:
         """Match reads that were observed before this job began."""
         for opened in opens:
-            self._match(opened.entry, opened.process, opened.parent)
+            self._match_unproved(Read(opened.entry, opened.process, opened.parent, UNTIMED))
 
     # -- epochs
 
@@ -225,6 +407,10 @@ class JobRun:
     def judge(self, now_s: float) -> list[str]:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
+        if self._look_back_at and self.observed >= self._look_back_at:
+            self._look_back()
+        for family in self.readers.gone_astray(self.matcher):
+            self._disown(family)
         agreement, before = self.score.agreement, self.predicting
         if self.predicting and (self.score.drifting or self._set_aside):
             self.predicting = False
@@ -249,15 +435,18 @@ class JobRun:
 
     def restart(self) -> None:
         """Go on from where the second run of the script is."""
-        matcher = self.second_run.matcher
-        if matcher is None:
-            return
+        if self.second_run.matcher is not None:
+            self._begin_anew(self.second_run.matcher, self.loader.shape_is_learned)
+
+    def _begin_anew(self, matcher: StreamMatcher, shape_is_learned: bool) -> None:
+        """Go on with another matcher. Args: shape_is_learned: whether its shape was learned from the reads so far."""
         self.second_run.forget()
+        self.readers = self.readers.begin_anew()
+        self.reads_as_told, self._look_back_at = False, 0
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
-        learned = self.loader.shape_is_learned
         self.loader = LoaderWatch(
-            self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=learned
+            self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=shape_is_learned
         )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
 
@@ -272,6 +461,8 @@ class JobRun:
             opens: the last reads, which this job has matched already: they count here alone.
             said, way_out: what was found out about the other job, in words and as flags.
         """
+        if said:
+            self.told = other.told or other
         other.matcher.forget(opens)
         # What was read in an order that nobody knew then says nothing of the prediction since.
         unknown = epochs_in_unknown_order(other.score.cells) if said else {}

@@ -39,6 +39,37 @@ class FindingsStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Stranger:
+    """A family of processes that read a job's samples, and not for the job.
+
+    Attributes:
+        process: the first one. parent: of all of them, 0 where it is not known.
+        name: of the program, "" where it ended before anybody asked.
+        processes: how many there were. reads: of the job's samples. plain: in the order of the directories.
+    """
+
+    process: int
+    parent: int
+    name: str
+    processes: int
+    reads: int
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersStatistics:
+    """Who reads a job's samples; see `mlfs.follow.strangers`.
+
+    Attributes:
+        own: the processes that have proved to read for the job.
+        strangers: those that were found, the one that has read most recently last.
+    """
+
+    own: tuple[int, ...] = ()
+    strangers: tuple[Stranger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankStatistics:
     """How far one local rank is.
 
@@ -70,6 +101,7 @@ class JobStatistics:
         stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
         pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
         specification: the registration as it was understood, as JSON has it.
+        readers: which processes read for it, and which are strangers to it.
     """
 
     name: str
@@ -89,3 +121,4 @@ class JobStatistics:
     stream_bytes: int
     pfs_bytes_by_epoch: Mapping[int, int]
     specification: Mapping[str, object]
+    readers: ReadersStatistics

@@ -12,7 +12,7 @@ last opens again, and takes the place of the old one if more of them are predict
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
@@ -47,6 +47,7 @@ class StreamMatcher:
         single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
         one_rank: whether a process reads for one rank only, as torch's do.
         like: what was learned of the loader from other reads. It is taken over, but not for sure.
+        starts: linear position at which each rank starts, where they differ.
 
     Attributes:
         score: how many opens were predicted; to be read. It is another object once another shape was learned.
@@ -64,12 +65,13 @@ class StreamMatcher:
         single: bool = True,
         one_rank: bool = False,
         like: LearnedLoader | None = None,
+        starts: Sequence[int] | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.single = single
         self.one_rank = one_rank
         self.stream_length = stream_length
-        self.starts = [start] * n_ranks
+        self.starts = [start] * n_ranks if starts is None else list(starts)
         self.score = Score(n_ranks)
         self._epochs = epochs
         expected = like.shape if like is not None else shape or Shape()
@@ -184,15 +186,19 @@ class StreamMatcher:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)
 
+    def rank_of(self, process: int) -> int:
+        """The rank that a process reads for, -1 while that is not known."""
+        return self._tracker.rank_of(process)
+
     # -- opens that turn out to be counted in the wrong place
 
     def count(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
         """Add opens that were counted elsewhere; rank_index -1: no rank of this matcher's."""
         self.score.add(epoch, rank_index, observed, agreed)
 
-    def disown(self, process: int) -> None:
-        """The last opens of a process turned out to be of another job: those that disagreed are not counted."""
-        self.score.disown(process, SURE_STREAK)
+    def disown(self, process: int, opens: int = SURE_STREAK) -> None:
+        """The last opens of a process turned out to be none of the job's: those that disagreed are not counted."""
+        self.score.disown(process, opens)
 
     def forget(self, opens: Iterable[Open]) -> None:
         """These opens will be counted elsewhere: as they are counted by now, those that still are."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.shape import LearnedLoader
 
 LOST_OPENS = 8
 """Opens none of which was predicted, before a second run is looked for though reads are matched: one worker's or two
@@ -29,14 +30,14 @@ class SecondRun:
 
     Args:
         expect: makes a matcher that expects the job's reads from its start. It is given the epochs that the reads may
-            belong to, and a matcher of reads by the same loader.
+            belong to, and what was learned of the loader.
 
     Attributes:
         matcher: what has followed the reads that may be a second run's, None while none is suspected.
         is_kin: whether the process that began it, or a process of the same parent, had read as predicted before.
     """
 
-    def __init__(self, expect: Callable[[Mapping[int, EpochIndex], StreamMatcher], StreamMatcher]) -> None:
+    def __init__(self, expect: Callable[[Mapping[int, EpochIndex], LearnedLoader], StreamMatcher]) -> None:
         self.matcher: StreamMatcher | None = None
         self.is_kin = False
         self._expect = expect
@@ -59,7 +60,7 @@ class SecondRun:
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent))
                 for seen in own.score.history
             )
-            self.matcher = self._expect({first.epoch: first}, own)
+            self.matcher = self.expected(own, first)
         self.matcher.observe(entry, process, parent)
         if self.matcher.score.observed < FIRST_OPENS:
             return False
@@ -68,6 +69,14 @@ class SecondRun:
             return True
         self.matcher = None
         return False
+
+    def expected(self, own: StreamMatcher, first: EpochIndex) -> StreamMatcher:
+        """A matcher that expects a run from the start, with the loader of the one under way."""
+        return self._expect({first.epoch: first}, LearnedLoader(own.shape, own.lag))
+
+    def take(self, matcher: StreamMatcher) -> None:
+        """A matcher made by `expected` has followed a second run, by processes that are no kin of those before."""
+        self.matcher, self.is_kin = matcher, False
 
     def forget(self) -> None:
         """What seemed to be a second run is something else, or has become the run that is followed."""

@@ -131,6 +131,11 @@ class Tracker:
         reader = self._readers.get(process)
         return reader is not None and reader.streak >= SURE_STREAK
 
+    def rank_of(self, process: int) -> int:
+        """The rank that a process reads for, -1 while that is not known."""
+        reader = self._readers.get(process)
+        return reader.rank_index if reader is not None else -1
+
     def last_entry_of(self, process: int) -> int:
         """What a process opened last, -1 when it is not known."""
         reader = self._readers.get(process)

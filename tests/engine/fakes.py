@@ -20,6 +20,7 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.explain.explainer import Explainer
+from mlfs.follow.job import nameless
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
@@ -266,7 +267,7 @@ async def running(
         places = Places(SourcePlace(source, samples), tiers)
         engine = Engine(
             samples, source, places, pages, runner, limits, trio.current_time, explainer, listeners,
-            kin, cpu_clock,
+            kin, cpu_clock, nameless,
         )  # fmt: skip
         mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)

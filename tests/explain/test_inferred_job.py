@@ -26,9 +26,9 @@ def test_an_epoch_in_another_order_is_kept_from_its_first_read_on() -> None:
     reads = [(entry, 1) for entry in first] + [(entry, 2) for entry in other]
     lost_at = -1
     for at, (entry, process) in enumerate(reads):
-        job.observe(entry, process, 0)
+        job.observe(entry, process, 1)
         job.matcher.count(0, 0, observed=0, agreed=int(at == N))  # as when an earlier open turns out to have agreed
-        if inferred.follow(entry, process, 0):
+        if inferred.follow(entry, process, 1):
             lost_at = at
             break
     assert N <= lost_at < N + 16

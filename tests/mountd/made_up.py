@@ -12,7 +12,7 @@ from mlfs.engine.ranges import RangesStatistics
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, Share
-from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics
+from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics, ReadersStatistics
 from mlfs.follow.loader import LEARNED, REGISTERED, UNKNOWN, Known, LoaderStatistics
 from mlfs.measure.refine import Measured
 from mlfs.measure.speeds import PlaceSpeeds, SpeedsStatistics
@@ -71,6 +71,7 @@ def job(**changed: Any) -> JobStatistics:
         stream_bytes=8 * GB,
         pfs_bytes_by_epoch={0: 8 * GB, 1: GB},
         specification={"sampler": "torch-distributed", "seed": 7},
+        readers=ReadersStatistics(),
     )
     return replace(made, **changed)
 

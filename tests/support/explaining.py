@@ -15,7 +15,7 @@ import trio.testing
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
 from mlfs.explain.port import Jobs, Observer
-from mlfs.follow.job import JobRun
+from mlfs.follow.job import JobRun, nameless
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import samples
@@ -46,6 +46,7 @@ class FakeJobs:
         self.manifest = manifest
         self.runner = Inline()
         self.clock = trio.current_time
+        self.name_of = nameless
         self.running: dict[str, JobRun] = {}
         self.installed: list[tuple[JobRun, list[Open], str, str]] = []
         self.observer = observer

@@ -14,6 +14,10 @@ from mlfs.plan.place_kind import PlaceKind
 SOURCE: Final = 0
 """The number of the source among a node's places."""
 
+SAME_TIME_S: Final = 1e-6
+"""A driver's clock may round the time at which it was asked to wake the scheduler: so much too early is in time. It is
+far below any waiting time, and above the error of rounding seconds in floating point."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlaceInfo:

@@ -83,6 +83,16 @@ class Fetching:
 
     # -- ahead of the readers
 
+    def reserve_beside(self, sample: int, now_s: float) -> bool:
+        """Queue a sample that is ABSENT for a stranger, if no job's sample waits for a lane of its place."""
+        place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
+        items = self._queues[self._pool_of[place]].items
+        if any(wanted.job is not None for wanted in items):
+            return False
+        self._table.move(sample, Verb.RESERVE)
+        self._queue(Wanted(sample, place, None, 0))
+        return True
+
     def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)

@@ -60,11 +60,15 @@ class Seen(NamedTuple):
         match: the position that the read was matched to, None for none.
         given: positions that are given up by it, by local rank.
         restarted: the read fits the job's first epoch, and not the one that the job was in.
+        apart: a stranger made the read, which is nothing to the job.
+        coming: what the stranger reads next, where his order is plain.
     """
 
     match: Match | None
     given: Sequence[tuple[int, Given]] = ()
     restarted: bool = False
+    apart: bool = False
+    coming: Sequence[int] = ()
 
 
 class FollowedEpochs(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
     Command,
     CountReads,
@@ -22,6 +23,7 @@ from mlfs.plan.scheduler.commands import (
 )
 from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
+from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
@@ -31,10 +33,20 @@ from mlfs.plan.scheduler.window import Window
 class Following:
     """See the module."""
 
-    def __init__(self, table: SampleTable, window: Window, reading_times: ReadingTimes, out: list[Command]) -> None:
+    def __init__(
+        self,
+        table: SampleTable,
+        window: Window,
+        keeping: Keeping,
+        reading_times: ReadingTimes,
+        beside: Beside,
+        out: list[Command],
+    ) -> None:
         self._table = table
         self._window = window
+        self._keeping = keeping
         self._reading_times = reading_times
+        self._beside = beside
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -47,6 +59,7 @@ class Following:
         """A job begins: it was registered, adopted in place of another, or started again."""
         self.end(job.name)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
+        self._tell_members()
         self._out.append(CountReads(job))
         self._ask_for_epochs(job)
         self.set_linger()
@@ -56,8 +69,13 @@ class Following:
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
+        self._tell_members()
         self._out.append(ForgetReads(name))
         self.set_linger()
+
+    def _tell_members(self) -> None:
+        """Have it known which samples jobs read."""
+        self._keeping.jobs_read([job.member for job in self._jobs.values()])
 
     def set_linger(self) -> None:
         """Have used pages linger exactly while no job's reads are predicted."""
@@ -119,15 +137,24 @@ class Following:
                 self._came(job, seen, read.source_bytes)
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
+                if seen.apart:
+                    self._read_beside(read.sample, seen)
             except Exception as error:
                 self._give_up(job, error)
+
+    def _read_beside(self, sample: int, seen: Seen) -> None:
+        """A stranger has read."""
+        if self._beside.read(sample):
+            self._window.retire(sample)
+        if seen.coming:
+            self._beside.goes_on(seen.coming)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]
 
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
         """Act on what a job made of a read."""
-        if source_bytes:
+        if source_bytes and not seen.apart:
             epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
             job.count_pfs(epoch, source_bytes)
         if seen.restarted:

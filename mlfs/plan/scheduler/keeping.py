@@ -6,7 +6,8 @@ promised twice.
 
 Without a plan a node keeps what comes first: within an epoch no sample is read twice, so any copies that stay save
 equally many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it
-owns or copies.
+owns or copies. What no job reads is kept in room that no job can fill: a stranger who reads everything beside a job
+takes no place from the job's samples.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Keeping:
         self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
         self._held = [len(table.held_by), *([0] * (len(places) - 1))]  # samples by place, as `held_by` has them
         self._slower = [0] * len(places)
+        self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
+        self._spare_bytes: int | None = None  # what samples that no job reads may still take, None: not counted yet
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
 
@@ -122,6 +125,26 @@ class Keeping:
         levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
         self._reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
 
+    def jobs_read(self, members: Sequence[bytearray]) -> None:
+        """Jobs came or went: for each of them, by sample, whether it reads it. Without jobs all samples are alike."""
+        self._members, self._spare_bytes = members, None
+
+    def _is_spare(self, sample: int) -> bool:
+        """Whether there is room for a sample that no job reads, beyond what the jobs' samples can fill."""
+        if self._spare_bytes is None:  # counted when it is first asked for: most mounts have no strangers
+            sizes = np.asarray(self._table.sizes).astype(np.int64)
+            sizes += -sizes % PAGE_BYTES
+            taken = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) != 0
+            for member in self._members:
+                taken |= np.frombuffer(bytes(member), dtype=np.uint8) != 0
+            total = sum(self._places[number].capacity_bytes for number in self._stores)
+            self._spare_bytes = total - int(sizes[taken].sum())
+        footprint = self._table.footprint(sample)
+        if footprint > self._spare_bytes:
+            return False
+        self._spare_bytes -= footprint
+        return True
+
     def promise(self, fetch: int, sample: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """The places that shall keep a sample about to be fetched, the best first; room in the first is promised.
 
@@ -132,6 +155,8 @@ class Keeping:
         if held_by:  # its room stays: if the copy is lost or outdated, the new one takes its place
             return () if passed_over[held_by] else (held_by,)
         if not self._stores or sample in self._promises:  # or the copy of another fetch is about to be kept
+            return ()
+        if self._members and not any(member[sample] for member in self._members) and not self._is_spare(sample):
             return ()
         size, wanted = self._table.sizes[sample], MEMORY
         if self._plan is None and len(self._stores) == 1:  # a shortcut: the rest gives the same

@@ -25,11 +25,14 @@ SMOOTHING = 0.2
 
 
 class Wanted(NamedTuple):
-    """A sample to fetch, its place, and the job and the epoch for which bytes of the source are counted."""
+    """A sample to fetch, its place, and the job and the epoch for which bytes of the source are counted.
+
+    A stranger's sample has no job.
+    """
 
     sample: int
     place: int
-    job: FollowedJob
+    job: FollowedJob | None
     epoch: int
 
 

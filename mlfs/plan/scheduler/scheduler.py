@@ -6,8 +6,9 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 (mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
-(uses that are counted ahead), `fetching` (single flight, lanes), `waiting` (readers who wait, second tries),
-`routing` (which place a sample is fetched from), `keeping` (what is kept and where), `following` (jobs).
+(uses that are counted ahead), `beside` (the same for strangers), `fetching` (single flight, lanes), `waiting` (readers
+who wait, second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where),
+`following` (jobs).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
@@ -100,7 +103,8 @@ class Scheduler:
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
-        self._following = Following(table, window, self._reading_times, out)
+        self._beside = Beside(table)
+        self._following = Following(table, window, keeping, self._reading_times, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
@@ -221,8 +225,11 @@ class Scheduler:
         if self._seen:
             self._seen = False
             self._judge(now_s)
+        self._leave(self._beside.expired(now_s))
         if self._look or room_came_free:
             self._look_ahead(now_s)
+        if not self._look and not self._fetching.stopped:
+            self._beside.fetch(now_s, partial(self._fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
         self._fetching.dispatch()
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
@@ -232,7 +239,7 @@ class Scheduler:
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
-        wake_s = now_s if self._look else self._waiting.next_due_s()
+        wake_s = now_s if self._look else min(self._waiting.next_due_s(), self._beside.next_due_s())
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
@@ -290,6 +297,7 @@ class Scheduler:
             before = uses.cursors[rank]
             for position, sample, epoch in uses.coming(rank):
                 if not self._want(sample, uses.job, epoch, now_s):
+                    self._leave(self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
                 self.table.expect(sample)
@@ -299,6 +307,11 @@ class Scheduler:
             self._look = not self._fetching.stopped
             return
         self._look = False
+
+    def _leave(self, samples: Iterable[int]) -> None:
+        """Strangers do not need these any more."""
+        for sample in samples:
+            self._window.retire(sample)
 
     def _want(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> bool:
         """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""
@@ -335,7 +348,7 @@ class Scheduler:
                 self._lane_failed(sample, landed.error, peer, now_s)
             self._look = True
             return
-        if landed.place == SOURCE and wanted is not None:
+        if landed.place == SOURCE and wanted is not None and wanted.job is not None:
             wanted.job.count_pfs(wanted.epoch, landed.size_bytes)
         self.table.move(sample, Verb.LAND if landed.staged else Verb.FAIL)
         if not landed.staged:
@@ -402,7 +415,8 @@ class Scheduler:
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
                 continue
             table.move(sample, Verb.LOSE)
-            needs = self._following.who_needs(sample) if table.pending[sample] else None
+            predicted = table.pending[sample] > self._beside.counted(sample)
+            needs = self._following.who_needs(sample) if predicted else None
             if needs is not None and table.fits_window(sample) and not self._fetching.stopped:
                 self._fetching.reserve(sample, *needs, now_s, first=True)
         self._look = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
-from mlfs.plan.scheduler.config import SOURCE, Limits
+from mlfs.plan.scheduler.config import SAME_TIME_S, SOURCE, Limits
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.routing import Routing
@@ -22,10 +22,6 @@ from mlfs.plan.scheduler.window import Window
 
 # A second try cannot help: the file is gone, was replaced, or may not be read.
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
-
-# A driver's clock may round the time at which it was asked to wake the scheduler: so much too early is in time. It is
-# far below any waiting time, and above the error of rounding seconds in floating point.
-SAME_TIME_S = 1e-6
 
 
 class Waiter(NamedTuple):

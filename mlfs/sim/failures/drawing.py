@@ -81,12 +81,19 @@ class JobCase:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A process that reads what no job says."""
+    """Somebody who reads what no job says.
+
+    Attributes:
+        walks: in the order of the samples, as `cp -r` does; else at random. a_process: samples after which another
+            process of the same parent goes on, 0: it is one process.
+    """
 
     node: int
     order: int
     reads: int
     think_s: float
+    walks: bool = False
+    a_process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,14 @@ def draw(seed: int) -> Case:
     jobs = tuple(_job(random, number, count, nodes) for number in range(random.choice((1, 1, 1, 2, 3))))
     strangers = tuple(
         Stranger(
-            random.randrange(nodes), random.randrange(1 << 30), random.randrange(1, 20), random.choice((0.0, 0.01))
+            random.randrange(nodes),
+            random.randrange(1 << 30),
+            random.choice((5, 20, 100)),
+            random.choice((0.0, 0.001, 0.01)),
+            random.random() < 0.6,
+            random.choice((0, 0, 1, 10)),
         )
-        for _ in range(random.choice((0, 0, 0, 1, 2)))
+        for _ in range(random.choice((0, 0, 1, 1, 2)))
     )
     faults = tuple(_fault(random, nodes) for _ in range(random.choice((0, 0, 1, 2, 4, 8, 25))))
     case = Case(

@@ -32,7 +32,7 @@ from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.one_node import plain
-from mlfs.sim.failures.drawing import AT_A_TIME, LARGEST_WHOLE_BYTES, Case, Fault, Habits, JobCase, simpler
+from mlfs.sim.failures.drawing import AT_A_TIME, LARGEST_WHOLE_BYTES, Case, Fault, Habits, JobCase, Stranger, simpler
 from mlfs.sim.failures.invariants import Broken, Watch
 from mlfs.sim.failures.reading import Reader, worker_samples
 from mlfs.sim.failures.world import FailingWorld, NodeStore
@@ -40,6 +40,7 @@ from mlfs.sim.failures.world import FailingWorld, NodeStore
 # Far more than any case needs: one that needs more does not come to rest.
 MOST_EVENTS = 100_000
 PARENT = 1_000_000
+STRANGER, STRANGER_PARENT = 7777, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,22 @@ class Trial:
                 for job in self.case.jobs:
                     node.tell(e.JobEnded(job.name))
 
+    def _begin_stranger(self, stranger: Stranger, begun: int) -> None:
+        """The stranger's first process begins, or the next one where `begun` processes have ended."""
+        random, count = Random(stranger.order), len(self.case.sizes)
+        samples = [at % count if stranger.walks else random.randrange(count) for at in range(stranger.reads)]
+        mine = samples[begun * stranger.a_process :][: stranger.a_process or None]
+        goes_on = bool(stranger.a_process) and (begun + 1) * stranger.a_process < stranger.reads
+        node, habits = self.world.nodes[stranger.node], Habits(think_s=stranger.think_s)
+
+        def done() -> None:
+            if goes_on and node.lives:
+                self._begin_stranger(stranger, begun + 1)
+            self._less()
+
+        process, parent = STRANGER + begun, STRANGER_PARENT + self.case.strangers.index(stranger)
+        self._start(node, Reader(self.heap, self.world, node, process, parent, iter(mine), habits, done))
+
     # -- faults that strike at a time
 
     def _strike(self, fault: Fault) -> None:
@@ -335,10 +352,7 @@ class Trial:
             for number in range(case.nodes):
                 self.heap.at(job.begins_s, self._begin_job, number, job)
         for stranger in case.strangers:
-            random = Random(stranger.order)
-            samples = iter([random.randrange(len(case.sizes)) for _ in range(stranger.reads)])
-            node, habits = self.world.nodes[stranger.node], Habits(think_s=stranger.think_s)
-            self._start(node, Reader(self.heap, self.world, node, 7777, 7, samples, habits, self._less))
+            self._begin_stranger(stranger, 0)
         for fault in case.faults:
             if fault.kind in AT_A_TIME:
                 self.heap.at(fault.at_s, self._strike, fault)

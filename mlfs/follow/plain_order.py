@@ -1,0 +1,52 @@
+"""Notices that somebody reads the files in the order of the directories, as `find`, `cp -r` and `tar` walk them.
+
+Pure. In: what a family of processes opens. Out: whether its order is plain, and where it is. Used by
+`mlfs.follow.strangers`.
+
+Files are numbered directory by directory, and within a directory in the order of its listing, which is that of the
+names (`mlfs.tree.manifest`). So a walk, and a script that sorts its paths, opens the next number, or one a little
+further where something in between is not read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+LONGEST_STEP = 8
+"""Files that a walk may leave out at a time: those that a pattern does not match, or that a process beside it reads."""
+FEWEST_STEPS = 8
+"""Steps before an order is called plain: fewer come so by chance, in a data set of a few dozen files."""
+JUDGED_STEPS = 32
+"""The last steps, which it is judged by."""
+PLAIN_SHARE = 0.8
+"""Share of them that must go on: a walk jumps where a directory ends, or where another process goes on."""
+REMEMBERED_PROCESSES = 64
+"""Processes of a family whose places are remembered: those that `xargs -P` keeps at work."""
+
+
+class PlainOrder:
+    """See the module.
+
+    Attributes:
+        last_entry: what was opened last, -1 before anything.
+    """
+
+    def __init__(self) -> None:
+        self.last_entry = -1
+        self._steps: deque[bool] = deque(maxlen=JUDGED_STEPS)
+        self._last_of: OrderedDict[int, int] = OrderedDict()
+
+    def read(self, entry: int, process: int) -> None:
+        """A process of the family opened an entry. One that has just begun goes on where the one before it was."""
+        before = self._last_of.pop(process, self.last_entry)
+        self._last_of[process] = self.last_entry = entry
+        if len(self._last_of) > REMEMBERED_PROCESSES:
+            self._last_of.popitem(last=False)
+        if before not in (-1, entry):
+            self._steps.append(0 < entry - before <= LONGEST_STEP)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the last reads came in the order of the directories."""
+        steps = self._steps
+        return len(steps) >= FEWEST_STEPS and sum(steps) >= PLAIN_SHARE * len(steps)

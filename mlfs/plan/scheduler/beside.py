@@ -1,0 +1,84 @@
+"""What is fetched ahead for strangers: readers who are of no job, and whose order is plain (`mlfs.follow.strangers`).
+
+Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads. Out: samples to fetch, while no
+job needs the room or the lane; samples whose counted use is over. A use is counted as a job's is, so that the pages
+stay until the stranger comes; if he does not come soon, or a job needs the room, it is given up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from mlfs.plan.scheduler.config import SAME_TIME_S
+from mlfs.plan.scheduler.states import SampleTable, State
+
+PATIENCE_S = 1.0
+"""How long pages wait for a stranger: he reads files one after the other, and stops without a word."""
+SHARE_OF_WINDOW = 8
+"""The most that strangers get is this part of the staging window: a few files ahead hide the source's latency, and what
+a job needs next is never far away."""
+
+
+class Beside:
+    """See the module.
+
+    Invariant: each sample of `_until_s` counts once in `SampleTable.pending`, and no other use is counted here.
+    """
+
+    def __init__(self, table: SampleTable) -> None:
+        self._table = table
+        self._until_s: OrderedDict[int, float] = OrderedDict()  # by sample, the soonest first
+        self._bytes = 0
+        self._wanted: tuple[int, ...] = ()
+
+    def goes_on(self, samples: Iterable[int]) -> None:
+        """A stranger reads these next."""
+        self._wanted = tuple(samples)
+
+    def fetch(self, now_s: float, reserve: Callable[[int], bool]) -> None:
+        """No job needs more for now: fetch what a stranger reads next, as far as there is room.
+
+        Args:
+            reserve: has a sample fetched; False where all lanes of its place have work.
+        """
+        table, most_bytes = self._table, self._table.window_capacity_bytes // SHARE_OF_WINDOW
+        wanted, self._wanted = self._wanted, ()
+        for sample in wanted:
+            if sample in self._until_s or table.state[sample] != State.ABSENT:
+                continue
+            footprint = table.footprint(sample)
+            if self._bytes + footprint > most_bytes or not table.fits_window(sample) or not reserve(sample):
+                return
+            table.expect(sample)
+            self._bytes += footprint
+            self._until_s[sample] = now_s + PATIENCE_S
+
+    def counted(self, sample: int) -> int:
+        """How many uses of a sample are counted here."""
+        return int(sample in self._until_s)
+
+    def read(self, sample: int) -> bool:
+        """A stranger reads a sample. Whether its last counted use is over by that."""
+        return self._until_s.pop(sample, None) is not None and self._over(sample)
+
+    def expired(self, now_s: float) -> list[int]:
+        """The stranger did not come: samples whose last counted use is over by that."""
+        over = []
+        while self._until_s and next(iter(self._until_s.values())) <= now_s + SAME_TIME_S:
+            sample, _ = self._until_s.popitem(last=False)
+            if self._over(sample):
+                over.append(sample)
+        return over
+
+    def give_back(self) -> list[int]:
+        """A job needs the room: the same."""
+        return self.expired(float("inf"))
+
+    def next_due_s(self) -> float:
+        """When a patience ends next, infinity when nothing waits."""
+        return next(iter(self._until_s.values()), float("inf"))
+
+    def _over(self, sample: int) -> bool:
+        self._bytes = max(0, self._bytes - self._table.footprint(sample)) if self._until_s else 0
+        return self._table.fulfil(sample)

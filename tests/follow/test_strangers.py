@@ -1,0 +1,175 @@
+"""Readers who are not the job, drawn from seeds beside a job's own: they neither move nor judge it, and are told of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from loaders import Loader
+
+from mlfs.follow.job import JobRun
+from mlfs.follow.plain_order import PlainOrder
+from mlfs.follow.strangers_seen import in_words, strangers_to_all
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.streams import JobStreams
+
+SHELL = 50
+STRANGER = 900
+SEEDS = range(60)
+
+
+def job_of(n: int, names: dict[int, str] | None = None, **fields: Any) -> JobRun:
+    spec = parse_job({"epochs": 3, "batch_size": 8, "seed": 3} | fields)
+    known = names or {}
+    sizes = np.full(n, 10, dtype=np.int64)
+    return JobRun(
+        spec,
+        JobStreams(spec, np.arange(n), build_order(spec, n)),
+        sizes,
+        name_of=lambda process: known.get(process, ""),
+    )
+
+
+def load(job: JobRun) -> None:
+    """Compute what is wanted."""
+    while wanted := job.wanted_epochs():
+        job.add_epoch(job.load_epoch(wanted[0]))
+        job.release_held()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A job and a stranger beside it.
+
+    Attributes:
+        order: of the stranger: directory, random, or repeated (the directories again and again).
+        a_process: files that each of the stranger's processes reads, 0: it is one process.
+        first: reads of the stranger before the job's first. a_read: reads of the stranger a read of the job.
+        reads: of the stranger in all. named: whether the names of processes are known.
+    """
+
+    n: int
+    ranks: int
+    workers: int
+    batch: int
+    order: str
+    a_process: int
+    first: int
+    a_read: float
+    reads: int
+    named: bool
+
+    def stranger(self, rng: random.Random) -> Iterator[tuple[int, int, int]]:
+        """(entry, process, parent) of its reads."""
+        walk = list(range(self.n))
+        for at in range(self.reads):
+            if self.order == "directory" and at >= self.n:
+                return
+            entry = rng.randrange(self.n) if self.order == "random" else walk[at % self.n]
+            if self.a_process:
+                yield entry, STRANGER + 1 + at // self.a_process, STRANGER
+            else:
+                yield entry, STRANGER, SHELL if self.named else SHELL + 1
+
+    def training(self, job: JobRun, rng: random.Random) -> Iterator[tuple[int, int, int]]:
+        """The same of the job's."""
+
+        def of_rank(rank: int) -> Iterator[tuple[int, int, int]]:
+            main = 100 * (1 + rank)
+            loader = Loader(self.batch, self.workers, main)
+            for epoch in range(job.spec.epochs):
+                for process, entry in loader.epoch(epoch, job.streams.epoch_ids(epoch, rank), rng):
+                    yield entry, process, SHELL if process == main else main
+
+        running = [of_rank(rank) for rank in range(self.ranks)]
+        while running:
+            one = rng.choice(running)
+            opened = next(one, None)
+            if opened is None:
+                running.remove(one)
+            else:
+                yield opened
+
+
+def draw(seed: int) -> Drawn:
+    rng = random.Random(seed)
+    n = rng.choice((240, 600, 2000))
+    return Drawn(
+        n, rng.choice((1, 1, 2, 4)), rng.choice((0, 1, 2, 5)), rng.choice((4, 8, 16)),
+        rng.choice(("directory", "directory", "random", "repeated")), rng.choice((0, 0, 1, 30)),
+        rng.choice((0, 0, 20, 200)), rng.choice((0.2, 1.0, 5.0)), rng.choice((40, 500, 5000)), rng.random() < 0.7,
+    )  # fmt: skip
+
+
+def run(drawn: Drawn, seed: int) -> tuple[JobRun, int]:
+    """Read by both; returns the job, and how many reads were the stranger's."""
+    rng = random.Random(seed)
+    names = {STRANGER: "cp"} | {100 * (1 + rank): "python" for rank in range(drawn.ranks)} if drawn.named else {}
+    job = job_of(drawn.n, names, world_size=drawn.ranks, batch_size=drawn.batch)
+    load(job)
+    stranger, read = drawn.stranger(rng), 0
+
+    def observe(opened: tuple[int, int, int]) -> None:
+        if job.observe(*opened).restarted:
+            job.restart()  # as the daemon does
+
+    def strange_reads(count: int) -> int:
+        opens = [opened for opened in (next(stranger, None) for _ in range(count)) if opened is not None]
+        for opened in opens:
+            observe(opened)
+        return len(opens)
+
+    read += strange_reads(drawn.first)
+    owed = 0.0
+    for opened in drawn.training(job, rng):
+        observe(opened)
+        load(job)
+        job.judge(0.0)
+        owed += drawn.a_read
+        read += strange_reads(int(owed))
+        owed -= int(owed)
+    return job, read
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stranger_costs_a_job_no_agreement(seed: int) -> None:
+    drawn = draw(seed)
+    job, read = run(drawn, seed)
+    told = strangers_to_all([job.statistics()])
+    agreed, observed = job.score.agreed, job.score.observed
+    assert observed - agreed <= 2, (drawn, agreed, observed, told)
+    assert agreed >= 3 * job.streams.length(0) * drawn.ranks - 2, drawn
+    assert job.finished, drawn
+    assert job.predicting
+    assert sum(one.reads for one in told) <= read
+    if read >= 100:
+        assert told, drawn
+
+
+def test_who_walks_the_directories_is_told_of_by_name_and_pid() -> None:
+    drawn = Drawn(600, 1, 2, 8, "directory", 0, 0, 1.0, 600, True)
+    job, _ = run(drawn, 0)
+    (stranger,) = strangers_to_all([job.statistics()])
+    assert in_words(stranger) == f"cp (pid {STRANGER}) reads {stranger.reads} files in directory order"
+    assert stranger.reads >= 580
+    assert job.score.agreed == job.score.observed == 1800
+
+
+def test_a_walk_is_plain_and_a_shuffle_is_not() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        walk, shuffled = PlainOrder(), PlainOrder()
+        start = rng.randrange(1000)
+        for at in range(40):
+            walk.read(start + at * rng.choice((1, 1, 1, 2)) if rng.random() < 0.5 else start + at, at // 3)
+            shuffled.read(rng.randrange(200), at // 3)
+        assert not shuffled.is_plain
+    walk = PlainOrder()
+    for entry in range(100):
+        walk.read(entry, entry)
+    assert walk.is_plain

@@ -1,0 +1,72 @@
+"""What strangers may take of a node: pages beside a job's window, copies in room that no job fills."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler.beside import PATIENCE_S, SHARE_OF_WINDOW, Beside
+from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.keeping import Keeping
+from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, Verb
+
+N = 64
+
+
+def table_of(window_pages: int) -> SampleTable:
+    return SampleTable(memoryview(np.full(N, PAGE_BYTES, dtype=np.int64)), window_pages * PAGE_BYTES)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.promise("strangers-room")
+def test_whatever_strangers_read_the_jobs_samples_have_their_room(seed: int) -> None:
+    rng = random.Random(seed)
+    capacity, members = rng.randrange(N) + 1, rng.randrange(1, N)
+    table = table_of(2 * N)
+    places = [PlaceInfo(PlaceKind.SOURCE, "pfs", 1), PlaceInfo(PlaceKind.RAM, "ram", 1, capacity * PAGE_BYTES)]
+    keeping = Keeping(places, table)
+    keeping.jobs_read([bytearray([1] * members + [0] * (N - members))])
+    used = kept = 0
+    for fetch, sample in enumerate(rng.sample(range(N), N), 1):
+        chosen = keeping.promise(fetch, sample, [False, False])
+        if chosen:
+            used += PAGE_BYTES
+            kept += sample < members
+            keeping.kept(fetch, sample, chosen[0], used)
+    assert kept == min(members, capacity)  # as many as without strangers
+    assert used == PAGE_BYTES * (capacity if members < capacity else kept)
+
+
+def test_without_jobs_all_samples_are_alike() -> None:
+    places = [PlaceInfo(PlaceKind.SOURCE, "pfs", 1), PlaceInfo(PlaceKind.RAM, "ram", 1, N * PAGE_BYTES)]
+    keeping = Keeping(places, table_of(N))
+    assert keeping.promise(1, 5, [False, False]) == (1,)
+
+
+@pytest.mark.promise("strangers-room")
+def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
+    table = table_of(32)
+    beside = Beside(table)
+
+    def reserve(sample: int) -> bool:
+        table.move(sample, Verb.RESERVE)
+        return True
+
+    beside.goes_on(range(20))
+    beside.fetch(0.0, reserve)
+    assert list(table.pending[:6]) == [1] * (32 // SHARE_OF_WINDOW) + [0, 0]
+    assert beside.read(0)
+    assert not beside.read(0)
+    beside.goes_on(range(1, 20))
+    beside.fetch(0.5, reserve)
+    assert list(table.pending[:6]) == [0, 1, 1, 1, 1, 0]
+    assert beside.next_due_s() == PATIENCE_S
+    assert beside.expired(PATIENCE_S) == [1, 2, 3]
+    assert beside.give_back() == [4]
+    assert sum(table.pending) == 0
+    beside.goes_on(range(30, 40))
+    beside.fetch(2.0, lambda sample: False)
+    assert sum(table.pending) == 0
