@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ROUTES = ("page_cache", "ram", "ssd", "lmdb", "pfs")
+ROUTES = ("page_cache", "ram", "ssd", "lmdb", "peer", "pfs")
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
+from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
 from mlfs.tree.index import default_index_path, manifest_for
@@ -67,7 +68,7 @@ STOP_RETRY_S = 0.2
 DETACHED_PATIENCE_S = 1.0
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1}
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "peers": 4}
 REUSED_BYTES = 16 << 20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
 
@@ -83,9 +84,10 @@ def serve(config: MountConfig, report: Report) -> int:
         manifest, how = _manifest(config, source_fd, report)
         source = PosixSource(source_fd, manifest)
         samples = Samples.whole_files(manifest)
-        places = _places(config, source, samples, cleanup)
+        showcase = Showcase()
+        places = _places(config, source, samples, showcase, cleanup)
         outside = files_behind(b"/proc/self/fd/%d" % source_fd)
-        service = _Service(config, samples, source, places, outside, how, report)
+        service = _Service(config, samples, source, places, showcase, outside, how, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -105,12 +107,15 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
     return manifest, f"{how} in {scanned.seconds:.1f} s"
 
 
-def _places(config: MountConfig, source: PosixSource, samples: Samples, cleanup: ExitStack) -> Places:
+def _places(
+    config: MountConfig, source: PosixSource, samples: Samples, showcase: Showcase, cleanup: ExitStack
+) -> Places:
     """The source and the tiers, in the order in which they are tried."""
     stores: list[TierPlace] = []
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
-        stores.append(TierPlace(kind, tier, samples, largest_bytes))
+        shown = None if kind is PlaceKind.LMDB else showcase
+        stores.append(TierPlace(kind, tier, samples, largest_bytes, shown))
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
@@ -131,6 +136,7 @@ class _Service:
         samples: Samples,
         source: PosixSource,
         places: Places,
+        showcase: Showcase,
         outside: Outside,
         how: str,
         report: Report,
@@ -140,6 +146,7 @@ class _Service:
         self.manifest = samples.manifest
         self.source = source
         self.places = places
+        self.showcase = showcase
         self.outside = outside
         self.how = how
         self.report = report
@@ -201,7 +208,8 @@ class _Service:
         )  # fmt: skip
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(
-            self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners
+            self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners,
+            showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint),
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:

@@ -275,7 +275,7 @@ def plan_status(engine: Engine) -> Json:
 
 def loading_status(engine: Engine) -> Json:
     """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
-    left = engine.scheduler.statistics().routing.left[1:]
+    left = engine.scheduler.statistics().routing.left[1 : 1 + len(engine.places.storing)]
     loading = engine.speeds.loading(sum(job.bytes_read.stream_bytes for job in engine.jobs.values()), left)
     if loading is None:
         return {}

@@ -23,6 +23,7 @@ from mlfs.engine.lanes import Lanes
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
 from mlfs.engine.pagecache import PageCache
+from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
@@ -37,6 +38,7 @@ from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
+from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -97,6 +99,8 @@ class Engine:
         listeners: Sequence[Listener] = (),
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
         cpu_clock: Callable[[], float] = time.thread_time,
+        showcase: Showcase | None = None,
+        agent_socket: str | None = None,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -107,7 +111,7 @@ class Engine:
         self.runner = runner
         self.counters = Counters()
         self.rates = Rates()
-        infos = tuple(_place_infos(places, limits))
+        infos = list(_place_infos(places, limits))
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
@@ -140,6 +144,10 @@ class Engine:
         )
         self.opens = Opens(samples, self.scheduler, self._driver, tickets, self.ranges, self.counters, clock)
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
+        self.peering = Peering(
+            agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
+            showcase or Showcase(), runner,
+        )  # fmt: skip
         self._changed_files = 0
         self._measure_places()
 
@@ -161,6 +169,7 @@ class Engine:
             nursery.start_soon(self._jobs.explain)
             nursery.start_soon(self.planner.run)
             nursery.start_soon(self._write_behind.run)
+            nursery.start_soon(self.peering.run)
             if any(place.used_bytes for place in self.places.storing):
                 self._fetcher.finding = True  # before the first read is served
                 nursery.start_soon(self._find_again)
@@ -190,7 +199,8 @@ class Engine:
 
     def _measure_places(self) -> None:
         """The classes that are the fastest by now are filled first."""
-        gives = [self.speeds.gives(place.name) for place in self.places]
+        own = (self.places.source, *self.places.storing)
+        gives = [self.speeds.gives(place.name) for place in own]
         self._driver.step(e.PlacesMeasured(gives))
 
     # -- copies of an earlier mount

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mlfs.peers import link, messages
-from mlfs.peers.checksum import checksum
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
 from mlfs.peers.messages import BadMessage, Unpacker
 from mlfs.peers.transport import Arrived, Buffer, Received, Transport
+from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
 
 
@@ -135,8 +135,8 @@ class Agent:
         if packet.kind is link.Kind.FETCH:
             self._fetch(packet.records, now_s)
         elif packet.kind is link.Kind.READY:
-            for token, how, offset in packet.records.tolist():
-                self._ready(token, Ready(how), offset)
+            for token, how, offset, size_bytes in packet.records.tolist():
+                self._ready(token, Ready(how), offset, size_bytes)
         elif packet.kind is link.Kind.TELL:
             for node in range(self._transport.nodes):
                 if node != self._transport.node:
@@ -177,13 +177,13 @@ class Agent:
             self._transport.send(node, messages.pack(kind, np.array(rows[start : start + step], dtype)))
         self._liveness.said(node, now_s)
 
-    def _ready(self, token: int, how: Ready, offset: int) -> None:
+    def _ready(self, token: int, how: Ready, offset: int, size_bytes: int) -> None:
         """The server says what became of a sample that a peer wants."""
         owed = self._owed.pop(token, None)
         if how is Ready.LIES:
             # Copied, so that the landing memory does not fill with what dead peers never take.
-            data = bytes(self._landing[offset : offset + owed.version.size_bytes]) if owed is not None else b""
-            for packet in link.pack(link.Kind.FREE, [(offset,)]):
+            data = bytes(self._landing[offset : offset + size_bytes])
+            for packet in link.pack(link.Kind.FREE, [(offset, size_bytes)]):
                 self._to_server(packet)
             if owed is not None:
                 self._give(owed, data, checksum(data, owed.sample, owed.version))

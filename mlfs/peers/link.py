@@ -37,7 +37,7 @@ class Kind(IntEnum):
     READY = 5
     """Server: what became of those."""
     FREE = 6
-    """Agent: what lay there for a peer was sent."""
+    """Agent: what lay there for a peer was copied."""
     LOST = 7
     """Agent: these nodes do not answer, or left."""
     BACK = 8
@@ -78,8 +78,8 @@ FETCH = np.dtype(
 )  # fmt: skip
 ENDED = np.dtype([("number", "<u4"), ("end", "<u4")])
 WANTED = np.dtype([("token", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8")])
-READY = np.dtype([("token", "<u4"), ("how", "<u4"), ("offset", "<u8")])
-FREE = np.dtype([("offset", "<u8")])
+READY = np.dtype([("token", "<u4"), ("how", "<u4"), ("offset", "<u8"), ("size_bytes", "<i8")])
+FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
 _RECORDS = {
     Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,

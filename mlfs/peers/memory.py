@@ -106,7 +106,7 @@ class MemoryTransport:
         happened, self._port.happened = self._port.happened, []
         return happened
 
-    def close(self, orderly: bool) -> None:
+    def close(self, orderly: bool, code: int) -> None:
         """See Transport."""
         self._port.gone = True
 

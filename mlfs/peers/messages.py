@@ -45,7 +45,7 @@ class Kind(IntEnum):
 ASK = np.dtype([("number", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8")])
 """A request: its number at the asker, the sample, and the version that is wanted."""
 GIVE = np.dtype([("number", "<u4"), ("missing", "<u4"), ("checksum", "<u8")])
-"""An answer: the bytes come, with this checksum (mlfs.peers.checksum); or, missing, they do not."""
+"""An answer: the bytes come, with this checksum (mlfs.places.checksum); or, missing, they do not."""
 _RECORDS = {Kind.ASK: ASK, Kind.GIVE: GIVE}
 
 

@@ -67,7 +67,7 @@ class MpiTransport:
         self._most_numbers = int(world.Get_attr(MPI.TAG_UB))
         self._buffer = bytearray(LARGEST_BYTES)
         self._status = MPI.Status()
-        # By position, as Testsome wants a list: requests; for receives, the node and the number; what they read or write.
+        # By position, as Testsome wants lists: requests; of receives, node and number; what they read or write.
         self._requests: list[Any] = []
         self._waiting: list[tuple[int, int] | None] = []
         self._kept: list[Buffer] = []
@@ -149,7 +149,7 @@ class MpiTransport:
             waiting = self._waiting[position]
             if waiting is not None:
                 del self._receives[waiting]
-                happened.append(Received(*waiting, size_bytes))
+                happened.append(Received(waiting[0], waiting[1], size_bytes))
         self._forget([position for position, _ in ends])
         return happened
 
@@ -166,14 +166,14 @@ class MpiTransport:
             _take_out(self._waiting, position)
             _take_out(self._kept, position)
 
-    def close(self, orderly: bool) -> None:
+    def close(self, orderly: bool, code: int) -> None:
         """See Transport. Does not return where the end is not orderly."""
         if orderly:
             self._mpi.Finalize()
             return
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(code)
 
 
 def _take_out(column: list[Any], position: int) -> None:

@@ -1,8 +1,8 @@
 """What an agent can give to other nodes by itself: copies in this node's memory and on its SSDs.
 
 In: the catalogue, the memory files of the RAM class and the SSD tiers' directories, all of them the server's. Out: the
-bytes of a sample and their checksum, or None. The server goes on writing meanwhile: see mlfs.peers.catalogue for how
-what is found is made sure of. Bytes in memory are not copied: they are sent from where they lie.
+bytes of a sample and their checksum, or None. The server goes on writing meanwhile; mlfs.places.catalogue says why that
+does no harm. Bytes in memory are not copied: they are sent from where they lie.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mlfs.peers.catalogue import Catalogue, Found, Kind
-from mlfs.peers.checksum import checksum
 from mlfs.places import cache_directory, record
+from mlfs.places.catalogue import Catalogue, Found, Kind
+from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
 
 # Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
@@ -76,24 +76,17 @@ class Shelf:
         self._catalogue = catalogue
         self._memory = [_MemoryFile(fd) for fd in memory_fds]
         self._ssd_dirs = tuple(ssd_dirs)
-        self._known: dict[int, tuple[Found, int]] = {}  # checksums of what lies in memory
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum; None where this node has none to give by itself."""
         found = self._catalogue.find(sample)
         if found is None or found.version != version:
             return None
-        data = self._in_memory(found) if found.kind is Kind.RAM else self._on_ssd(found)
-        if data is None:
-            return None
-        known, sum_ = self._known.get(sample, (None, 0))
-        if known != found:
-            sum_ = checksum(data, sample, version)
-            if self._catalogue.find(sample) != found:
-                return None  # it was given up while it was read
-            if found.kind is Kind.RAM:
-                self._known[sample] = found, sum_
-        return data, sum_
+        if found.kind is Kind.RAM:
+            data = self._in_memory(found)
+            return None if data is None else (data, found.sum)
+        data = self._on_ssd(found)
+        return None if data is None else (data, checksum(data, sample, version))
 
     def _in_memory(self, found: Found) -> memoryview | None:
         number, offset = found.where

@@ -69,5 +69,5 @@ class Transport(Protocol):
     def poll(self) -> Sequence[Happened]:
         """What happened since the last call."""
 
-    def close(self, orderly: bool) -> None:
-        """The end. orderly: all nodes take part in it; else this one just goes."""
+    def close(self, orderly: bool, code: int) -> None:
+        """The end. orderly: all nodes take part in it; else this one just goes, with this exit code."""

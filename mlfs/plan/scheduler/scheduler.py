@@ -117,6 +117,7 @@ class Scheduler:
             e.SourceHung: self._source_hung,
             e.Planned: self._planned,
             e.PlacesMeasured: self._places_measured,
+            e.PeersJoined: self._peers_joined,
             e.PeerAsks: self._peer_asks,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
@@ -387,6 +388,10 @@ class Scheduler:
         self._keeping.measured(measured.bytes_per_s)
 
     # -- peers
+
+    def _peers_joined(self, joined: e.PeersJoined, now_s: float) -> None:
+        self._routing.joined(joined.places)
+        self._fetching.joined(joined.places)
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
         """A peer wants what this node owns: a copy at once, else as for a reader. Released tells that it has it.

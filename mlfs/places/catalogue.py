@@ -1,11 +1,10 @@
 """The catalogue of a node: where each sample lies that the node can give to others, in memory shared with its agent.
 
-In: what the server's places keep and lose. Out: for the agent, a sample's kind of place, where it lies there, and which
-version it is. The server alone writes, and the agent looks: no lock is shared with a process that may be killed. So a
-look may be torn, or past; therefore what it finds is believed only with a checksum over the bytes, the sample and its
-version (mlfs.peers.checksum), made by the agent and confirmed by a second look (`mlfs.peers.shelf`).
-
-Invariant: a record says NOWHERE before the bytes that it named are given up.
+In: what the server's places keep and lose. Out: for the agent, a sample's kind of place, where it lies there, which
+version it is, and for copies in memory the checksum. The server alone writes, and the agent looks: no lock is shared
+with a process that may be killed. So a look may be torn, or past. That does no harm: the checksum is over the bytes,
+the sample and its version, and made by the server of bytes that it knows to be right, and whoever gets the bytes
+checks it (mlfs.places.checksum). Copies on disk bring checksums of their own (mlfs.places.record).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from mlfs.tree.samples import Version
 
-RECORD = np.dtype([("kind", "u8"), ("where", "u8", (2,)), ("size_bytes", "i8"), ("mtime_ns", "i8")])
+RECORD = np.dtype([("kind", "u8"), ("where", "u8", (2,)), ("size_bytes", "i8"), ("mtime_ns", "i8"), ("sum", "u8")])
 
 
 class Kind(IntEnum):
@@ -39,6 +38,7 @@ class Found(NamedTuple):
     kind: Kind
     where: tuple[int, int]
     version: Version
+    sum: int = 0
 
 
 class Catalogue:
@@ -52,13 +52,14 @@ class Catalogue:
         self._map = mmap.mmap(fd, size_bytes(samples))
         records: npt.NDArray[Any] = np.frombuffer(self._map, RECORD)
         self._kind, self._where = records["kind"], records["where"]
-        self._size_bytes, self._mtime_ns = records["size_bytes"], records["mtime_ns"]
+        self._size_bytes, self._mtime_ns, self._sum = records["size_bytes"], records["mtime_ns"], records["sum"]
 
     def put(self, sample: int, found: Found) -> None:
         """A copy can be got there now."""
         self._kind[sample] = Kind.NOWHERE
         self._where[sample] = found.where
         self._size_bytes[sample], self._mtime_ns[sample] = found.version
+        self._sum[sample] = found.sum
         self._kind[sample] = found.kind
 
     def drop(self, sample: int) -> None:
@@ -71,7 +72,7 @@ class Catalogue:
             return None
         first, second = self._where[sample].tolist()
         version = Version(int(self._size_bytes[sample]), int(self._mtime_ns[sample]))
-        return Found(Kind(kind), (first, second), version)
+        return Found(Kind(kind), (first, second), version, int(self._sum[sample]))
 
 
 def size_bytes(samples: int) -> int:
