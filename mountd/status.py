@@ -119,8 +119,8 @@ def messages(engine: Engine) -> list[str]:
             told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
             said.append(FOUND_OUT.format(name=job.spec.name, **told))
         if job.state == JobState.DRIFTING:
-            percent = 100 * (job.matcher.agreement or 0.0)
-            opens = job.matcher.recent_opens
+            percent = 100 * (job.score.agreement or 0.0)
+            opens = job.score.recent_opens
             said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=opens))
     if engine.changed_files:
         said.append(f"{engine.changed_files} files changed at the source since the scan; readers got the new content")
@@ -129,14 +129,14 @@ def messages(engine: Engine) -> list[str]:
 
 def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
     """One job's part of the status."""
-    matcher = job.matcher
+    score = job.score
     return {
         "name": job.spec.name,
         "inferred": job.inferred,
         "state": str(job.state),
-        "agreement": round(matcher.agreed / matcher.observed, 6) if matcher.observed else 0.0,
-        "agreement_recent": round(matcher.agreement or 0.0, 6),
-        "observed_opens": matcher.observed,
+        "agreement": round(score.agreed / score.observed, 6) if score.observed else 0.0,
+        "agreement_recent": round(score.agreement or 0.0, 6),
+        "observed_opens": score.observed,
         "agreement_by_epoch": agreement_by_epoch(job),
         "loader": loader_of(job),
         "reading_s": round(engine.rates.reading_s(job.spec.name), 6),
@@ -332,8 +332,8 @@ class _EngineCollector(Collector):
         )
         epoch = GaugeMetricFamily("mlfs_epoch", "Epoch of a rank", labels=["job", "rank"])
         for job in self.engine.jobs.values():
-            if job.matcher.observed:
-                agreement.add_metric([job.spec.name], job.matcher.agreed / job.matcher.observed)
+            if job.score.observed:
+                agreement.add_metric([job.spec.name], job.score.agreed / job.score.observed)
             for rank, progress in zip(job.spec.ranks, job.matcher.ranks, strict=True):
                 epoch.add_metric([job.spec.name, str(rank)], job.epochs.epoch_of(progress.frontier))
             latest = {rank: share.share for _, of in sorted(by_epoch(job).items()) for rank, share in of.items()}

@@ -18,6 +18,16 @@ MOST_LINES_OF_A_FILE = 500
 
 # A module that only tests import -> why it is there all the same.
 ONLY_TESTS_IMPORT: dict[str, str] = {}
+# Fields of other libraries' objects that have the name of one of ours.
+FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators
+# Fields that are written by a module which does not define them. A line goes when its object has learned a verb.
+ASSIGNED_FROM_OUTSIDE = {
+    "mlfs.engine.engine: self._fetcher.finding",
+    "mlfs.plan.scheduler.fetching: running.hangs",
+    "mlfs.plan.scheduler.scheduler: self._fetching.stopped",
+    "mlfs.sim.run: self.clock.now",
+    "mountd.requests: self._wait.next_woken",
+}
 # How docstrings name a part of the house.
 PARTS = {
     "the daemon": "mountd",
@@ -178,6 +188,71 @@ def test_no_module_is_imported_by_tests_only() -> None:
     started = {"mlfs.__main__", "mlfs.cli.main"}  # by python -m mlfs, and by the command of pyproject.toml
     unused = {name for name, path in MODULES.items() if path.name != "__init__.py"} - used - started
     assert unused == set(ONLY_TESTS_IMPORT), "delete it, use it, or say why it is there"
+
+
+# -- who may change what
+
+
+def test_nobody_assigns_the_fields_of_what_other_modules_define() -> None:
+    """An object is changed by its own methods, or as a plain record by the module that defines it."""
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    fields = {name: fields_defined_in(tree) for name, tree in trees.items()}
+    ours = set().union(*fields.values()) - FIELDS_OF_LIBRARIES
+    found = set()
+    for name, tree in trees.items():
+        for target in (target for node in ast.walk(tree) for target in targets_of(node)):
+            if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
+                continue
+            # What a module reaches through `self` it holds: another object's part, whatever its field is called.
+            through_self = ast.unparse(target.value).startswith("self.")
+            if target.attr in ours and (through_self or target.attr not in fields[name]):
+                found.add(f"{name}: {ast.unparse(target)}")
+    assert found == ASSIGNED_FROM_OUTSIDE, "give the object a method with a verb, or wire it in its constructor"
+
+
+def test_no_property_can_be_assigned() -> None:
+    """A setter makes it look as if a field of one's own was written, wherever it is used."""
+    for name, path in MODULES.items():
+        decorators = (
+            decorator
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef)
+            for decorator in node.decorator_list
+        )
+        assert not any(isinstance(d, ast.Attribute) and d.attr in ("setter", "deleter") for d in decorators), name
+
+
+def targets_of(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a statement assigns or deletes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        left: list[ast.expr] = list(node.targets)
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor):
+        left = [node.target]
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        left = [node.optional_vars]
+    else:
+        left = []
+    while left:
+        target = left.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            left += target.elts
+        elif isinstance(target, ast.Starred):
+            left.append(target.value)
+        elif isinstance(target, ast.Attribute):
+            yield target
+
+
+def fields_defined_in(tree: ast.Module) -> set[str]:
+    """The fields of all classes of a module: what their methods assign, and what their bodies declare."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    declared = {
+        node.target.id
+        for found in classes
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assigned = (target for found in classes for node in ast.walk(found) for target in targets_of(node))
+    return declared | {t.attr for t in assigned if isinstance(t.value, ast.Name) and t.value.id == "self"}
 
 
 # -- what docstrings and documents say

@@ -30,18 +30,42 @@ MOST_FURTHER_OPENS = 96
 
 
 class Case:
-    """What is kept of a registered job.
+    """A registered job, and when what its script does is searched for.
 
     Attributes:
-        searches: how many there were. searching: whether one is under way. not_before: how many opens the job must have
-            seen for the next one.
+        searches: how many there were. searching: whether one is under way.
     """
 
     def __init__(self, job: JobRun) -> None:
         self.job = job
         self.searches = 0
         self.searching = False
-        self.not_before = 0
+        self._not_before = 0  # how many opens the job must have seen for the next search
+
+    def needs_search(self) -> bool:
+        """Whether the job's reads call for one now."""
+        if self.job.inferred or self.job.finished:
+            return False
+        if self.searching or self.searches >= MOST_SEARCHES or self.job.score.observed < self._not_before:
+            return False
+        return disagrees(self.job)
+
+    def search_begins(self) -> None:
+        """A search is under way from now on."""
+        self.searching = True
+
+    def search_has(self, opens: int, seen: int) -> None:
+        """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
+        self.searches += 1
+        self._not_before = seen + 2 * opens
+
+    def search_ends(self) -> None:
+        """The next search may begin."""
+        self.searching = False
+
+    def go_on_with(self, job: JobRun) -> None:
+        """What a search found takes the job's place."""
+        self.job = job
 
 
 class CorrectionSearch:
@@ -67,7 +91,7 @@ class CorrectionSearch:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
-        if case is not None and case.job is job and self._needs_search(case):
+        if case is not None and case.job is job and case.needs_search():
             self._wanted.set()
         self._more_opens.set()
         self._more_opens = trio.Event()
@@ -79,14 +103,6 @@ class CorrectionSearch:
             return False
         return may_lack_set_epoch(job)
 
-    def _needs_search(self, case: Case) -> bool:
-        job = case.job
-        if job.inferred or job.finished:
-            return False
-        if case.searching or case.searches >= MOST_SEARCHES or job.matcher.observed < case.not_before:
-            return False
-        return disagrees(job)
-
     async def run(self) -> None:
         """Search whenever a job needs it, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
@@ -94,8 +110,8 @@ class CorrectionSearch:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 for case in self._cases.values():
-                    if self._needs_search(case):
-                        case.searching = True
+                    if case.needs_search():
+                        case.search_begins()
                         nursery.start_soon(self._search_for, case)
 
     async def _search_for(self, case: Case) -> None:
@@ -104,14 +120,13 @@ class CorrectionSearch:
         except Exception:  # whatever it is: the job goes on as it was
             log.exception("job %s: the search for what it does failed", case.job.spec.name)
         finally:
-            case.searching = False
+            case.search_ends()
 
     async def _search(self, case: Case) -> None:
         """From the opens that disagree to a hypothesis that explains them."""
-        job, seen = case.job, case.job.matcher.observed
-        opens = disagreeing(job.matcher.history)
-        case.searches += 1
-        case.not_before = seen + 2 * len(opens)
+        job, seen = case.job, case.job.score.observed
+        opens = disagreeing(job.score.history)
+        case.search_has(len(opens), seen)
         epochs, shape = epochs_to_try(job, opens), job.matcher.shape
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
         found = await self._jobs.runner.run(
@@ -130,21 +145,21 @@ class CorrectionSearch:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
         """
         job, matcher = case.job, case.job.matcher
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size)
-        new.matcher.assume_loader_of(matcher)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=matcher)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
         while case.job is job and self._jobs.jobs.get(job.spec.name) is job and job.matcher is matcher:
-            count = min(matcher.observed - seen, len(matcher.history))
+            score = matcher.score
+            count = min(score.observed - seen, len(score.history))
             if count <= 0:
                 await self._more_opens.wait()
                 continue
-            latest = list(islice(reversed(matcher.history), count))[::-1]
-            seen = matcher.observed
-            before = new.matcher.agreed
+            latest = list(islice(reversed(score.history), count))[::-1]
+            seen = score.observed
+            before = new.score.agreed
             new.replay(latest)
-            further, fitting = further + len(latest), fitting + new.matcher.agreed - before
+            further, fitting = further + len(latest), fitting + new.score.agreed - before
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
@@ -152,7 +167,7 @@ class CorrectionSearch:
                 log.info("job %s: reads come as registered again", job.spec.name)
                 return
             elif confirmed(further, fitting):
-                case.job = new
+                case.go_on_with(new)
                 await self._jobs.install(new, opens, found.sentence, found.way_out)
                 return
             elif further >= MOST_FURTHER_OPENS:

@@ -37,16 +37,16 @@ class InferredJob:
         self.unfit = FirstReads()
         self.lost_after = 0
         self.was_chosen = was_chosen
-        self._counted = job.matcher.observed
+        self._counted = job.score.observed
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
-        matcher = self.job.matcher
+        score = self.job.score
         # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
-        observed, self._counted = matcher.observed - self._counted, matcher.observed
+        observed, self._counted = score.observed - self._counted, score.observed
         # None: held back, while the order of an epoch is being computed. Several: held back until now.
-        newest = [matcher.history[at].agrees for at in range(-min(observed, len(matcher.history)), 0)]
+        newest = [score.history[at].agrees for at in range(-min(observed, len(score.history)), 0)]
         self._judged.extend(newest)
         if observed > 0 and all(self._judged):
             if self.unfit.total:
@@ -64,7 +64,7 @@ class InferredJob:
 
     def last_epoch(self) -> int:
         """The last epoch that was read as explained, or where the reader is if there is none."""
-        cells = self.job.matcher.cells.items()
+        cells = self.job.score.cells.items()
         fitting = [
             epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
         ]

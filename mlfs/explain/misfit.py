@@ -40,20 +40,20 @@ def disagreeing(opens: Iterable[Open]) -> list[Open]:
 
 def disagrees(job: JobRun) -> bool:
     """Whether so many of the last opens were not predicted that it is worth finding out why."""
-    matcher = job.matcher
-    if started_again(job) or len(matcher.history) < FEWEST_OPENS or matcher.stream_length < FEWEST_SAMPLES:
+    score = job.score
+    if started_again(job) or len(score.history) < FEWEST_OPENS or job.matcher.stream_length < FEWEST_SAMPLES:
         return False
-    if matcher.agreement_of_last(LAST_OPENS) >= WORTH_A_SEARCH:
+    if score.agreement_of_last(LAST_OPENS) >= WORTH_A_SEARCH:
         return False
-    return len(disagreeing(matcher.history)) >= FEWEST_OPENS
+    return len(disagreeing(score.history)) >= FEWEST_OPENS
 
 
 def started_again(job: JobRun) -> bool:
     """Whether processes that are no kin of those before seem to read the job from its start: it will be followed."""
     second = job.second_run.matcher
-    if second is None or job.second_run.is_kin or second.observed < FEWEST_AGAIN:
+    if second is None or job.second_run.is_kin or second.score.observed < FEWEST_AGAIN:
         return False
-    return second.agreement_of_last(second.observed) >= SURE_SHARE
+    return second.score.agreement_of_last(second.score.observed) >= SURE_SHARE
 
 
 def may_lack_set_epoch(job: JobRun) -> bool:
@@ -67,7 +67,7 @@ def may_lack_set_epoch(job: JobRun) -> bool:
     if job.inferred or not job.second_run.is_kin or own is None or "set_epoch" not in own.fields:
         return False
     first = job.spec.start_epoch
-    return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.matcher.cells.items() if epoch > first)
+    return not any(cell.agreed > FEWEST_OPENS for (epoch, _), cell in job.score.cells.items() if epoch > first)
 
 
 def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
@@ -75,7 +75,7 @@ def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
 
     Where several epochs have the same order, the first that is tried is taken.
     """
-    before = [seen.cell.epoch for seen in list(job.matcher.history)[: -len(opens)] if seen.agrees]
+    before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
     if not before:
         return [job.spec.start_epoch]  # nothing ever fitted: the script has just begun
     epochs = list(range(before[-1], min(before[-1] + 3, job.spec.epochs)))
@@ -86,7 +86,7 @@ def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
 
 def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
     """Whether an epoch's samples that `opens` are about had been read already: they are of a later epoch then."""
-    index, ranks = job.matcher.epochs.get(epoch), job.matcher.ranks
+    index, ranks = job.epochs.at_hand.get(epoch), job.matcher.ranks
     own = {(seen.rank_index, seen.position) for seen in opens}  # what they were taken for themselves is no sign
     places = [divmod(code, index.length) for seen in opens for code in index.codes(seen.entry)] if index else []
     if index is None or not places:
@@ -99,5 +99,4 @@ def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
 
 def fits_again(job: JobRun, opens: int, fitting: int) -> bool:
     """Whether the job as it is predicts its last opens as well as what was found, and in their very order."""
-    matcher = job.matcher
-    return matcher.shape.slack == 1 and fitting <= round(matcher.agreement_of_last(opens) * opens)
+    return job.matcher.shape.slack == 1 and fitting <= round(job.score.agreement_of_last(opens) * opens)

@@ -29,7 +29,7 @@ class Share(NamedTuple):
 def by_epoch(job: JobRun) -> dict[int, dict[int, Share]]:
     """For each epoch that was read, the share of each rank. Rank -1 stands for opens that could be of no rank."""
     shares: dict[int, dict[int, Share]] = {}
-    for (epoch, index), cell in job.matcher.cells.items():
+    for (epoch, index), cell in job.score.cells.items():
         if cell.observed:
             rank = job.spec.ranks[index] if index >= 0 else -1
             shares.setdefault(epoch, {})[rank] = Share(cell.agreed, cell.observed)
@@ -38,7 +38,7 @@ def by_epoch(job: JobRun) -> dict[int, dict[int, Share]]:
 
 def of_rank(job: JobRun, index: int) -> float:
     """The share over all epochs of one local rank."""
-    cells = [cell for (_, of), cell in job.matcher.cells.items() if of == index]
+    cells = [cell for (_, of), cell in job.score.cells.items() if of == index]
     return Share(sum(cell.agreed for cell in cells), sum(cell.observed for cell in cells)).share
 
 

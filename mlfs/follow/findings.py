@@ -41,16 +41,17 @@ class Findings:
 
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
-        if self._begin_is_known or matcher.agreement_of_last(FEWEST_FIRST) < 1.0 or matcher.agreed < FEWEST_FIRST:
+        score = matcher.score
+        if self._begin_is_known or score.agreement_of_last(FEWEST_FIRST) < 1.0 or score.agreed < FEWEST_FIRST:
             return ""
         start = self._start_epoch
-        epochs = [e for (e, _), cell in matcher.cells.items() if cell.agreed >= FEWEST_OF_RANK or e > start]
+        epochs = [e for (e, _), cell in score.cells.items() if cell.agreed >= FEWEST_OF_RANK or e > start]
         if not epochs:  # many ranks, each with few opens
             return ""
         self._begin_is_known = True
         epoch, base = min(epochs), timeline.base(min(epochs))
         begin = range(base, base + max(FEWEST_FIRST, matcher.shape.batch))
-        if epoch <= start or self._inferred or not any(seen.position in begin for seen in matcher.history):
+        if epoch <= start or self._inferred or not any(seen.position in begin for seen in score.history):
             return ""  # nothing else than registered, or it was under way already
         self.way_out = flags_of({"start_epoch": epoch})
         self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))

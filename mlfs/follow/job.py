@@ -26,8 +26,9 @@ from mlfs.follow.held_reads import HeldReads
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
-from mlfs.follow.matching import Open
+from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.rank_rates import RankRates
+from mlfs.follow.score import Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.job import JobSpec
@@ -56,6 +57,7 @@ class JobRun:
 
     Args:
         sizes: bytes by sample.
+        like: matches the reads of the same loader, in the job that this one may replace.
 
     Attributes:
         inferred: nobody registered the job, the reads told it.
@@ -67,7 +69,9 @@ class JobRun:
             `ranks` and `loader` then.
     """
 
-    def __init__(self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False) -> None:
+    def __init__(
+        self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False, like: StreamMatcher | None = None
+    ) -> None:
         self.spec = spec
         self.streams = streams
         self.inferred = inferred
@@ -79,7 +83,7 @@ class JobRun:
         self.predicting, self.given_up = True, False
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
         expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
-        self.matcher = expect()
+        self.matcher = expect(self.epochs.at_hand, like)
         self.shared = SharedSamples()
         self.held = HeldReads(self.epochs)
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
@@ -90,9 +94,14 @@ class JobRun:
         self.rates = RankRates()
 
     @property
+    def score(self) -> Score:
+        """How many of its reads were predicted: to be read; another object once the matcher has learned more."""
+        return self.matcher.score
+
+    @property
     def observed(self) -> int:
         """Reads that were counted."""
-        return self.matcher.observed
+        return self.score.observed
 
     @property
     def finished(self) -> bool:
@@ -127,10 +136,10 @@ class JobRun:
     def _match(self, sample: int, process: int, parent: int, at_s: float = UNTIMED) -> Seen:
         """Match a read to a position, and tell the parts of it."""
         matcher, second_run = self.matcher, self.second_run
-        before = matcher.agreed
+        before = matcher.score.agreed
         match, given = matcher.observe(sample, process, parent)
         self.loader.read(sample, process, match, at_s)
-        unfit = matcher.agreed <= before
+        unfit = matcher.score.agreed <= before
         if (unfit or second_run.matcher is not None) and second_run.leads(
             sample, process, parent, match, matcher, self.epochs.first
         ):
@@ -170,17 +179,15 @@ class JobRun:
         self.epochs.add(index)
         self.bytes_read.epoch_added(index)
         self.held.epoch_added(max(self.ranks.frontiers), self.matcher.lag)
-        left = self.epochs.let_go(self.ranks.current_epochs()[0])
-        self.matcher.epochs = self.epochs.at_hand
-        return left
+        return self.epochs.let_go(self.ranks.current_epochs()[0])
 
     # -- judging
 
     def judge(self, now_s: float) -> list[str]:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
-        agreement, before = self.matcher.agreement, self.predicting
-        if self.predicting and self.matcher.drifting:
+        agreement, before = self.score.agreement, self.predicting
+        if self.predicting and self.score.drifting:
             self.predicting = False
         elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
             self.predicting = True
@@ -202,7 +209,7 @@ class JobRun:
         if matcher is None:
             return
         self.second_run.forget()
-        matcher.epochs = self.epochs.at_hand
+        matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
         self.loader = LoaderWatch(self.spec, self.streams, self.epochs, matcher, from_start=False)
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
@@ -219,7 +226,7 @@ class JobRun:
             said, way_out: what was found out about the other job, in words and as flags.
         """
         other.matcher.forget(opens)
-        for (epoch, index), cell in other.matcher.cells.items():
+        for (epoch, index), cell in other.score.cells.items():
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)

@@ -12,7 +12,6 @@ last opens again, and takes the place of the old one if more of them are predict
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
@@ -20,7 +19,7 @@ from mlfs.follow.learning import learn, seen_by_count, seen_where_matched
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.readers import SURE_STREAK
-from mlfs.follow.score import RECENT_OPENS, Cell, Open, Score
+from mlfs.follow.score import RECENT_OPENS, Open, Score
 from mlfs.follow.shape import Shape
 from mlfs.follow.tracker import Observed, Tracker
 
@@ -38,16 +37,17 @@ class StreamMatcher:
     Args:
         n_ranks: local ranks.
         batch_size: positions of a rank's batch, as far as known: where to look first.
-        start: linear position each rank starts at.
+        start: linear position at which each rank starts.
         stream_length: samples per rank in the first epoch (scales the tolerances).
+        epochs: the epochs that an open may belong to, by number. Their owner adds and removes; here they are only read.
         shape: what is known of the loader.
-        starts: linear position of each rank, in place of `start`.
         single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
         one_rank: whether a process reads for one rank only, as torch's do.
+        like: a matcher of reads by the same loader. What it has learned of the loader is taken over, but not for sure.
 
     Attributes:
-        score: how many opens were predicted.
-        ranks: how far each rank is.
+        score: how many opens were predicted; to be read. It is another object once another shape was learned.
+        ranks: how far each rank is. The same holds for it.
     """
 
     def __init__(
@@ -56,20 +56,22 @@ class StreamMatcher:
         batch_size: int,
         start: int,
         stream_length: int,
+        epochs: Mapping[int, EpochIndex],
         shape: Shape | None = None,
-        starts: Iterable[int] | None = None,
         single: bool = True,
         one_rank: bool = False,
+        like: StreamMatcher | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.single = single
         self.one_rank = one_rank
         self.stream_length = stream_length
-        self.starts = list(starts) if starts is not None else [start] * n_ranks
-        self.score = Score(len(self.starts))
-        self._epochs: dict[int, EpochIndex] = {}
-        lag = lag_of(shape or Shape(), batch_size, stream_length)
-        self._tracker = self._tracker_for(shape or Shape(), lag, self.starts, self.score, shape is not None)
+        self.starts = [start] * n_ranks
+        self.score = Score(n_ranks)
+        self._epochs = epochs
+        expected = like.shape if like is not None else shape or Shape()
+        lag = like.lag if like is not None else lag_of(expected, batch_size, stream_length)
+        self._tracker = self._tracker_for(expected, lag, self.starts, self.score, trusts_shape=shape is not None)
         self.ranks: list[RankProgress] = self._tracker.ranks
         self._patience = LEAST_UNFIT
         self._learn_at = LEAST_UNFIT  # the tracker's `unfit` opens at which another shape is looked for
@@ -88,10 +90,6 @@ class StreamMatcher:
             return observed
         match, given = observed
         return match, [*given, *self.relearn()]
-
-    def assume_loader_of(self, other: StreamMatcher) -> None:
-        """Take over what another matcher knows of the loader, without taking it for sure."""
-        self.shape, self.lag = other.shape, other.lag
 
     def relearn(self) -> list[tuple[int, Given]]:
         """Learn the loader's shape from the last opens, and count them anew. Returns positions that are over by that.
@@ -140,42 +138,22 @@ class StreamMatcher:
     def _tracker_for(self, shape: Shape, lag: int, starts: list[int], score: Score, trusts_shape: bool) -> Tracker:
         return Tracker(shape, lag, starts, self.stream_length, self._epochs, score, self.one_rank, trusts_shape)
 
-    # -- the epochs that opens may belong to, and the loader
+    def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
+        """From now on an open may belong to any of these epochs, where so far it could only belong to some of them."""
+        self._epochs = epochs
+        self._tracker.widen_to(epochs)
 
-    @property
-    def epochs(self) -> dict[int, EpochIndex]:
-        """The loaded epochs. The caller adds and removes."""
-        return self._epochs
-
-    @epochs.setter
-    def epochs(self, epochs: Mapping[int, EpochIndex]) -> None:
-        loaded = dict(epochs)
-        self._epochs.clear()
-        self._epochs.update(loaded)
+    # -- what the tracker knows of the loader and its processes
 
     @property
     def shape(self) -> Shape:
-        """How the processes of a rank share its stream. Set it before the first open only."""
+        """How the processes of a rank share its stream."""
         return self._tracker.shape
-
-    @shape.setter
-    def shape(self, shape: Shape) -> None:
-        self._begin_with(shape, self.lag)
 
     @property
     def lag(self) -> int:
-        """How far behind its rank's frontier a position may be read. Set it before the first open only."""
+        """How far behind its rank's frontier a position may be read."""
         return self._tracker.lag
-
-    @lag.setter
-    def lag(self, lag: int) -> None:
-        self._begin_with(self.shape, lag)
-
-    def _begin_with(self, shape: Shape, lag: int) -> None:
-        self._tracker = self._tracker_for(shape, lag, self.starts, self.score, self._tracker.trusts_shape)
-        self.ranks = self._tracker.ranks
-
-    # -- what the tracker knows of processes
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether the open would be predicted by what is loaded; nothing is recorded."""
@@ -185,46 +163,7 @@ class StreamMatcher:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)
 
-    # -- what the score knows of opens
-
-    @property
-    def observed(self) -> int:
-        """Opens."""
-        return self.score.observed
-
-    @property
-    def agreed(self) -> int:
-        """Opens that were predicted."""
-        return self.score.agreed
-
-    @property
-    def cells(self) -> OrderedDict[tuple[int, int], Cell]:
-        """Opens by epoch and rank."""
-        return self.score.cells
-
-    @property
-    def history(self) -> deque[Open]:
-        """The last opens; those of no consequence (repeated at once) left out."""
-        return self.score.history
-
-    @property
-    def agreement(self) -> float | None:
-        """Share of the last 256 opens that were predicted; None before any open."""
-        return self.score.agreement
-
-    @property
-    def recent_opens(self) -> int:
-        """How many opens `agreement` is about."""
-        return self.score.recent_opens
-
-    @property
-    def drifting(self) -> bool:
-        """Whether the prediction fails: under 50 % of the recent opens agreed."""
-        return self.score.drifting
-
-    def agreement_of_last(self, opens: int) -> float:
-        """Share of the last opens that were predicted; 0.0 before any."""
-        return self.score.agreement_of_last(opens)
+    # -- opens that turn out to be counted in the wrong place
 
     def count(self, epoch: int, rank_index: int, observed: int, agreed: int) -> None:
         """Add opens that were counted elsewhere; rank_index -1: no rank of this matcher's."""

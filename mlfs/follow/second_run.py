@@ -10,7 +10,7 @@ read begins another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.matching import StreamMatcher
@@ -28,14 +28,15 @@ class SecondRun:
     """See the module.
 
     Args:
-        expect: makes a matcher that expects the job's reads from its start.
+        expect: makes a matcher that expects the job's reads from its start. It is given the epochs that the reads may
+            belong to, and a matcher of reads by the same loader.
 
     Attributes:
         matcher: what has followed the reads that may be a second run's, None while none is suspected.
         is_kin: whether the process that began it, or a process of the same parent, had read as predicted before.
     """
 
-    def __init__(self, expect: Callable[[], StreamMatcher]) -> None:
+    def __init__(self, expect: Callable[[Mapping[int, EpochIndex], StreamMatcher], StreamMatcher]) -> None:
         self.matcher: StreamMatcher | None = None
         self.is_kin = False
         self._expect = expect
@@ -51,20 +52,19 @@ class SecondRun:
                 that is under way.
         """
         if self.matcher is None:
-            lost = match is None or own.agreement_of_last(LOST_OPENS) == 0.0
-            if first is None or not (lost and own.observed):
+            lost = match is None or own.score.agreement_of_last(LOST_OPENS) == 0.0
+            if first is None or not (lost and own.score.observed):
                 return False
             self.is_kin = any(
-                seen.agrees and (seen.process == process or (parent and seen.parent == parent)) for seen in own.history
+                seen.agrees and (seen.process == process or (parent and seen.parent == parent))
+                for seen in own.score.history
             )
-            self.matcher = self._expect()
-            self.matcher.assume_loader_of(own)
-            self.matcher.epochs = {first.epoch: first}
+            self.matcher = self._expect({first.epoch: first}, own)
         self.matcher.observe(entry, process, parent)
-        if self.matcher.observed < FIRST_OPENS:
+        if self.matcher.score.observed < FIRST_OPENS:
             return False
-        agreement = self.matcher.agreement or 0.0
-        if agreement >= AGREEMENT and agreement > own.agreement_of_last(FIRST_OPENS):
+        agreement = self.matcher.score.agreement or 0.0
+        if agreement >= AGREEMENT and agreement > own.score.agreement_of_last(FIRST_OPENS):
             return True
         self.matcher = None
         return False

@@ -68,7 +68,7 @@ class Tracker:
         lag: how far behind its rank's frontier a position may be read (see `mlfs.follow.reach`).
         starts: linear position at which each rank starts.
         stream_length: samples of a rank's epoch.
-        epochs: the loaded epochs, which the owner changes as ranks move on.
+        epochs: the loaded epochs. Their owner adds and removes as the ranks move on; here they are only read.
         score: where opens are counted.
         one_rank: whether a process reads for one rank only, as torch's do.
         trusts_shape: whether the shape is told or learned, not assumed: then a process that is found in the middle of
@@ -135,6 +135,10 @@ class Tracker:
         """What a process opened last, -1 when it is not known."""
         reader = self._readers.get(process)
         return reader.last_entry if reader is not None else -1
+
+    def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
+        """From now on opens may belong to these epochs, the ones so far among them."""
+        self._epochs = epochs
 
     # -- an open that is not simply the next one of its process
 

@@ -108,8 +108,11 @@ class PerformanceModel:
         network_bytes_per_s: b_c, of one node.
         pfs: t(gamma); gamma counts nodes.
         staging: class 0, which holds nothing beyond its window.
-        classes: classes 1..J, fastest first; all nodes have the same.
+        classes: classes 1..J, fastest first. All nodes have the same rates and threads, and the same capacities but for
+            `capacities_by_node`.
         node_pfs_bytes_per_s: b_fs, what one node can draw from the PFS at most.
+        capacities_by_node: N rows of J, what each class of each node can hold, in bytes. A class's own `capacity_bytes`
+            is then the nodes' mean. Empty where all nodes have what their classes say.
     """
 
     nodes: int
@@ -123,16 +126,35 @@ class PerformanceModel:
     staging: StorageClass
     classes: tuple[StorageClass, ...] = ()
     node_pfs_bytes_per_s: float = float("inf")
+    capacities_by_node: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        rows = self.capacities_by_node
+        if rows and (len(rows) != self.nodes or any(len(row) != len(self.classes) for row in rows)):
+            lengths = sorted({len(row) for row in rows})
+            raise ValueError(
+                f"capacities_by_node needs {self.nodes} rows of {len(self.classes)}, not {len(rows)} of {lengths}"
+            )
+        if any(not capacity >= 0 for row in rows for capacity in row):
+            raise ValueError(f"capacities_by_node needs capacities from 0, not {rows}")
 
     @property
     def node_capacity_bytes(self) -> float:
-        """D: what one node can keep, staging not counted."""
+        """D: what one node can keep, staging not counted; the mean of nodes that differ."""
         return sum(storage.capacity_bytes for storage in self.classes)
 
     @property
     def capacity_bytes(self) -> float:
-        """N * D."""
+        """What all nodes together can keep: the sum of their capacities, N * D where all have the same."""
+        if self.capacities_by_node:
+            return sum(map(sum, self.capacities_by_node))
         return self.nodes * self.node_capacity_bytes
+
+    def node_capacities_bytes(self) -> Floats:
+        """What each class of each node can hold, shape (N, J)."""
+        alike = tuple(storage.capacity_bytes for storage in self.classes)
+        rows = self.capacities_by_node or (alike,) * self.nodes
+        return np.array(rows, dtype=np.float64).reshape(self.nodes, len(self.classes))
 
     def steps(self, n_samples: int) -> int:
         """T: steps an epoch."""

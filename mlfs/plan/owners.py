@@ -1,10 +1,11 @@
 """Which node owns each sample, in which class, and what else a node copies: the placement of the policy `mlfs`.
 
-Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of a node's classes. Out: a
+Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`, the same on every node. Called by the policy `mlfs`.
 
-Within an epoch no sample is read twice. So whatever the policy, an epoch has hits of at most N * D bytes (docs/model.md
-has the bound), and any N * D bytes that stay kept reach that. What is left to choose is which node keeps which sample.
+Within an epoch no sample is read twice. So whatever the policy, an epoch has hits of at most as many bytes as all nodes
+together can keep (N * D where each has room for D; docs/model.md has the bound), and any that many bytes that stay kept
+reach that. What is left to choose is which node keeps which sample.
 """
 
 from __future__ import annotations
@@ -60,26 +61,25 @@ def place(
         sizes_bytes: (F,).
         readers: (E, F), the node that reads the sample in the epoch; the dtype's largest value stands for nobody.
         nodes: N.
-        capacities_bytes: (J,) of a node, fastest class first.
+        capacities_bytes: (N, J), what each class of each node can hold, fastest class first; (J,) where all nodes have
+            the same.
         copies_of: the only node whose copies are wanted, as a node has no use for the others'; None for all of them.
 
     Returns:
         No class holds more than its capacity. A sample without an owner would not fit into what is left of any class,
         or is empty. Where all samples fit, with the largest sample's size to spare in each class, no node owns more
-        than its part and one sample.
+        than its part (`_quotas`) and one sample.
     """
-    total, room = float(sizes_bytes.sum()), float(capacities_bytes.sum())
-    largest = float(sizes_bytes.max(initial=0.0))
-    quota = min(room, total / nodes + largest)
+    left = np.array(np.broadcast_to(capacities_bytes, (nodes, np.shape(capacities_bytes)[-1])), dtype=np.float64)
     later = readers[1:] if len(readers) > 1 else readers
-    owner, count = _owners(sizes_bytes, later, readers[0], nodes, quota)
+    owner, count = _owners(sizes_bytes, later, readers[0], _quotas(sizes_bytes, left))
     storage = np.full(len(sizes_bytes), PFS, dtype=np.int8)
-    left = np.tile(capacities_bytes, (nodes, 1)).astype(np.float64)
     for node, owned in enumerate(_groups(owner, nodes)):
         storage[owned] = keep_most_read(sizes_bytes[owned], count[owned], left[node], at_least=0)
         _take(left[node], sizes_bytes[owned], storage[owned])
     owner[storage == PFS] = PFS
     _fill_gaps(sizes_bytes, owner, storage, left)
+    _deal_into_classes(sizes_bytes, owner, storage, left)
     return Placement(owner, storage, _copies(sizes_bytes, readers, owner, left, copies_of))
 
 
@@ -176,8 +176,24 @@ def _groups(owner: Nodes, nodes: int) -> list[Samples]:
     return [order[a:b] for a, b in pairwise(bounds)]
 
 
+def _quotas(sizes: Floats, capacities: Floats) -> Floats:
+    """How many bytes each node may own, shape (N,): its part of all samples and one sample, as far as it has room.
+
+    The classes are filled fastest first, each at all nodes in the same proportion; a node's part is what it then holds.
+    So nodes of equal capacities have equal parts, one of twice the capacities has twice the part, and no disk is used
+    while another node's memory has room.
+    """
+    total, whole = float(sizes.sum()), capacities.sum(axis=0)
+    filled = np.minimum(whole, np.maximum(total - (np.cumsum(whole) - whole), 0.0))
+    part = (capacities * (filled / np.where(whole > 0, whole, 1.0))).sum(axis=1)
+    # Divided by the largest before they are added up: equal parts are then exactly 1 and their sum exactly N.
+    part /= part.max(initial=0.0) or 1.0
+    share = total * part / (part.sum() or 1.0)
+    return np.asarray(np.minimum(capacities.sum(axis=1), share + sizes.max(initial=0.0)))
+
+
 def _owners(
-    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], nodes: int, quota: float
+    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], quotas: Floats
 ) -> tuple[Nodes, Counts]:
     """The owner of each sample, and how often the owner reads it.
 
@@ -185,7 +201,7 @@ def _owners(
     all that ask keeps those that it reads most. What is left after `ROUNDS` is dealt into the room that is left.
     """
     owner, count = np.full(len(sizes), PFS, dtype=np.int16), np.zeros(len(sizes), dtype=np.uint8)
-    free = np.full(nodes, quota)
+    nodes, free = len(quotas), quotas.copy()
     rest = np.arange(len(sizes))
     smallest = float(sizes.min(initial=0.0))
     for _ in range(ROUNDS):
@@ -235,12 +251,19 @@ def _favourite_of_few(
 
 def _deal(sizes: Floats, owner: Nodes, rest: Samples, free: Floats) -> None:
     """Deal out the samples that no favourite had room for. Nodes are filled one after the other, the emptiest first."""
-    start = 0
-    for node in np.argsort(-free, kind="stable"):
-        filled = np.cumsum(sizes[rest[start:]])
-        stop = start + int(np.searchsorted(filled, free[node], side="right"))
-        owner[rest[start:stop]] = node
-        start = stop
+    order = np.argsort(-free, kind="stable")
+    stops = _stops(sizes[rest], free[order])
+    owner[rest[: stops[-1]]] = np.repeat(order, np.diff(stops, prepend=0))
+
+
+def _stops(sizes: Floats, rooms: Floats) -> list[int]:
+    """Fill rooms one after the other, each with those that come next as far as they fit: where each room's end."""
+    filled, stops, start = np.cumsum(sizes), [], 0
+    for room in rooms.tolist():
+        before = filled[start - 1] if start else 0.0
+        start = max(start, int(np.searchsorted(filled, before + room, side="right")))
+        stops.append(start)
+    return stops
 
 
 def _take(left: Floats, sizes: Floats, storage: Storages) -> None:
@@ -253,15 +276,40 @@ def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> 
     """Give samples without an owner to any class that still has room for them, the largest that fits first."""
     orphans = np.flatnonzero(owner == PFS)
     orphans = orphans[np.argsort(sizes[orphans], kind="stable")]
+    ascending = sizes[orphans]
+    # nearest[i + 1] leads from orphan i to the nearest one at or below it that has no owner yet; 0 stands for none.
+    nearest = np.arange(len(orphans) + 1)
     for node, j in np.ndindex(*left.shape):
         for _ in range(GAP_TRIES):
-            at = int(np.searchsorted(sizes[orphans], left[node, j], side="right")) - 1
-            if at < 0:
+            at = int(np.searchsorted(ascending, left[node, j], side="right"))
+            while nearest[at] != at:
+                nearest[at] = nearest[nearest[at]]
+                at = int(nearest[at])
+            if not at:
                 break
-            sample = orphans[at]
+            sample = orphans[at - 1]
             owner[sample], storage[sample] = node, j
             left[node, j] -= sizes[sample]
-            orphans = np.delete(orphans, at)
+            nearest[at] = at - 1
+
+
+def _deal_into_classes(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> None:
+    """Deal samples that still have no owner into whatever class has room, the faster classes and emptier nodes first.
+
+    What is left by then is little and small, but where nodes are small and sizes differ it can be many samples. Each
+    round places one at least, for the largest that fits anywhere comes first, and mostly all but a few.
+    """
+    while True:
+        rest = np.flatnonzero((owner == PFS) & (sizes > 0) & (sizes <= left.max(initial=0.0)))
+        if not len(rest):
+            return
+        rest = rest[np.argsort(-sizes[rest], kind="stable")]
+        node, j = np.divmod(np.arange(left.size), left.shape[1])
+        order = np.lexsort((-left.ravel(), j))
+        stops = _stops(sizes[rest], left.ravel()[order])
+        rest, where = rest[: stops[-1]], np.repeat(order, np.diff(stops, prepend=0))
+        owner[rest], storage[rest] = node[where], j[where]
+        left -= np.bincount(where, sizes[rest], minlength=left.size).reshape(left.shape)
 
 
 def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, copies_of: int | None) -> list[Copies]:

@@ -84,13 +84,29 @@ class Loading:
         """What all readers get together."""
         return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
 
+    def _pfs_rate_ahead(self, tally: Tally) -> float:
+        """What all nodes get together while they read ahead: t(gamma), gamma being how many read at a time.
+
+        Equal nodes own as much as one another, so all read all the time. Of nodes that differ, one that owns little has
+        few reads under way, and often none. All threads together have N * p_0 under way, and a node's part of them is
+        its part of the bytes; that it has none is as likely as with arrivals at random (Poisson), beside the node with
+        the largest part, which always has some.
+        """
+        drawn = tally.drawn + tally.background
+        if not self.model.capacities_by_node or not drawn.any():
+            return self._pfs_rate(readers_of(tally))
+        under_way = len(drawn) * self.model.staging.threads * drawn / drawn.sum()
+        busy = 1.0 - np.exp(-under_way)
+        most_of_one = float(drawn.max() / drawn.sum())
+        return min(float(self.model.pfs.at(busy.sum() / busy.max())), self.model.node_pfs_bytes_per_s / most_of_one)
+
     def _pfs_s(self, tally: Tally) -> Floats:
         """Conserving: (T, N) seconds until each node has its bytes of a step from the PFS."""
         steps, nodes = tally.queued.shape[:2]
         if self.traits.overlap is not Overlap.WINDOW:
             return shared_finish_s(tally.loaded[:, :, 0], self.model)
         drawn = tally.loaded[:, :, 0].sum(axis=1) + tally.background.sum() / max(1, steps)
-        return np.repeat((drawn / self._pfs_rate(readers_of(tally)))[:, None], nodes, axis=1)
+        return np.repeat((drawn / self._pfs_rate_ahead(tally))[:, None], nodes, axis=1)
 
     def _pfs_thread_s(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_s: Floats) -> Floats | float:
         """Seconds a byte from the PFS for one thread: of what the node gets in that step, where nodes load in step."""

@@ -31,7 +31,8 @@ class PolicyResult:
         imbalance: mean over steps of (slowest - fastest) / slowest loading time, over all GPUs of all nodes.
         imbalanced_steps: share of steps in which some GPU's loading takes longer than its compute, and some GPU's
         does not (Lobster, Section 5.3).
-        pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0 and max(0, S - N D) later (docs/model.md).
+        pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0, and later S less what all nodes
+        can keep, or 0 (docs/model.md).
     """
 
     policy: str

@@ -37,6 +37,14 @@ def _size(value: object) -> float:
         raise ValueError(str(error)) from None
 
 
+def _capacity(value: object) -> float | tuple[float, ...]:
+    """A size, or a list of them."""
+    sizes = tuple(_size(size) for size in value) if isinstance(value, list) else (_size(value),)
+    if not sizes or min(sizes) < 0:
+        raise ValueError("write a size from 0, or a list of them, one for each node")
+    return sizes if isinstance(value, list) else sizes[0]
+
+
 def _curve(value: object) -> dict[float, float]:
     points: dict[float, float] = {}
     try:
@@ -65,6 +73,7 @@ def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
 
 
 Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0)]
+Capacity = Annotated[float | tuple[float, ...], BeforeValidator(_capacity)]
 MBps = Annotated[float, Field(gt=0)]
 CurveMBps = Annotated[dict[float, float], BeforeValidator(_curve)]
 PortfolioMBps = Annotated[float | dict[float, dict[float, float]], BeforeValidator(_portfolio)]
@@ -74,14 +83,33 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ClassTable(_Table):
-    """A storage class of each node."""
+class StagingTable(_Table):
+    """The staging buffer of each node."""
 
     name: str
     capacity: Bytes
     read_MBps: CurveMBps
     write_MBps: CurveMBps | None = None
     threads: int = Field(ge=1)
+
+
+class ClassTable(_Table):
+    """A storage class of each node; `capacity` is one size for all nodes, or a list with one for each node."""
+
+    name: str
+    capacity: Capacity
+    read_MBps: CurveMBps
+    write_MBps: CurveMBps | None = None
+    threads: int = Field(ge=1)
+
+    def capacities_bytes(self, nodes: int) -> tuple[float, ...]:
+        """By node."""
+        return self.capacity if isinstance(self.capacity, tuple) else (self.capacity,) * nodes
+
+    @property
+    def mean_bytes(self) -> float:
+        """The mean of all nodes' capacities."""
+        return sum(self.capacity) / len(self.capacity) if isinstance(self.capacity, tuple) else self.capacity
 
 
 class ClusterTable(_Table):
@@ -95,7 +123,7 @@ class ClusterTable(_Table):
     network_MBps: MBps
     pfs_MBps: CurveMBps
     node_pfs_MBps: MBps = float("inf")
-    staging: ClassTable
+    staging: StagingTable
     classes: list[ClassTable] = []
 
     @model_validator(mode="after")
@@ -104,6 +132,11 @@ class ClusterTable(_Table):
             raise ValueError(f"{self.gpus} GPUs need as many staging threads at least, not {self.staging.threads}")
         if isinstance(self.preprocess_MBps, dict) != bool(self.preprocess_threads):
             raise ValueError("preprocess_threads goes with points of preprocess_MBps by threads, and they with it")
+        for index, table in enumerate(self.classes):
+            sizes = len(table.capacities_bytes(self.nodes))
+            if sizes != self.nodes:
+                said = "write one size for all, or one for each node"
+                raise ValueError(f"classes.{index}.capacity: {sizes} sizes for {self.nodes} nodes: {said}")
         return self
 
 
@@ -154,6 +187,9 @@ class Scenario(_Table):
     def model(self) -> PerformanceModel:
         """The performance model."""
         cluster, job = self.cluster, self.job
+        classes = [table for table in cluster.classes if table.mean_bytes > 0]
+        by_class = [table.capacities_bytes(cluster.nodes) for table in classes]
+        differ = any(len(set(sizes)) > 1 for sizes in by_class)
         return PerformanceModel(
             nodes=cluster.nodes,
             epochs=job.epochs,
@@ -163,9 +199,10 @@ class Scenario(_Table):
             preprocess_bytes_per_s=self._preprocess_bytes_per_s(),
             network_bytes_per_s=cluster.network_MBps * MB,
             pfs=_to_curve(cluster.pfs_MBps),
-            staging=_to_class(cluster.staging),
-            classes=tuple(_to_class(table) for table in cluster.classes if table.capacity > 0),
+            staging=_to_class(cluster.staging, cluster.staging.capacity),
+            classes=tuple(_to_class(table, table.mean_bytes) for table in classes),
             node_pfs_bytes_per_s=cluster.node_pfs_MBps * MB,
+            capacities_by_node=tuple(zip(*by_class, strict=True)) if differ else (),
         )
 
     @property
@@ -191,7 +228,9 @@ class Scenario(_Table):
         return np.rint(np.maximum(sizes, 0.0))
 
     def resized(self, capacities: list[str]) -> Scenario:
-        """The same scenario with other capacities of its first classes. Raises ConfigError for what is no size."""
+        """The same scenario with other capacities of its first classes, the same for all nodes. Raises ConfigError for
+        what is no size.
+        """
         tables = list(self.cluster.classes)
         for index, capacity in enumerate(capacities):
             size_bytes = float(parse_size(capacity, what="capacity"))
@@ -204,7 +243,11 @@ class Scenario(_Table):
 
         Rates and batches are kept, so times shrink by the factor; the staging buffer keeps its size in steps.
         """
-        classes = [table.model_copy(update={"capacity": table.capacity / factor}) for table in self.cluster.classes]
+        classes = []
+        for table in self.cluster.classes:
+            sizes = table.capacity
+            less = tuple(size / factor for size in sizes) if isinstance(sizes, tuple) else sizes / factor
+            classes.append(table.model_copy(update={"capacity": less}))
         return self.model_copy(
             update={
                 "cluster": self.cluster.model_copy(update={"classes": classes}),
@@ -217,10 +260,10 @@ def _to_curve(points: dict[float, float]) -> Curve:
     return Curve(tuple((count, rate * MB) for count, rate in sorted(points.items())))
 
 
-def _to_class(table: ClassTable) -> StorageClass:
+def _to_class(table: StagingTable | ClassTable, capacity_bytes: float) -> StorageClass:
     read = _to_curve(table.read_MBps)
     write = _to_curve(table.write_MBps) if table.write_MBps else read
-    return StorageClass(table.name, table.capacity, read, write, table.threads)
+    return StorageClass(table.name, capacity_bytes, read, write, table.threads)
 
 
 def source_sizes(source: str) -> Floats:
@@ -292,7 +335,7 @@ _TABLES: dict[str, Any] = {
     "cluster": ClusterTable,
     "data": DataTable,
     "job": JobTable,
-    "staging": ClassTable,
+    "staging": StagingTable,
     "classes": ClassTable,
 }
 

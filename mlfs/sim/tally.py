@@ -28,6 +28,7 @@ class Tally(NamedTuple):
         served: (T, N, J) bytes that each node's classes give out, to itself and to peers.
         network: (T, N) the larger of what a node sends and receives.
         background: (N,) drawn from the PFS by class threads beside the steps.
+        drawn: (N,) what each node draws from the PFS in the steps, for itself or to hand it on.
         counts: (R,) reads by route.
     """
 
@@ -35,6 +36,7 @@ class Tally(NamedTuple):
     served: Floats
     network: Floats
     background: Floats
+    drawn: Floats
     counts: npt.NDArray[np.int64]
 
     @property
@@ -81,8 +83,8 @@ def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     if len(parts) == 1:
         return parts[0]
     queued, served, network = (np.concatenate([part[column] for part in parts]) for column in range(3))
-    counts = np.sum([part.counts for part in parts], axis=0)
-    return Tally(queued, served, network, reads.background_bytes, counts)
+    drawn, counts = (np.sum(column, axis=0) for column in zip(*((p.drawn, p.counts) for p in parts), strict=True))
+    return Tally(queued, served, network, reads.background_bytes, drawn, counts)
 
 
 def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int) -> Tally:
@@ -107,6 +109,10 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     sent = np.bincount(keeper.ravel()[moved], sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
     taker = np.broadcast_to(reader, reads.ids.shape).ravel()[moved]
     received = np.bincount(taker, sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    handed_on = moved & ~mask
+    drawn = queued.reshape(steps, nodes, gpus, n_routes)[:, :, :, 0].sum(axis=(0, 2))
+    drawn += np.bincount(reads.node.ravel()[handed_on], sizes[handed_on], minlength=nodes)
+    drawn -= np.bincount(np.broadcast_to(own, reads.ids.shape).ravel()[handed_on], sizes[handed_on], minlength=nodes)
     counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
     queued = queued.reshape(steps, nodes, gpus, n_routes)
-    return Tally(queued, served, np.maximum(sent, received), reads.background_bytes, counts)
+    return Tally(queued, served, np.maximum(sent, received), reads.background_bytes, drawn, counts)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
-from mlfs.tree.scan import GONE, MAX_PROBLEMS, Pool, Progress, Stop, poller, scan
+from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
 
 FORMAT_VERSION: Final = 1
 
@@ -211,10 +211,7 @@ def _load(path: Path, identity: str) -> Manifest:
         raise _UnusableError("it is damaged: its checksum does not match")
     if source != identity:
         raise _UnusableError("it belongs to another source")
-    manifest = Manifest(columns)
-    unreadable = manifest.unreadable[:MAX_PROBLEMS].tolist()
-    manifest.problems = tuple(f"{os.fsdecode(path)}: not readable" for path in manifest.paths(unreadable))
-    return manifest
+    return Manifest(columns)
 
 
 def load(path: Path, identity: str) -> tuple[Manifest | None, str]:
@@ -250,6 +247,10 @@ class _Comparison:
         self._unreadable = frozenset(manifest.unreadable.tolist())
         self.found = False
         self.checked = 0
+
+    def stop(self) -> None:
+        """The answer is known, or nobody waits for it any more: threads that still compare leave it."""
+        self.found = True
 
     def portion(self, item: tuple[list[int], list[bytes]]) -> list[int]:
         """The directories that have changed, of some. All threads stop at the first that any of them finds."""
@@ -332,7 +333,7 @@ def changed_directories(
                 break
         return found
     finally:
-        comparison.found = True
+        comparison.stop()
         pool.close()
 
 

@@ -11,6 +11,7 @@ So one array of n+1 numbers, `first_child`, gives every directory's range.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -43,6 +44,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "unreadable": "u4",  # [u] ids of directories that could not be listed at the scan, ascending
 }
 
+MAX_PROBLEMS: Final = 10  # named in `status`, the others are only counted
 ROOT: Final = 0
 ABSENT: Final = -1
 
@@ -78,7 +80,8 @@ class Manifest:
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.
         vanished: directories that disappeared while the scan ran (they stand in the manifest, empty).
-        problems: the first few things that could not be read, as lines for people.
+        problems: the first few things that could not be read, as lines for people. None for a manifest that is read
+            back: an index does not keep the reasons, so the lines name the unreadable directories only.
     """
 
     parent: NDArray[np.uint32]
@@ -99,17 +102,22 @@ class Manifest:
     device_rdev: NDArray[np.uint64]
     unreadable: NDArray[np.uint32]
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], vanished: int = 0, problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, columns: Mapping[str, NDArray[Any]], vanished: int = 0, problems: tuple[str, ...] | None = None
+    ) -> None:
         for name in COLUMNS:
             setattr(self, name, columns[name])
         self._n = len(self.parent)
         if self._n == 0 or len(self.first_child) != self._n + 1 or len(self.name_offset) != self._n + 1:
             raise ValueError("the columns of a manifest do not fit each other")
         self.vanished = vanished
-        self.problems = problems
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
         self._make_views()
+        if problems is None:
+            unreadable = self.unreadable[:MAX_PROBLEMS].tolist()
+            problems = tuple(f"{os.fsdecode(path)}: not readable" for path in self.paths(unreadable))
+        self.problems = problems
 
     def _make_views(self) -> None:
         self.parent_view = self.parent.data

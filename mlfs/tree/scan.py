@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.errors import ExitCode, MlfsError, SourceError
-from mlfs.tree.manifest import Manifest, clamp_ns, offsets_dtype
+from mlfs.tree.manifest import MAX_PROBLEMS, Manifest, clamp_ns, offsets_dtype
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.stable_stat import settled_status
 
@@ -34,8 +34,6 @@ Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-MAX_PROBLEMS: Final = 10  # named in `status`, the others are only counted
 
 _POLL_S = 0.1  # how often progress is told, and how soon a stop is heard
 _STOP_EVERY = 1024  # entries of a directory between two looks at the stop flag: a few milliseconds on a local disk
@@ -166,8 +164,12 @@ class DirectoryLister:
         self.root_fd = root_fd
         self.directories = 0
         self.files = 0
-        self.stopped = False
+        self._stopped = False
         self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """The scan is over: threads that still list directories fail."""
+        self._stopped = True
 
     def list_all(self, paths: list[bytes]) -> list[Listing]:
         """List some directories, given by their paths; an error of one is in its listing."""
@@ -225,7 +227,7 @@ class DirectoryLister:
         return 0
 
     def _check_stopped(self) -> None:
-        if self.stopped:
+        if self._stopped:
             raise InterruptedError(errno.EINTR, "the scan was stopped")
 
 
@@ -385,7 +387,7 @@ def scan(
         while level:
             level = _scan_level(level, builder, lister, pool)
     finally:
-        lister.stopped = True
+        lister.stop()
         pool.close()
     if progress is not None:
         progress(lister.directories, lister.files)

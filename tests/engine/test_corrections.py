@@ -115,16 +115,16 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
             await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
             stalls = 0
             for opens in script_opens(mount, script, epochs, workers):
-                before = mount.engine.jobs["train"].matcher.observed
+                before = mount.engine.jobs["train"].score.observed
                 stalls = mount.engine.counters.all.reads["page_cache"].count
                 await read_all(mount, opens)
                 await trio.sleep(1)
-                assert mount.engine.jobs["train"].matcher.observed - before == len(opens)
+                assert mount.engine.jobs["train"].score.observed - before == len(opens)
             job = mount.engine.jobs["train"]
             assert len(job.findings.known) == 1
             assert words in job.findings.known[0]
             assert job.findings.way_out == WAYS_OUT.get(words, job.findings.way_out) != ""
-            assert job.matcher.agreement_of_last(100) == 1.0
+            assert job.score.agreement_of_last(100) == 1.0
             assert job.predicting
             assert mount.engine.counters.all.reads["page_cache"].count - stalls >= 0.9 * len(opens)
             assert job.ranks.current_epochs()[1] >= epochs[-1] - epochs[0]
@@ -178,7 +178,7 @@ def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> N
             for opens in script_opens(mount, {"world_size": 2}, range(5), workers, stop_after=4):
                 await read_all(mount, opens)
             await trio.sleep(1)
-            assert job.matcher.agreed == job.matcher.observed == 5 * 2 * 4 * BATCH
+            assert job.score.agreed == job.score.observed == 5 * 2 * 4 * BATCH
             assert mount.engine.jobs["train"] is job
             assert mount.explainer.searches("train") == 0
 
@@ -195,7 +195,7 @@ def test_opens_that_come_before_their_epoch_is_computed_wait_for_it(tmp_path: Pa
                     await mount.read(entry, pid)
             await trio.sleep(60)
             assert not job.held
-            assert job.matcher.agreed == job.matcher.observed == 160
+            assert job.score.agreed == job.score.observed == 160
 
     simulate(body)
 
@@ -237,7 +237,7 @@ def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, re
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert not job.findings.known
-            assert job.matcher.observed - job.matcher.agreed <= (0 if registered is False else 4 * 4)
+            assert job.score.observed - job.score.agreed <= (0 if registered is False else 4 * 4)
             assert job.ranks.current_epochs()[1] in (3, 4)  # the last epoch, or its end
 
     simulate(body)

@@ -62,7 +62,7 @@ def test_a_registered_job_never_waits_after_its_start(tmp_path: Path) -> None:
             job = mount.engine.jobs["train"]
             await trio.sleep(1)
             assert job.finished
-            assert job.matcher.agreed == job.matcher.observed == 180
+            assert job.score.agreed == job.score.observed == 180
             check_budgets(mount)
 
     simulate(body)
@@ -349,7 +349,7 @@ def test_ranks_at_different_speeds_and_random_pauses(tmp_path: Path) -> None:
             await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert job.finished
-            assert job.matcher.agreed / job.matcher.observed >= 0.99
+            assert job.score.agreed / job.score.observed >= 0.99
             assert kept_samples(mount) == 40
             check_budgets(mount)
 
@@ -423,7 +423,7 @@ def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, mo
             await trio.sleep(1)
             again = mount.engine.jobs["train"]
             assert again.finished
-            assert again.matcher.agreed == 180
+            assert again.score.agreed == 180
 
     simulate(body)
 
@@ -447,11 +447,11 @@ def test_reads_of_another_job_over_the_same_files_do_not_count_against_a_job(
             jobs = mount.engine.jobs
             assert states == {"waiting for the first read"}
             for name, opens in (("first", 270), ("second", 180)):
-                matcher = jobs[name].matcher
-                assert matcher.agreed >= opens - 8
-                assert matcher.agreement == 1.0
+                score = jobs[name].score
+                assert score.agreed >= opens - 8
+                assert score.agreement == 1.0
                 assert jobs[name].finished
-                assert sum(cell.observed for cell in matcher.cells.values()) == matcher.observed == matcher.agreed
+                assert sum(cell.observed for cell in score.cells.values()) == score.observed == score.agreed
 
     simulate(body)
 
@@ -484,7 +484,7 @@ def test_a_job_beside_one_of_many_processes_still_waits_for_its_first_read(tmp_p
             await train(mount, second, pid0=900)
             await trio.sleep(1)
             job = mount.engine.jobs["second"]
-            assert job.matcher.agreement == 1.0
+            assert job.score.agreement == 1.0
             assert job.finished
 
     simulate(body)

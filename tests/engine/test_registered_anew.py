@@ -42,16 +42,16 @@ def test_a_job_is_registered_anew_while_its_script_goes_on(
             await read_all(mount, opens[:cut])
             await trio.sleep(1)
             job = await register(mount, **again)
-            assert job.matcher.observed == 0
+            assert job.score.observed == 0
             await read_all(mount, opens[cut:])
             await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert job.findings.known in ([], words)
-            assert job.matcher.observed <= len(opens) - cut
+            assert job.score.observed <= len(opens) - cut
             # One open of a process is no evidence, and where a step is told its workers' turns are other ones.
-            assert job.matcher.agreed >= job.matcher.observed - (10 if words else 2)
-            assert sum(cell.observed for cell in job.matcher.cells.values()) == job.matcher.observed
-            assert job.matcher.agreement_of_last(100) == 1.0
+            assert job.score.agreed >= job.score.observed - (10 if words else 2)
+            assert sum(cell.observed for cell in job.score.cells.values()) == job.score.observed
+            assert job.score.agreement_of_last(100) == 1.0
 
     simulate(body)
 
@@ -70,10 +70,10 @@ def test_a_loop_left_early_that_begins_the_same_order_again(tmp_path: Path, work
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert ["does not call set_epoch" in known for known in job.findings.known] == ([] if told else [True])
-            assert job.matcher.agreement_of_last(100) == 1.0
+            assert job.score.agreement_of_last(100) == 1.0
             if told:
                 assert job.ranks.current_epochs() == (5, 5)
-                assert job.matcher.agreed == job.matcher.observed == 6 * 2 * 5 * BATCH
+                assert job.score.agreed == job.score.observed == 6 * 2 * 5 * BATCH
 
     simulate(body)
 
@@ -90,7 +90,7 @@ def test_a_script_killed_in_an_epoch_and_started_again_is_followed(tmp_path: Pat
                 await trio.sleep(1)
             job = mount.engine.jobs["train"]
             assert job.findings.known == []
-            assert job.matcher.agreement_of_last(300) == 1.0
+            assert job.score.agreement_of_last(300) == 1.0
             assert job.ranks.current_epochs()[0] >= 2
 
     simulate(body)
@@ -103,16 +103,16 @@ def test_opens_that_were_disowned_are_not_taken_away_twice(tmp_path: Path) -> No
             ids = build_streams(wrong, mount.engine.manifest).epoch_ids(0, 0).tolist()
             for entry in ids[:8]:
                 job.observe(entry, 7, 1)
-            opens = list(job.matcher.history)
+            opens = list(job.score.history)
             job.matcher.disown(7)
             for entry in ids[8:20]:
                 job.observe(entry, 9, 1)
-            left = job.matcher.observed
+            left = job.score.observed
             assert left < 20
             new = JobRun(wrong, build_streams(wrong, mount.engine.manifest), mount.engine.manifest.size)
             new.take_counts(job, opens)
-            assert new.matcher.observed == sum(seen.entry not in ids[:8] for seen in job.matcher.history)
-            assert all(cell.observed >= cell.agreed >= 0 for cell in new.matcher.cells.values())
+            assert new.score.observed == sum(seen.entry not in ids[:8] for seen in job.score.history)
+            assert all(cell.observed >= cell.agreed >= 0 for cell in new.score.cells.values())
 
     simulate(body)
 

@@ -134,7 +134,7 @@ def test_reads_that_nobody_told_are_explained_until_somebody_registers(tmp_path:
             (job, opens, said, _) = jobs.installed[-1]
             assert (job.spec.sampler, job.inferred, opens, said) == ("sequential", True, [], "")
             assert explainer.status()["state"] == InferenceState.LOCKED
-            assert job.matcher.agreed == job.matcher.observed == 60  # also those from before it was found
+            assert job.score.agreed == job.score.observed == 60  # also those from before it was found
             await jobs.register(name="told")
             assert list(jobs.jobs) == ["told"]
             assert explainer.status()["state"] == InferenceState.IDLE
@@ -163,7 +163,7 @@ def test_what_was_inferred_ends_when_the_reads_say_otherwise(tmp_path: Path, mon
                 await jobs.read(entry, 8)
             (job,) = jobs.running.values()
             assert (job.spec.sampler, job.spec.seed) == ("torch-distributed", 3)
-            assert job.matcher.agreed == job.matcher.observed == FILES
+            assert job.score.agreed == job.score.observed == FILES
 
     simulate(body)
 
@@ -199,8 +199,8 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
             assert new.spec.seed == 42
             assert seen >= 16 + 12
             assert [opened.entry for opened in opens] == list(order_of(jobs.manifest, 0, seed=42))[:seen]
-            assert new.matcher.agreed >= seen - 1
-            assert old.matcher.agreed < seen / 2
+            assert new.score.agreed >= seen - 1
+            assert old.score.agreed < seen / 2
             await trio.testing.wait_all_tasks_blocked()
             assert (explainer.searching("train"), explainer.searches("train")) == (False, 1)
             await jobs.register(name="train", seed=5)
@@ -242,7 +242,7 @@ def test_a_job_that_reads_as_registered_again_is_left_alone(tmp_path: Path, capl
                 await jobs.read(entry, 8)
             assert explainer.searches("train") == 1
             assert list(jobs.jobs.values()) == [job]
-            assert job.matcher.agreement_of_last(500) == 1.0
+            assert job.score.agreement_of_last(500) == 1.0
             assert "reads come as registered again" in caplog.text
 
     simulate(body)

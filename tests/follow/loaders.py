@@ -27,10 +27,8 @@ def streams_of(seed: int, epoch: int, n: int, ranks: int) -> list[np.ndarray]:
 def matcher_for(seed: int, n: int, ranks: int, batch: int, epochs: int) -> StreamMatcher:
     """A matcher that has all epochs loaded."""
     length = len(streams_of(seed, 0, n, ranks)[0])
-    matcher = StreamMatcher(ranks, batch, 0, length)
-    for epoch in range(epochs):
-        matcher.epochs[epoch] = EpochIndex(epoch, epoch * length, streams_of(seed, epoch, n, ranks), n)
-    return matcher
+    loaded = {epoch: EpochIndex(epoch, epoch * length, streams_of(seed, epoch, n, ranks), n) for epoch in range(epochs)}
+    return StreamMatcher(ranks, batch, 0, length, loaded)
 
 
 @dataclass

@@ -83,7 +83,7 @@ def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_
     job.add_epoch(job.load_epoch(1))
     assert [seen.match for seen in job.release_held()] == [Match(0, N + at) for at in range(20)]
     assert not job.held
-    assert job.matcher.agreed == job.observed == N + 20
+    assert job.score.agreed == job.observed == N + 20
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -24,9 +24,9 @@ def test_a_right_prediction_agrees_with_every_open(case: int) -> None:
     prefetch, persistent = rng.randint(1, 4), rng.random() < 0.3
     loaders = [Loader(batch, workers, 1000 * (rank + 1), prefetch, persistent) for rank in range(ranks)]
     run_job(matcher, loaders, [streams_of(case, epoch, n, ranks) for epoch in range(3)], rng)
-    assert matcher.agreed == matcher.observed
+    assert matcher.score.agreed == matcher.score.observed
     assert all(3 * of_rank - matcher.lag <= progress.frontier <= 3 * of_rank for progress in matcher.ranks)
-    assert {cell.epoch for cell in matcher.cells.values() if cell.agreed} == {0, 1, 2}
+    assert {cell.epoch for cell in matcher.score.cells.values() if cell.agreed} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(("batch", "workers", "prefetch"), [(16, 4, 2), (7, 3, 1), (1, 5, 2), (32, 2, 4), (64, 8, 2)])
@@ -35,7 +35,23 @@ def test_the_loaders_shape_follows_from_the_opens(batch: int, workers: int, pref
     matcher = matcher_for(1, n, 1, 1, 2)
     run_job(matcher, [Loader(batch, workers, 1000, prefetch)], [streams_of(1, 0, n, 1)], random.Random(2))
     assert matcher.shape == Shape(batch, workers, 1)
-    assert matcher.agreed == matcher.observed == n
+    assert matcher.score.agreed == matcher.score.observed == n
+
+
+def test_a_matcher_like_another_predicts_the_same_loader_from_its_first_read() -> None:
+    n, batch, workers = 600, 16, 3
+    epochs = {0: EpochIndex(0, 0, streams_of(1, 0, n, 1), n)}
+    learned = StreamMatcher(1, 1, 0, n, epochs)
+    loader = Loader(batch, workers, 1000)
+    opens = list(loader.epoch(0, streams_of(1, 0, n, 1)[0], random.Random(2)))
+    for process, entry in opens:
+        learned.observe(entry, process)
+    like = StreamMatcher(1, 1, 0, n, epochs, like=learned)
+    assert (like.shape, like.lag) == (learned.shape, learned.lag) == (Shape(batch, workers), learned.lag)
+    assert like.score.observed == 0
+    for number, (process, entry) in enumerate(opens):
+        like.observe(entry, process)
+        assert like.score.agreed == number + 1  # it learns nothing: each read is predicted at once
 
 
 def test_positions_are_those_of_the_stream() -> None:
@@ -54,8 +70,8 @@ def test_a_wrong_seed_is_noticed(n: int, batch: int, workers: int) -> None:
     matcher = matcher_for(1, n, 2, batch, 4)
     streams = [streams_of(2, epoch, n, 2) for epoch in range(2)]
     run_job(matcher, [Loader(batch, workers, 1000), Loader(batch, workers, 2000)], streams, random.Random(0))
-    assert matcher.drifting
-    assert matcher.agreed < 0.4 * matcher.observed
+    assert matcher.score.drifting
+    assert matcher.score.agreed < 0.4 * matcher.score.observed
 
 
 def test_epochs_without_set_epoch_agree_in_the_first_and_drift_in_the_second() -> None:
@@ -64,7 +80,7 @@ def test_epochs_without_set_epoch_agree_in_the_first_and_drift_in_the_second() -
     for epoch in range(2):
         for process, entry in loader.epoch(epoch, streams_of(1, 0, 2000, 1)[0], rng):
             matcher.observe(entry, process)
-        assert matcher.drifting == (epoch == 1)
+        assert matcher.score.drifting == (epoch == 1)
 
 
 def test_a_loop_that_is_left_early_goes_on_with_the_next_epoch() -> None:
@@ -73,7 +89,7 @@ def test_a_loop_that_is_left_early_goes_on_with_the_next_epoch() -> None:
         loaders = [Loader(8, workers, 1000 * (rank + 1), stop_after=20) for rank in range(2)]
         streams = [streams_of(4, epoch, 3000, 2) for epoch in range(4)]
         run_job(matcher, loaders, streams, random.Random(4))
-        assert matcher.agreed == matcher.observed
+        assert matcher.score.agreed == matcher.score.observed
         assert [progress.frontier for progress in matcher.ranks] == [3 * 1500 + 160] * 2
 
 
@@ -86,7 +102,7 @@ def test_a_repeated_open_shifts_and_counts_nothing(workers: int) -> None:
         assert again is None
         assert not given_up
     matcher.relearn()
-    assert matcher.observed == matcher.agreed == 300
+    assert matcher.score.observed == matcher.score.agreed == 300
     assert matcher.ranks[0].frontier == 300
 
 
@@ -102,7 +118,7 @@ def test_skipped_samples_are_given_up_behind_the_lag(workers: int) -> None:
             for _, (low, high) in matcher.observe(entry, process)[1]:
                 given |= set(range(low, high))
     assert {10, 11, 500} <= given
-    assert matcher.agreed >= matcher.observed - 4
+    assert matcher.score.agreed >= matcher.score.observed - 4
     assert matcher.ranks[0].floor > 500
 
 
@@ -123,11 +139,11 @@ def test_threads_of_one_process_agree(count: int) -> None:
     for epoch in range(3):
         for entry in threads(streams_of(9, epoch, 3000, 1)[0], count, rng):
             matcher.observe(entry, 77)
-    assert matcher.agreed >= 0.99 * matcher.observed
+    assert matcher.score.agreed >= 0.99 * matcher.score.observed
     wrong = matcher_for(9, 3000, 1, 64, 3)
     for entry in threads(streams_of(10, 0, 3000, 1)[0], count, rng):
         wrong.observe(entry, 77)
-    assert wrong.agreed < 0.4 * wrong.observed
+    assert wrong.score.agreed < 0.4 * wrong.score.observed
 
 
 def test_batches_that_go_to_whoever_is_free_agree() -> None:
@@ -135,18 +151,18 @@ def test_batches_that_go_to_whoever_is_free_agree() -> None:
         matcher = matcher_for(2, 2000, 1, 1, 3)
         streams = [streams_of(2, epoch, 2000, 1) for epoch in range(2)]
         run_job(matcher, [Loader(batch, workers, 1000, in_order=False)], streams, random.Random(batch))
-        assert matcher.agreed >= 0.98 * matcher.observed
+        assert matcher.score.agreed >= 0.98 * matcher.score.observed
 
 
 def test_several_files_a_sample_are_batches_of_files() -> None:
     n, files, batch = 300, 2, 8
     order = streams_of(6, 0, n, 1)[0]
     stream = (order[:, None] * files + np.arange(files)).reshape(-1)
-    matcher = StreamMatcher(1, batch * files, 0, len(stream))
-    matcher.epochs[0] = EpochIndex(0, 0, [stream], n * files)
+    epochs = {0: EpochIndex(0, 0, [stream], n * files)}
+    matcher = StreamMatcher(1, batch * files, 0, len(stream), epochs)
     for process, entry in Loader(batch * files, 3, 1000).epoch(0, stream, random.Random(6)):
         matcher.observe(entry, process)
-    assert matcher.agreed == matcher.observed == n * files
+    assert matcher.score.agreed == matcher.score.observed == n * files
 
 
 def test_samples_read_twice_an_epoch_have_two_positions() -> None:
@@ -168,10 +184,10 @@ def test_opens_of_another_job_are_taken_back(before: int) -> None:
         matcher.observe(entry, 9)
     assert not matcher.follows(9)
     matcher.disown(9)
-    assert matcher.observed == matcher.agreed
-    assert sum(cell.observed for cell in matcher.cells.values()) == matcher.observed
-    assert all(seen.agrees for seen in matcher.history)
+    assert matcher.score.observed == matcher.score.agreed
+    assert sum(cell.observed for cell in matcher.score.cells.values()) == matcher.score.observed
+    assert all(seen.agrees for seen in matcher.score.history)
     for entry in own[before:]:
         matcher.observe(entry, 7)
-    assert matcher.observed == matcher.agreed
+    assert matcher.score.observed == matcher.score.agreed
     assert matcher.ranks[0].floor == n

@@ -59,9 +59,9 @@ class Case:
         begin = 0 if epoch else self.begin
         return EpochIndex(epoch, epoch * self.length, streams, self.length * self.ranks, begin)
 
-    def matcher(self) -> StreamMatcher:
+    def matcher(self, epochs: dict[int, EpochIndex]) -> StreamMatcher:
         shape = Shape(self.batch, self.workers) if self.told and self.workers > 1 else None
-        return StreamMatcher(self.ranks, self.batch, self.begin, self.length, shape, one_rank=self.one_rank)
+        return StreamMatcher(self.ranks, self.batch, self.begin, self.length, epochs, shape, one_rank=self.one_rank)
 
     def opens(self, rank: int, rng: random.Random, seed: int | None = None) -> Iterator[tuple[int, int, int]]:
         """(entry, process, parent) of all that a rank reads."""
@@ -122,29 +122,28 @@ def interleaved(case: Case, rng: random.Random, wrong_ranks: int = 0) -> Iterato
             yield opened
 
 
-def load_what_is_read(case: Case, matcher: StreamMatcher) -> None:
+def load_what_is_read(case: Case, matcher: StreamMatcher, epochs: dict[int, EpochIndex]) -> None:
     """Have loaded what a job has: from the epoch before the slowest rank's to the one after the fastest's."""
     frontiers = [progress.frontier for progress in matcher.ranks]
     low, high = min(frontiers) // case.length - 1, max(frontiers) // case.length + 1
     for epoch in range(max(0, low), min(EPOCHS, high + 1)):
-        if epoch not in matcher.epochs:
-            matcher.epochs[epoch] = case.index(epoch)
-    for epoch in [epoch for epoch in matcher.epochs if 0 < epoch < low]:
-        del matcher.epochs[epoch]
+        if epoch not in epochs:
+            epochs[epoch] = case.index(epoch)
+    for epoch in [epoch for epoch in epochs if 0 < epoch < low]:
+        del epochs[epoch]
 
 
 @settings(max_examples=100, derandomize=True)  # what is drawn decides how many coincidences there are
 @given(cases(orderly=True))
 def test_each_open_of_an_orderly_loader_agrees(case: Case) -> None:
     """But for coincidences: a worker that lives on may end an epoch and begin the next one with the same sample."""
-    matcher, rng = case.matcher(), random.Random(case.seed)
-    for epoch in range(EPOCHS):
-        matcher.epochs[epoch] = case.index(epoch)
+    rng = random.Random(case.seed)
+    matcher = case.matcher({epoch: case.index(epoch) for epoch in range(EPOCHS)})
     for opened in interleaved(case, rng):
         matcher.observe(*opened)
     matcher.relearn()
     expected = sum(1 for rank in range(case.ranks) for _ in case.opens(rank, random.Random(0)))
-    assert expected - COINCIDENCES <= matcher.agreed <= matcher.observed <= expected
+    assert expected - COINCIDENCES <= matcher.score.agreed <= matcher.score.observed <= expected
     assert min(progress.frontier for progress in matcher.ranks) >= EPOCHS * case.length - COINCIDENCES
 
 
@@ -157,9 +156,9 @@ def test_each_position_is_matched_or_given_up_and_all_counts_add_up(case: Case, 
     strange = data.draw(st.sampled_from([0.0, 0.05]), "share of opens by a process that reads at random")
     late = data.draw(st.sampled_from([0, 30, 300]), "opens before the matcher begins")
     wrong_ranks = data.draw(st.integers(0, case.ranks), "ranks that read another order")
-    matcher = case.matcher()
-    for epoch in range(data.draw(st.integers(1, EPOCHS), "epochs loaded at first")):
-        matcher.epochs[epoch] = case.index(epoch)
+    loaded_at_first = data.draw(st.integers(1, EPOCHS), "epochs loaded at first")
+    epochs = {epoch: case.index(epoch) for epoch in range(loaded_at_first)}
+    matcher = case.matcher(epochs)
     over = [set(range(case.begin)) for _ in range(case.ranks)]
     for number, opened in enumerate(interleaved(case, rng, wrong_ranks)):
         if number < late or rng.random() < left_out:
@@ -171,12 +170,12 @@ def test_each_position_is_matched_or_given_up_and_all_counts_add_up(case: Case, 
                 over[match.rank_index].add(match.position)
             for rank, (low, high) in given_up:
                 over[rank].update(range(low, high))
-        load_what_is_read(case, matcher)
+        load_what_is_read(case, matcher, epochs)
     for rank, progress in enumerate(matcher.ranks):
         assert progress.floor <= progress.frontier
         assert over[rank] >= set(range(progress.floor)) | progress.done
-    assert 0 <= matcher.agreed <= matcher.observed
-    cells = matcher.cells.values()
-    assert matcher.observed == sum(cell.observed for cell in cells)
-    assert matcher.agreed == sum(cell.agreed for cell in cells)
+    assert 0 <= matcher.score.agreed <= matcher.score.observed
+    cells = matcher.score.cells.values()
+    assert matcher.score.observed == sum(cell.observed for cell in cells)
+    assert matcher.score.agreed == sum(cell.agreed for cell in cells)
     assert all(0 <= cell.agreed <= cell.observed for cell in cells)

@@ -38,14 +38,15 @@ def opens(stream: np.ndarray, batch: int, workers: int, rng: random.Random) -> I
 def test_samples_of_several_files_agree(batch: int, workers: int, ragged: bool) -> None:
     rows = rows_of(ragged)
     streams = [rows[np.random.default_rng(epoch).permutation(N)] for epoch in range(3)]
-    matcher = StreamMatcher(1, batch * WIDTH, 0, N * WIDTH)
-    for epoch, stream in enumerate(streams):
-        flat = stream.reshape(-1)
-        matcher.epochs[epoch] = EpochIndex(epoch, epoch * len(flat), [flat], N * WIDTH + 1)
+    epochs = {
+        epoch: EpochIndex(epoch, epoch * stream.size, [stream.reshape(-1)], N * WIDTH + 1)
+        for epoch, stream in enumerate(streams)
+    }
+    matcher = StreamMatcher(1, batch * WIDTH, 0, N * WIDTH, epochs)
     rng = random.Random(7)
     for stream in streams:
         for process, entry in opens(stream, batch, workers, rng):
             matcher.observe(entry, process, 1)
     matcher.relearn()
-    assert matcher.observed == 3 * int((rows >= 0).sum())
-    assert matcher.agreed >= 0.999 * matcher.observed, matcher.shape
+    assert matcher.score.observed == 3 * int((rows >= 0).sum())
+    assert matcher.score.agreed >= 0.999 * matcher.score.observed, matcher.shape

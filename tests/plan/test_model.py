@@ -55,6 +55,19 @@ def test_the_three_ways_to_fetch_and_the_fastest_of_them() -> None:
     assert m.changed(node_pfs_bytes_per_s=10 * MB).fetch_pfs_s(MB, 4) == pytest.approx(0.1)
 
 
+def test_nodes_may_differ_in_what_they_can_keep() -> None:
+    even = model()
+    assert even.node_capacities_bytes().tolist() == [[51200 * MB, 102400 * MB]] * 4
+    rows = ((5.0, 10.0), (5.0, 0.0), (0.0, 0.0), (20.0, 10.0))
+    uneven = even.changed(capacities_by_node=rows)
+    assert uneven.node_capacities_bytes().tolist() == [list(row) for row in rows]
+    assert uneven.capacity_bytes == 50
+    for wrong in (rows[:3], ((5.0,), *rows[1:]), ((-1.0, 0.0), *rows[1:])):
+        with pytest.raises(ValueError, match="capacities_by_node needs") as raised:
+            even.changed(capacities_by_node=wrong)
+        assert "\n" not in str(raised.value)
+
+
 def test_capacity_steps_write_and_the_time_of_consumption() -> None:
     m = model()
     assert m.capacity_bytes == 4 * 153600 * MB

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from mlfs.plan.owners import node_plan, place, plan_alone
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE
@@ -84,6 +87,93 @@ def test_one_nodes_copies_are_those_of_the_whole_placement() -> None:
         assert len(alone.copies[node].ids) > 0
         assert np.array_equal(alone.copies[node].ids, whole.copies[node].ids)
         assert np.array_equal(alone.copies[node].storage, whole.copies[node].storage)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    samples=st.integers(0, 500),
+    epochs=st.integers(1, 5),
+    rooms=arrays.arrays(
+        np.float64, st.tuples(st.integers(1, 7), st.integers(1, 3)), elements=st.sampled_from((0.0, 7.0, 90.0, 700.0))
+    ),
+    largest=st.sampled_from((1, 40, 600)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_uneven_nodes_hold_all_that_fits_and_no_more_than_they_can(
+    samples: int, epochs: int, rooms: np.ndarray, largest: int, seed: int
+) -> None:
+    """Most samples are very small, and a few are large, some of them larger than some classes."""
+    nodes, classes = rooms.shape
+    generator = np.random.default_rng(seed)
+    sizes = np.where(generator.random(samples) < 0.05, largest, generator.integers(1, 4, samples)).astype(np.float64)
+    before = rooms.copy()
+    placed = place(sizes, dealt(samples, nodes, epochs, generator), nodes, rooms)
+    assert (rooms == before).all(), "the capacities are the caller's"
+    assert ((placed.owner < 0) == (placed.storage < 0)).all()
+    left = rooms.copy()
+    owned = placed.owner >= 0
+    np.subtract.at(left, (placed.owner[owned], placed.storage[owned]), sizes[owned])
+    assert (left >= 0).all()
+    assert not owned.all() or sizes.sum() <= rooms.sum()
+    assert (sizes[~owned] > left.max()).all(), "what has no owner fits nowhere"
+    for node, copies in enumerate(placed.copies):
+        assert (placed.owner[copies.ids] != node).all()
+        left[node] -= np.bincount(copies.storage, sizes[copies.ids], minlength=classes)
+    assert (left >= 0).all()
+
+
+def test_a_large_sample_keeps_no_small_ones_out() -> None:
+    """The first sample does not fit into memory, and the disk has no room for all that come after it."""
+    sizes = np.array([200.0, *[1.0] * 150])
+    placed = place(sizes, np.zeros((3, 151), dtype=np.uint8), 1, np.array([[50.0, 300.0]]))
+    assert (placed.owner == 0).all()
+    assert np.bincount(placed.storage, sizes).tolist() == [50, 300]
+
+
+def owned_bytes(sizes: np.ndarray, rooms: np.ndarray, epochs: int = 6) -> np.ndarray:
+    """What each node owns, by class."""
+    nodes, generator = len(rooms), np.random.default_rng(3)
+    placed = place(sizes, dealt(len(sizes), nodes, epochs, generator), nodes, rooms)
+    result = np.zeros(rooms.shape)
+    np.add.at(result, (placed.owner, placed.storage), sizes)
+    return result
+
+
+def test_a_node_of_twice_the_room_owns_twice_as_much() -> None:
+    sizes = np.random.default_rng(6).integers(1, 9, 6000).astype(np.float64)
+    rooms = np.array([[1.0, 2.0], [2.0, 4.0], [1.0, 2.0]]) * sizes.sum() / 6
+    owned = owned_bytes(sizes, rooms).sum(axis=1)
+    part = sizes.sum() / 4
+    assert np.abs(owned - np.array([part, 2 * part, part])).max() <= 3 * sizes.max()
+
+
+def test_no_disk_is_used_while_another_nodes_memory_has_room() -> None:
+    """By their whole room the nodes with disks would own nine tenths, and memory of the other would lie idle."""
+    sizes = np.ones(3000)
+    owned = owned_bytes(sizes, np.array([[1100.0, 9000.0], [1100.0, 0.0], [1100.0, 9000.0]]))
+    assert (owned[:, 1] == 0).all()
+    assert np.abs(owned[:, 0] - 1000).max() <= 2
+
+
+def test_a_node_that_keeps_nothing_owns_nothing_and_the_others_take_its_part() -> None:
+    sizes = np.ones(3000)
+    owned = owned_bytes(sizes, np.array([[2000.0], [0.0], [1000.0]]))
+    assert owned[:, 0].tolist() == [2000, 0, 1000]
+
+
+def test_equal_nodes_are_placed_as_before_nodes_could_differ() -> None:
+    """The digest was taken from the code that knew only equal nodes."""
+    ids = np.arange(4001)
+    sizes = (ids * 7919 % 997 + 1).astype(np.float64)
+    readers = np.stack([ids * prime % 4001 % 6 for prime in (1, 7, 101, 1009, 2003)]).astype(np.uint8)
+    digests = [hashlib.sha256(), hashlib.sha256()]
+    for part in (0.4, 0.999, 1.1, 3.0):
+        room = np.array([0.4, 0.6]) * part * sizes.sum() / 6
+        for digest, capacities in zip(digests, (room, np.tile(room, (6, 1))), strict=True):
+            placed = place(sizes, readers, 6, capacities)
+            for values in (placed.owner, placed.storage, *(values for copies in placed.copies for values in copies)):
+                digest.update(values.tobytes())
+    assert {digest.hexdigest()[:16] for digest in digests} == {"ac2ea80425005868"}
 
 
 @settings(deadline=None, max_examples=60)

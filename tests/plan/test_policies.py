@@ -29,8 +29,8 @@ def model(ram: float, ssd: float) -> PerformanceModel:
     )
 
 
-def view(ram: float, ssd: float) -> tuple[View, Order]:
-    order = Order(SAMPLES, model(ram, ssd), 3)
+def view(ram: float, ssd: float, by_node: tuple[tuple[float, ...], ...] = ()) -> tuple[View, Order]:
+    order = Order(SAMPLES, model(ram, ssd).changed(capacities_by_node=by_node), 3)
     sizes = np.random.default_rng(5).integers(1, 4, SAMPLES).astype(np.float64)
     return View(order.model, sizes, order.readers(), 20.0, np.random.default_rng(7)), order
 
@@ -68,9 +68,9 @@ def check(reads: Reads, ids: np.ndarray, seen: View, true_order: bool) -> None:
     assert (reads.node[real] < NODES).all()
     assert (reads.storage[real] < 2).all()
     assert ((reads.storage == PFS) | (reads.node != PFS))[real].all(), "a class is some node's"
-    rooms = [storage.capacity_bytes for storage in seen.model.classes]
+    rooms = seen.model.node_capacities_bytes()
     for node in range(NODES):
-        for storage, room in enumerate(rooms):
+        for storage, room in enumerate(rooms[node]):
             served = np.unique(reads.ids[real & (reads.node == node) & (reads.storage == storage)])
             if true_order:
                 assert seen.sizes_bytes[served].sum() <= room + 1e-9, "it gives out no more than it can hold"
@@ -90,6 +90,51 @@ def test_mlfs_reads_from_the_pfs_what_the_bound_says(rooms: tuple[float, float])
     assert drawn[0] == total
     # Sizes are 1 to 3 bytes, so that every gap can be filled: not a byte more.
     assert drawn[1:] == [bound] * (EPOCHS - 1)
+
+
+# By node: one without a disk, one with nothing, a large one; fits in all nodes, and in none.
+UNEVEN = [
+    ((400.0, 600.0), (400.0, 0.0), (400.0, 600.0), (400.0, 600.0)),
+    ((100.0, 150.0), (100.0, 150.0), (0.0, 0.0), (50.0, 300.0)),
+    ((2000.0, 0.0), (50.0, 100.0), (50.0, 100.0), (50.0, 100.0)),
+]
+NEEDS_EQUAL_NODES = {
+    "lbann_dynamic", "lbann_preload", "locality_aware", "deepio_ordered", "deepio_opportunistic", "deepio_hybrid",
+    "parallel_staging",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rooms", UNEVEN)
+@pytest.mark.parametrize("name", POLICIES)
+def test_nodes_that_differ_are_served_or_refused(name: str, rooms: tuple[tuple[float, ...], ...]) -> None:
+    seen, order = view(1.0, 1.0, rooms)
+    policy = POLICIES[name]
+    if name in NEEDS_EQUAL_NODES and len({ram for ram, _ in rooms}) > 1:
+        with pytest.raises(Unfit, match="equal capacities"):
+            policy.begin(seen)
+        return
+    try:
+        run = policy.begin(seen)
+    except Unfit as refusal:  # memory is equal in the first of them, and that is all that LBANN and DeepIO use
+        said = str(refusal)
+        assert name in NEEDS_EQUAL_NODES
+        assert "exceeds the memory" in said if name.startswith("lbann") else "equal capacities" in said
+        return
+    for epoch in range(EPOCHS):
+        ids = order.epoch(epoch)
+        check(run.epoch(epoch, ids.copy()), ids, seen, policy.traits.true_order)
+
+
+@pytest.mark.parametrize("rooms", UNEVEN)
+def test_mlfs_is_at_the_bound_where_nodes_differ(rooms: tuple[tuple[float, ...], ...]) -> None:
+    seen, order = view(1.0, 1.0, rooms)
+    run = POLICIES["mlfs"].begin(seen)
+    drawn = []
+    for epoch in range(EPOCHS):
+        reads = run.epoch(epoch, order.epoch(epoch))
+        drawn.append(seen.sizes_bytes[reads.ids[(reads.storage == PFS) & (reads.ids >= 0)]].sum())
+    total = seen.sizes_bytes.sum()
+    assert drawn == [total, *[max(0.0, total - sum(map(sum, rooms)))] * (EPOCHS - 1)]
 
 
 def test_locality_aware_deals_the_same_batches_by_place() -> None:

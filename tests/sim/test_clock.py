@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.policies.policy import Overlap
+from mlfs.plan.policies.policy import PFS, Overlap, Reads
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim import tally
-from mlfs.sim.clock import Clock, Sharing, shared_finish_s
+from mlfs.sim.clock import Clock, Loading, Sharing, shared_finish_s
 from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import load
 
@@ -66,6 +66,28 @@ def test_readers_share_the_pfs_until_each_has_its_own() -> None:
     third = second + 10 / (86 / 2)
     assert ends[0] == pytest.approx([first, second, third, third + 10 / 66])
     assert ends[1] == pytest.approx([0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("owners", "pfs_MBps"),
+    [
+        ([0, 1, 2, 3], 146.0),  # all draw the same
+        ([2, 2, 2, 2], 66.0),  # one draws for all: t(1), whoever reads
+        ([1, 1, 2, 2], 86.0),
+    ],
+)
+def test_the_pfs_gives_what_it_gives_to_the_nodes_that_draw(owners: list[int], pfs_MBps: float) -> None:
+    """Four nodes read 40 samples of 1 MB in one step, and their owners fetch them from the PFS."""
+    model = load("thesis-s1").model.changed(
+        capacities_by_node=tuple((float(node), 0.0) for node in range(4)), node_pfs_bytes_per_s=float("inf")
+    )
+    ids = np.arange(40, dtype=np.int32).reshape(1, 4, 10)
+    node = np.tile(np.array(owners, dtype=np.int16), 10).reshape(1, 4, 10)
+    reads = Reads(ids, node, np.full(ids.shape, PFS, dtype=np.int8), np.zeros(4))
+    counted = tally.tally(reads, np.append(np.full(40, 1e6), 0.0), model)
+    assert counted.drawn.tolist() == (10e6 * np.bincount(owners, minlength=4)).tolist()
+    lanes = Loading(model, POLICIES["mlfs"].traits, Sharing.CONSERVING).lanes(counted)
+    assert lanes[0, 0] == pytest.approx(np.full(4, 40 / pfs_MBps))
 
 
 def test_counting_in_parts_is_counting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

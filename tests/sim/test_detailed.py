@@ -97,7 +97,7 @@ drop_last = {drop_last}
 CLASS = """
 [[cluster.classes]]
 name = "{name}"
-capacity = "{capacity}"
+capacity = {capacity}
 read_MBps = {read}
 threads = 4
 """
@@ -109,7 +109,7 @@ USUAL = {
     "disk_read": 2000, "slow_disk": 0, "ram_read": 20000,
 }  # fmt: skip
 
-# 1.2 GB of data; capacities in MB of each node.
+# 1.2 GB of data; capacities in MB of each node, or by node.
 CLUSTERS = {
     "fits in one node's memory": {"ram": 1600},
     "fits in one node, memory and disk": {"ram": 400, "disk": 1600},
@@ -142,10 +142,23 @@ CLUSTERS = {
         "nodes": 2, "ram": 400, "order": '[job.order]\nsampler = "torch-random"\nreplacement = true\nseed = 3',
     },
     "torch's own order": {"ram": 240, "order": '[job.order]\nsampler = "torch-distributed"\nseed = 3'},
+    "a node without a disk, fits in all": {"ram": 240, "disk": [400, 0, 400]},
+    "a node without a disk, fits in none": {"ram": 80, "disk": [200, 0, 200]},
+    "half the memory, fits in all": {"ram": [520, 260, 520]},
+    "half the memory, fits in none": {"ram": [240, 120, 240]},
+    "one big node and small ones, fits in all": {"nodes": 4, "ram": [900, 160, 160, 160], "batch": 24},
+    "one big node and small ones, fits in none": {"nodes": 4, "ram": [400, 60, 60, 60], "batch": 24},
+    "fits in the big node alone": {"ram": [1600, 80, 80]},
+    "two nodes keep nothing": {"ram": [0, 0, 1600]},
+    "one has memory, another a disk": {"ram": [600, 0, 0], "disk": [0, 400, 0]},
+    "uneven and slow disks": {"ram": [120, 60, 120], "disk": [800, 400, 0], "disk_read": 120},
+    "eight nodes, no two of them equal": {
+        "nodes": 8, "ram": [20, 40, 60, 80, 100, 120, 140, 160], "disk": [160, 0, 120, 0, 80, 0, 40, 0], "batch": 16,
+    },
 }  # fmt: skip
 
 # Where they are apart by more than 5 %: docs/simulator.md explains it ("Where the two differ").
-EXPLAINED = {"very slow network": 0.07}
+EXPLAINED = {"very slow network": 0.07, "fits in the big node alone": 0.14}
 
 
 def cluster(**differs: object) -> Scenario:
@@ -158,7 +171,9 @@ def cluster(**differs: object) -> Scenario:
         ("slow", fields["slow_disk"], 150),
     ):
         if capacity:
-            classes += CLASS.format(name=name, capacity=f"{capacity}MB", read=read)
+            sizes = [f'"{size}MB"' for size in (capacity if isinstance(capacity, list) else [capacity])]
+            written = f"[{', '.join(sizes)}]" if isinstance(capacity, list) else sizes[0]
+            classes += CLASS.format(name=name, capacity=written, read=read)
     return parse(CLUSTER.format(classes=classes, **fields), "drawn by hand")
 
 

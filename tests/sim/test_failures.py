@@ -55,6 +55,7 @@ def test_the_seeds_draw_all_that_can_be_drawn() -> None:
     assert {case.nodes for case in cases} == {1, 2, 3, 4, 8}
     assert {len(case.jobs) for case in cases} == {1, 2, 3}
     assert any(not case.faults for case in cases)
+    assert any(0 < len(case.small) < case.nodes and case.planned for case in cases)
     assert any(0 in case.sizes for case in cases)
     assert any(max(case.sizes) > case.window_bytes for case in cases)
 

@@ -66,6 +66,25 @@ def test_units_points_and_sizes_are_read(tmp_path: Path) -> None:
     assert scenario.resized(["3MB"]).model.capacity_bytes == 6e6
 
 
+def test_nodes_may_have_different_capacities() -> None:
+    scenario = parse(TEXT.replace('"10MB"', '["10MB", "2MB"]'), "x")
+    assert scenario.model.node_capacities_bytes().tolist() == [[10e6], [2e6]]
+    assert scenario.model.classes[0].capacity_bytes == 6e6
+    assert scenario.model.capacity_bytes == 12e6
+    assert scenario.shrunk(2).model.node_capacities_bytes().tolist() == [[5e6], [1e6]]
+    assert scenario.resized(["3MB"]).model.node_capacities_bytes().tolist() == [[3e6], [3e6]]
+    nobody = parse(TEXT.replace('"10MB"', '["0", "0MB"]'), "x")
+    assert nobody.model.classes == ()
+
+
+def test_a_list_of_equal_capacities_is_one_capacity() -> None:
+    one, listed = parse(TEXT, "x"), parse(TEXT.replace('"10MB"', '["10MB", "10MB"]'), "x")
+    assert listed.model == one.model
+    assert Simulation(listed).run(POLICIES["mlfs"], Sharing.CONSERVING) == Simulation(one).run(
+        POLICIES["mlfs"], Sharing.CONSERVING
+    )
+
+
 def test_sizes_of_a_real_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = tmp_path / "data"
@@ -93,6 +112,11 @@ def test_sizes_of_a_real_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("{ 1 = 50, 2 = 80 }", "{ 0 = 50 }", "cluster.pfs_MBps: write a number of MB/s"),
         ("{ 1 = 50, 2 = 80 }", "{ one = 50 }", "cluster.pfs_MBps: "),
         ("{ 1 = 50, 2 = 80 }", '"fast"', "cluster.pfs_MBps: write a number of MB/s"),
+        ('"10MB"', '["10MB"]', r"cluster: classes.0.capacity: 1 sizes for 2 nodes: write one size for all, or one for"),
+        ('"10MB"', "[]", "cluster.classes.0.capacity: write a size from 0, or a list of them, one for each node"),
+        ('"10MB"', "[1, -1]", "cluster.classes.0.capacity: write a size from 0, or a list"),
+        ('"10MB"', '[1, "much"]', "cluster.classes.0.capacity: .* is not a size"),
+        ('"1MB"', '["1MB", "2MB"]', "cluster.staging.capacity: write a size"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(old: str, new: str, said: str) -> None:
@@ -134,6 +158,7 @@ ODD = {
     "more nodes than samples": ("nodes = 2", "nodes = 300"),
     "no staging buffer": ('capacity = "1MB"', "capacity = 0"),
     "nothing is kept": ('capacity = "10MB"', "capacity = 0"),
+    "a node keeps nothing": ('capacity = "10MB"', 'capacity = ["10MB", 0]'),
     "less than a step": ("samples = 100", "samples = 3"),
     "one epoch": ("epochs = 2", "epochs = 1"),
     "empty samples": ('deviation = "20kB"', 'deviation = "2000kB"'),

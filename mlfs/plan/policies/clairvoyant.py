@@ -4,10 +4,11 @@ kept.
 Pure. In: a view. Out: the placement (`mlfs.plan.owners`) at work. Every node computes the same placement.
 
 - Once: a sample is fetched from the PFS when it is first read, by its owner, who keeps it and hands it on. After
-  epoch 0 only what has no owner comes from the PFS: S - N * D bytes, the bound (docs/model.md, "The bound").
+  epoch 0 only what has no owner comes from the PFS: S less what all nodes can keep, S - N * D bytes where each has
+  room for D: the bound (docs/model.md, "The bound").
 - Local: the owner is who reads the sample most after epoch 0; room beyond is filled with copies of what a node reads
   most, as far as a class that is slower than the network can serve them while the node computes.
-- Even: no node owns more than its part.
+- Even: no node owns more than its part; a node of twice the capacities has twice the part.
 - Fast: a node's fastest class holds what it reads most.
 - Side by side: PFS, peers and each class have their own threads, so that none waits behind another.
 - Pooled: they serve all GPUs of the node, the nearest need first (`mlfs.plan.scheduler.look_ahead`), so that none has
@@ -20,7 +21,7 @@ import numpy as np
 
 from mlfs.plan.owners import Copies, Placement, place
 from mlfs.plan.policies.holdings import Finder, first_of_each
-from mlfs.plan.policies.policy import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View, capacities
+from mlfs.plan.policies.policy import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View
 
 
 class Clairvoyant:
@@ -58,7 +59,7 @@ class Clairvoyant:
 
 def placement(view: View) -> Placement:
     """Who owns and copies what: the same on every node, for the fast estimate and for each node's scheduler."""
-    placed = place(view.sizes_bytes, view.readers, view.model.nodes, capacities(view))
+    placed = place(view.sizes_bytes, view.readers, view.model.nodes, view.model.node_capacities_bytes())
     return placed._replace(copies=_in_time(view, placed))
 
 

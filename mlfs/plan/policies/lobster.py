@@ -26,7 +26,6 @@ from mlfs.plan.policies.policy import (
     Storages,
     Traits,
     View,
-    capacities,
 )
 
 NEXT, LAST_COPY, DROPPED = 0, 1, 2
@@ -39,6 +38,7 @@ class Lobster:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self.rooms = view.model.node_capacities_bytes()
         n = len(view.sizes_bytes)
         self.future = by_node(view.readers, view.model.nodes)
         self.held: list[Ids] = [np.empty(0, dtype=np.int32)] * view.model.nodes
@@ -71,7 +71,7 @@ class Lobster:
             rank[self.copies[candidates] == 0] = LAST_COPY
             rank[self.finder.slots(self.future[epoch + 1][index], candidates) >= 0] = NEXT
         kept = candidates[np.argsort(rank, kind="stable")][: int((rank < DROPPED).sum())]
-        storage = in_classes(self.view.sizes_bytes[kept], capacities(self.view))
+        storage = in_classes(self.view.sizes_bytes[kept], self.rooms[index])
         kept, storage = kept[storage != PFS], storage[storage != PFS]
         self.held[index], self.storage[index] = kept, storage
         self.copies[kept] += 1

@@ -26,7 +26,6 @@ from mlfs.plan.policies.policy import (
     Storages,
     Traits,
     View,
-    capacities,
 )
 
 NOT_YET = np.float32(np.inf)
@@ -48,7 +47,9 @@ class NoPFS:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.shares = [self._choose(ids, counts) for _, ids, counts in counts_by_node(view.readers, view.model.nodes)]
+        rooms = view.model.node_capacities_bytes()
+        counted = counts_by_node(view.readers, view.model.nodes)
+        self.shares = [self._choose(ids, counts, rooms[node]) for node, ids, counts in counted]
         n = len(view.sizes_bytes)
         self.finder = Finder(n)
         self.peer = np.full(n + 1, PFS, dtype=np.int16)
@@ -56,8 +57,8 @@ class NoPFS:
         self.peer_since = np.full(n + 1, NOT_YET, dtype=np.float32)
         self.filling = True
 
-    def _choose(self, ids: Ids, counts: npt.NDArray[np.int64]) -> Share:
-        storage = keep_most_read(self.view.sizes_bytes[ids], counts, capacities(self.view), at_least=1)
+    def _choose(self, ids: Ids, counts: npt.NDArray[np.int64], room: Floats) -> Share:
+        storage = keep_most_read(self.view.sizes_bytes[ids], counts, room, at_least=1)
         kept = storage != PFS
         return Share(ids[kept], storage[kept], np.full(int(kept.sum()), NOT_YET, dtype=np.float32))
 

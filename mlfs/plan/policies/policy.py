@@ -185,8 +185,15 @@ def partition(view: View, capacities_bytes: Floats) -> Kept:
 
 
 def capacities(view: View, classes: int | None = None) -> Floats:
-    """Capacity in bytes of each storage class of a node, or of the first `classes` only."""
-    return np.array([storage.capacity_bytes for storage in view.model.classes[:classes]], dtype=np.float64)
+    """Capacity in bytes of each storage class of every node, or of the first `classes` only.
+
+    Raises:
+        Unfit: nodes differ. A policy that can do with that asks the model for `node_capacities_bytes`.
+    """
+    rooms = view.model.node_capacities_bytes()[:, :classes]
+    if (rooms != rooms[0]).any():
+        raise Unfit("the policy is defined for nodes of equal capacities, and here they differ")
+    return np.asarray(rooms[0])
 
 
 def preload_of(view: View, kept: Kept) -> Preload:

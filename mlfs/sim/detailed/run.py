@@ -95,12 +95,12 @@ class DetailedResult:
 
 def places_of(model: PerformanceModel, node: int) -> list[PlaceInfo]:
     """The places of a node: the source, its classes, the other nodes."""
-    threads = model.staging.threads
+    threads, capacities = model.staging.threads, model.node_capacities_bytes()[node].tolist()
     return [
         PlaceInfo(PlaceKind.SOURCE, "pfs", threads),
         *(
-            PlaceInfo(PlaceKind.SSD if index else PlaceKind.RAM, kind.name, kind.threads, int(kind.capacity_bytes))
-            for index, kind in enumerate(model.classes)
+            PlaceInfo(PlaceKind.SSD if index else PlaceKind.RAM, kind.name, kind.threads, int(capacity))
+            for index, (kind, capacity) in enumerate(zip(model.classes, capacities, strict=True))
         ),
         *(PlaceInfo(PlaceKind.PEER, f"node {n}", threads, node=n) for n in range(model.nodes) if n != node),
     ]

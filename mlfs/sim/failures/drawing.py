@@ -91,7 +91,13 @@ class Stranger:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All of a run. planned: whether nodes know who owns what, else each keeps what comes first."""
+    """All of a run.
+
+    Attributes:
+        class_bytes: what each class of a node can hold.
+        planned: whether nodes know who owns what, else each keeps what comes first.
+        small: nodes that have a quarter of the first class, and nothing of the second.
+    """
 
     seed: int
     nodes: int
@@ -105,6 +111,11 @@ class Case:
     jobs: tuple[JobCase, ...]
     strangers: tuple[Stranger, ...]
     faults: tuple[Fault, ...]
+    small: tuple[int, ...] = ()
+
+    def capacities_bytes(self, node: int) -> tuple[int, ...]:
+        """What each class of the node can hold."""
+        return (self.class_bytes[0] // 4, 0)[: len(self.class_bytes)] if node in self.small else self.class_bytes
 
 
 def draw(seed: int) -> Case:
@@ -126,10 +137,12 @@ def draw(seed: int) -> Case:
         for _ in range(random.choice((0, 0, 0, 1, 2)))
     )
     faults = tuple(_fault(random, nodes) for _ in range(random.choice((0, 0, 1, 2, 4, 8, 25))))
-    return Case(
+    case = Case(
         seed, nodes, sizes, window_bytes, class_bytes, random.choice((1, 2, 4)), random.choice((0.05, 0.5)),
         random.choice((0.1, 1.0)), random.random() < 0.8, jobs, strangers, faults,
     )  # fmt: skip
+    uneven = class_bytes and nodes > 1 and random.random() < 0.4
+    return replace(case, small=tuple(node for node in range(nodes) if random.random() < 0.5)) if uneven else case
 
 
 def _size(random: Random) -> int:
@@ -182,11 +195,14 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(
             case,
             nodes=fewer,
+            small=tuple(node for node in case.small if node < fewer),
             strangers=tuple(one for one in case.strangers if one.node < fewer),
             faults=tuple(one for one in case.faults if one.node < fewer),
         )
+    if case.small:
+        yield replace(case, small=())
     if case.class_bytes:
-        yield replace(case, class_bytes=case.class_bytes[:-1])
+        yield replace(case, class_bytes=case.class_bytes[:-1], small=case.small if case.class_bytes[1:] else ())
     if case.planned:
         yield replace(case, planned=False)
     if case.lanes > 1:

@@ -127,7 +127,7 @@ class Trial:
             PlaceInfo(PlaceKind.SOURCE, "pfs", case.lanes),
             *(
                 PlaceInfo(kind, f"class {index}", case.lanes, room)
-                for index, (kind, room) in enumerate(zip(kinds, case.class_bytes, strict=False))
+                for index, (kind, room) in enumerate(zip(kinds, case.capacities_bytes(number), strict=False))
             ),
             *(PlaceInfo(PlaceKind.PEER, f"node {n}", case.lanes, node=n) for n in range(case.nodes) if n != number),
         ]
@@ -146,7 +146,7 @@ class Trial:
                     row[ids[ids >= 0]] = rank // job.ranks_a_node
                 rows.append(row)
         readers = np.array(rows, dtype=np.uint8).reshape(-1, len(case.sizes))
-        capacities = np.array(case.class_bytes, dtype=np.float64)
+        capacities = np.array([case.capacities_bytes(number) for number in range(case.nodes)], dtype=np.float64)
         if not rows:
             return [None] * case.nodes
         placed = place(np.array(case.sizes, dtype=np.float64), readers, case.nodes, capacities)
