@@ -163,12 +163,12 @@ class RamTier:
         extent = self._index.get(key)
         if extent is None or extent.version != version:
             return None
-        return self._arenas.index(extent.arena), extent.offset
+        return list(self._writers).index(extent.file), extent.offset
 
     @property
     def memory_fds(self) -> list[int]:
         """The memory files, in the order in which `where` counts them; they belong to the tier."""
-        return [arena.fd for arena in self._arenas]
+        return [file.fd for file in self._writers]
 
     def contains(self, key: bytes) -> bool:
         """See Tier."""
