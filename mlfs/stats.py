@@ -1,14 +1,51 @@
 """The counters of a mount: reads and fetches by route, stalls and errors, since the mount and in the current epoch.
 
-In: events from the engine, on the loop. Out: plain dicts for `status` and `metrics`. Counters only grow, but for those
-of the epoch, which begin anew with each one.
+In: events from the engine, on the loop. Out: frozen statistics, which `status` and `metrics` are made from. Counters
+only grow, but for those of the epoch, which begin anew with each one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ROUTES = ("page_cache", "ram", "ssd", "lmdb", "peer", "pfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many events there were, and how many bytes they moved."""
+
+    count: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StallStatistics:
+    """How often readers waited, how long all together, and how long the one who waited longest."""
+
+    count: int = 0
+    total_s: float = 0.0
+    worst_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpanStatistics:
+    """What was counted since the mount, or in one epoch; see `Span`."""
+
+    reads: Mapping[str, Tally]
+    fetches: Mapping[str, Tally]
+    stalls: StallStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class CounterStatistics:
+    """All counters of a mount; see `Counters`."""
+
+    all: SpanStatistics
+    epoch: SpanStatistics
+    by_choice: Tally
+    errors: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -22,6 +59,10 @@ class CountAndBytes:
         """Count an event that moved `size_bytes`."""
         self.count += 1
         self.bytes += size_bytes
+
+    def statistics(self) -> Tally:
+        """Frozen figures."""
+        return Tally(self.count, self.bytes)
 
 
 def _by_route() -> dict[str, CountAndBytes]:
@@ -42,9 +83,9 @@ class Stalls:
         self.total_s += seconds
         self.worst_s = max(self.worst_s, seconds)
 
-    def as_dict(self) -> dict[str, float]:
-        """The part of `status`."""
-        return {"count": self.count, "total_s": round(self.total_s, 6), "worst_s": round(self.worst_s, 6)}
+    def statistics(self) -> StallStatistics:
+        """Frozen figures."""
+        return StallStatistics(self.count, self.total_s, self.worst_s)
 
 
 @dataclass(slots=True)
@@ -61,13 +102,13 @@ class Span:
     fetches: dict[str, CountAndBytes] = field(default_factory=_by_route)
     stalls: Stalls = field(default_factory=Stalls)
 
-    def as_dict(self) -> dict[str, object]:
-        """The part of `status`."""
-        return {
-            "reads": {route: {"reads": t.count, "bytes": t.bytes} for route, t in self.reads.items()},
-            "fetches": {r: {"count": t.count, "bytes": t.bytes} for r, t in self.fetches.items() if t.count},
-            "stalls": self.stalls.as_dict(),
-        }
+    def statistics(self) -> SpanStatistics:
+        """Frozen figures."""
+        return SpanStatistics(
+            {route: tally.statistics() for route, tally in self.reads.items()},
+            {route: tally.statistics() for route, tally in self.fetches.items()},
+            self.stalls.statistics(),
+        )
 
 
 class Counters:
@@ -104,6 +145,13 @@ class Counters:
         """Count a failure of the kind `what`; returns how many of its kind there were, this one included."""
         self.errors[what] = self.errors.get(what, 0) + 1
         return self.errors[what]
+
+    def statistics(self) -> CounterStatistics:
+        """Frozen figures."""
+        errors = dict(self.errors)
+        return CounterStatistics(
+            self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors
+        )  # fmt: skip
 
     def begin_epoch(self) -> None:
         """A job's first rank entered its next epoch."""

@@ -19,7 +19,7 @@ import trio
 from mlfs.engine.pagecache import Buffer
 from mountd.handlers import Handlers
 from mountd.poll_wait import PollWait
-from mountd.requests import Requests
+from mountd.requests import ChannelStatistics, Requests
 
 
 class _OnlyInit(pyfuse3.Operations):
@@ -71,6 +71,6 @@ class Pyfuse3Channel:
         """FUSE_NOTIFY_INVAL_INODE, pages and attributes; blocks, for worker threads."""
         pyfuse3.invalidate_inode(inode)
 
-    def request_counts(self) -> dict[str, int]:
-        """Requests so far, by kind."""
-        return dict(self._requests.counts) if self._requests else {}
+    def statistics(self) -> ChannelStatistics:
+        """Frozen figures."""
+        return self._requests.statistics() if self._requests else ChannelStatistics({})

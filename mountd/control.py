@@ -18,14 +18,15 @@ import trio
 from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
-from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.streams import JobStreams, build_streams
+from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
-from mountd.status import About, metrics, status
+from mountd.statistics import Parts
+from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
 
 log = logging.getLogger("mlfs.control")
@@ -37,22 +38,30 @@ OPS = ("register", "unregister", "drain", "resume", "record")
 
 
 class Control:
-    """Implements mountd.virtual.Contents over an engine."""
+    """Implements mountd.virtual.Contents over an engine.
+
+    Args:
+        source: the directory that is mounted. parts: what status and metrics are made of.
+        outside: files that links in the source lead to.
+
+    Attributes:
+        answer: to the last command.
+    """
 
     def __init__(
         self,
         engine: Engine,
-        about: About,
-        explainer: Explainer,
+        source: str,
+        parts: Parts,
         recorders: Recorders,
         primer: InodePrimer,
         outside: Outside | None = None,
     ) -> None:
         self.engine = engine
-        self.explainer = explainer
+        self.source = source
+        self.parts = parts
         self.recorders = recorders
         self.primer = primer
-        self.about = about
         self.outside = outside
         self.answer: Json = {"ok": True}
 
@@ -95,9 +104,9 @@ class Control:
         if path in WRITABLE:
             return _line(self.answer)
         if path == (b"status",):
-            return _line(status(self.engine, self.about, self.explainer, self.primer))
+            return _line(status(self.parts.statistics()))
         if path == (b"metrics",):
-            return metrics(self.engine)
+            return metrics(self.parts.statistics())
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             return _line(job.spec.understood() | {"state": str(job.state)}) if job else b""
@@ -178,7 +187,7 @@ class Control:
     async def _register(self, spec: JobSpec) -> Json:
         runner = self.engine.runner
         streams = await runner.run(
-            "orders", build_streams, spec, self.engine.manifest, os.fsencode(self.about.source), self.outside
+            "orders", build_streams, spec, self.engine.manifest, os.fsencode(self.source), self.outside
         )
         await self.engine.register(spec, streams)
         first: dict[str, list[str]] = {}

@@ -53,7 +53,7 @@ from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
-from mountd.status import About
+from mountd.statistics import About, Parts
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
@@ -161,13 +161,14 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer))
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), self.channel.request_counts)
-        control = Control(engine, about, explainer, recorders, primer, self.outside)
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time())
+        parts = Parts(about, engine, explainer, self.channel, primer)
+        control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
             self._mount(engine, control, primer)
             await self._serve(engine, control, primer)
-            keep_refined(self.config, engine)
+            keep_refined(self.config, self.places, engine.statistics())
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK

@@ -1,7 +1,7 @@
 """What earlier measurements tell a mount, and what the mount tells the next one, in the daemon's terms.
 
-In: the mount's config and its tiers; at the end its engine. Out: fields of `mlfs.engine.engine.Limits`; the file of
-refined bandwidths. Called by the daemon; the work is mlfs.measure.earlier's.
+In: the mount's config and its places; at the end the statistics of its engine. Out: fields of
+`mlfs.engine.engine.Limits`; the file of refined bandwidths. Called by the daemon; the work is mlfs.measure.earlier's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from mlfs.config import MountConfig
-from mlfs.engine.engine import Engine
+from mlfs.engine.statistics import EngineStatistics
 from mlfs.measure import earlier
 from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.places.place import Places
@@ -46,10 +46,11 @@ def calibrated_limits(config: MountConfig, places: Places) -> Calibrated:
     return result
 
 
-def keep_refined(config: MountConfig, engine: Engine) -> None:
+def keep_refined(config: MountConfig, places: Places, told: EngineStatistics) -> None:
     """The mount has ended: keep what it measured for the next one. That this fails is only logged."""
-    mean_bytes = engine.manifest.total_bytes / max(1, engine.manifest.n_files)
-    earlier.save_measured(config.source, mean_bytes, _measured(engine.places), engine.speeds.measured())
+    mean_bytes = told.tree.bytes / max(1, told.tree.files)
+    measured = {name: speeds.refined for name, speeds in told.speeds.places.items() if speeds.measured}
+    earlier.save_measured(config.source, mean_bytes, _measured(places), measured)
 
 
 def _measured(places: Places) -> list[MeasuredPlace]:

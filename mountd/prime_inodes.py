@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import dataclass
 
 import trio
 
@@ -24,6 +25,13 @@ log = logging.getLogger("mlfs.inodes")
 ENOUGH_LOOKUPS = 8  # in one directory: whoever looked up so many will want the others, too
 MOST_CHILDREN = 20_000  # of a directory that is listed because of look-ups: few of many files may be all they want
 MOST_COUNTED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class PrimerStatistics:
+    """Directories that are still to be listed, the one that is listed now included."""
+
+    waiting: int
 
 
 class InodePrimer:
@@ -77,9 +85,9 @@ class InodePrimer:
         self._wanted[directory] = None
         self._event.set()
 
-    def waiting(self) -> int:
-        """Directories that are still to be listed, the one that is listed now included."""
-        return len(self._wanted) + self._listing
+    def statistics(self) -> PrimerStatistics:
+        """Frozen figures."""
+        return PrimerStatistics(len(self._wanted) + self._listing)
 
     async def run(self) -> None:
         """For as long as the mount lives."""

@@ -13,7 +13,8 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -105,6 +106,13 @@ class _Answer:
         self._requests.noted(self._given)
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """Requests so far, by kind."""
+
+    requests: Mapping[str, int]
+
+
 class Requests:
     """The requests of one mount.
 
@@ -150,6 +158,10 @@ class Requests:
             wire.LINK, wire.SETXATTR, wire.REMOVEXATTR, wire.TMPFILE,
         )  # fmt: skip
         self._kinds.update(dict.fromkeys(modifying, self._refuse))
+
+    def statistics(self) -> ChannelStatistics:
+        """Frozen figures."""
+        return ChannelStatistics(dict(self.counts))
 
     async def serve(self, fd: int) -> None:
         """Answer the requests of the descriptor until its mount is gone."""

@@ -1,29 +1,23 @@
-"""The status of a mount as JSON and as Prometheus metrics.
+"""The status of a mount as JSON, and its messages in plain words.
 
-In: the engine's state. Out: plain dicts and text, made when somebody reads them. Called by mountd.control, on the loop.
+Pure. In: frozen figures (mountd.statistics). Out: plain dicts. Called by mountd.control. The metrics of the same
+figures are made by mountd.metrics.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-import mlfs
-from mlfs.engine.engine import Engine
-from mlfs.explain.explainer import Explainer
-from mlfs.follow.agreement import by_epoch, of_rank, whole
-from mlfs.follow.job import GAVE_UP, JobRun, JobState
-from mlfs.follow.loader import loader_of
+from mlfs.engine.statistics import EngineStatistics
+from mlfs.explain.statistics import CaseStatistics, InferenceState, InferenceStatistics
+from mlfs.follow.agreement import NO_RANK, of_rank, whole
+from mlfs.follow.job import GAVE_UP
+from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
+from mlfs.follow.loader import Known, LoaderStatistics
 from mlfs.plan.placement import pfs_bound_bytes
-from mlfs.plan.scheduler.states import State
+from mlfs.plan.scheduler.look_ahead import Ahead
+from mlfs.plan.scheduler.reading_times import ReadingTime
+from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
-from mountd.prime_inodes import InodePrimer
+from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
 
@@ -36,318 +30,260 @@ INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
     " tells it for sure; mount with --infer off to forbid guessing)"
 )
-
 PASSED_OVER = (
     "{name} is slower than the source ({tier:.3g} and {source:.3g} MB/s) and readers wait: while that lasts, its"
     " samples are read from the source ({size} so far, on top of the bound)"
 )
+NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
+CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; to say so from the start: mlfs register with {flags}"
+WITHOUT_NUMBA = "numpy (pip install 'mlfs[fast]' makes it eight times as fast)"
+# Epochs of which the agreement is shown, the last ones: a job of a million short epochs has a status that can be read.
 SHOWN_EPOCHS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What never changes while a mount lives."""
-
-    source: str
-    mountpoint: str
-    how: str
-    started: float
-    requests: Callable[[], dict[str, int]]
-
-
-def status(engine: Engine, about: About, explainer: Explainer, primer: InodePrimer) -> Json:
-    """Everything `mlfs status` shows."""
-    now, counters = engine.scheduler.statistics(), engine.counters
+def status(now: MountStatistics) -> Json:
+    """Everything that `mlfs status` shows."""
+    about, engine = now.about, now.engine
+    scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
-        "version": mlfs.__version__,
-        "pid": os.getpid(),
+        "version": now.process.version,
+        "pid": now.process.pid,
         "source": about.source,
         "mountpoint": about.mountpoint,
-        "state": "draining" if now.stopped else "serving",
-        "uptime_s": round(time.time() - about.started, 3),
+        "state": "draining" if scheduler.stopped else "serving",
+        "uptime_s": round(now.process.uptime_s, 3),
         "messages": messages(engine),
-        "inference": explainer.status(),
-        "jobs": [job_status(engine, explainer, job) for job in engine.jobs.values()],
-        "reads": {"all": counters.all.as_dict()["reads"], "epoch": counters.epoch.as_dict()["reads"]},
-        "fetches": counters.all.as_dict()["fetches"],
-        "stalls": counters.all.stalls.as_dict() | {"epoch": counters.epoch.stalls.as_dict()},
+        "inference": inference_status(now.explainer.inference),
+        "jobs": [
+            job_status(
+                job,
+                engine.ahead[job.name],
+                scheduler.reading.get(job.name, ReadingTime()),
+                now.explainer.cases.get(job.name, CaseStatistics()),
+            )
+            for job in engine.jobs
+        ],
+        "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
+        "fetches": {
+            route: {"count": tally.count, "bytes": tally.bytes}
+            for route, tally in counters.all.fetches.items()
+            if tally.count
+        },
+        "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
         "rates": rates_status(engine),
         "plan": plan_status(engine),
-        "staging": {"capacity_bytes": now.window_capacity_bytes, "used_bytes": now.window_bytes},
-        "manifest": {
-            "files": engine.manifest.n_files,
-            "bytes": engine.manifest.total_bytes,
-            "how": about.how,
-            "changed": engine.changed_files,
-        },
-        "under_way": engine.under_way() | {"directories_to_list": primer.waiting()},
+        "staging": {"capacity_bytes": scheduler.window_capacity_bytes, "used_bytes": scheduler.window_bytes},
+        "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
+        "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
         "errors": dict(counters.errors),
-        "requests": about.requests(),
-        "memory": {"rss_bytes": rss_bytes()},
+        "requests": dict(now.channel.requests),
+        "memory": {"rss_bytes": now.process.rss_bytes},
     }
 
 
-def passed_over(engine: Engine) -> list[str]:
-    """Tiers that are slower than the source, in plain words."""
-    said, routing = [], engine.scheduler.statistics().routing
-    for number, place in enumerate(engine.places):
-        found = routing.found[number]
-        if routing.left[number] and found is not None:
-            rates = (found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6)
-            size = format_size(engine.counters.by_choice.bytes)
-            said.append(PASSED_OVER.format(name=place.name, tier=rates[0], source=rates[1], size=size))
-    return said
+# -- words
 
 
-def messages(engine: Engine) -> list[str]:
+def messages(engine: EngineStatistics) -> list[str]:
     """What a person should know, in plain words."""
     said = passed_over(engine)
     if not engine.jobs:
-        said.append("no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)")
-    for job in engine.jobs.values():
+        said.append(NO_JOB)
+    for job in engine.jobs:
         if job.given_up:
-            said.append(f"job {job.spec.name}: {GAVE_UP}")
+            said.append(f"job {job.name}: {GAVE_UP}")
             continue
         if job.inferred:
             said.append(INFERRED)
         if job.findings.known:
             way_out = WAY_OUT.format(flags=job.findings.way_out) if job.findings.way_out else ""
             told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
-            said.append(FOUND_OUT.format(name=job.spec.name, **told))
+            said.append(FOUND_OUT.format(name=job.name, **told))
         if job.state == JobState.DRIFTING:
-            percent = 100 * (job.score.agreement or 0.0)
-            opens = job.score.recent_opens
-            said.append(MISSING_PREDICTION.format(name=job.spec.name, percent=percent, opens=opens))
-    if engine.changed_files:
-        said.append(f"{engine.changed_files} files changed at the source since the scan; readers got the new content")
+            percent = 100 * job.recent.share
+            said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
+    if engine.tree.changed_files:
+        said.append(CHANGED.format(files=engine.tree.changed_files))
     return said
 
 
-def job_status(engine: Engine, explainer: Explainer, job: JobRun) -> Json:
+def passed_over(engine: EngineStatistics) -> list[str]:
+    """Tiers that are slower than the source, in plain words."""
+    said, routing = [], engine.scheduler.routing
+    size = format_size(engine.counters.by_choice.bytes)
+    for number, place in enumerate(engine.places, 1):
+        found = routing.found[number]
+        if routing.passed_over[number] and found is not None:
+            tier, source = found.tier_bytes_per_s / 1e6, found.source_bytes_per_s / 1e6
+            said.append(PASSED_OVER.format(name=place.name, tier=tier, source=source, size=size))
+    return said
+
+
+def inference_status(inference: InferenceStatistics) -> Json:
+    """The search for the order of an unregistered mount."""
+    said: Json = {"state": str(inference.state)}
+    if inference.state is InferenceState.OFF:
+        return said
+    said["searches"] = inference.searches
+    attempt = inference.attempt
+    if attempt is not None:
+        said |= {
+            "stage": attempt.stage,
+            "seeds_tried": attempt.tried,
+            "seeds": attempt.of,
+            "share": round(attempt.tried / attempt.of, 6),
+            "remaining_s": None if attempt.remaining_s is None else round(attempt.remaining_s),
+            "with": "numba" if attempt.compiled else WITHOUT_NUMBA,
+        }
+    if inference.explanation:
+        said |= {"explanation": inference.explanation, "other_explanations": inference.other_explanations}
+    return said
+
+
+# -- jobs
+
+
+def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTime, case: CaseStatistics) -> Json:
     """One job's part of the status."""
-    score = job.score
     return {
-        "name": job.spec.name,
+        "name": job.name,
         "inferred": job.inferred,
         "state": str(job.state),
-        "agreement": round(score.agreed / score.observed, 6) if score.observed else 0.0,
-        "agreement_recent": round(score.agreement or 0.0, 6),
-        "observed_opens": score.observed,
+        "agreement": round(job.share.share, 6),
+        "agreement_recent": round(job.recent.share, 6),
+        "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
-        "loader": loader_of(job),
-        "reading_s": round(engine.rates.reading_s(job.spec.name), 6),
-        "stalled_s": round(engine.rates.stalled_s(job.spec.name), 6),
-        "found_out": job.findings.known,
+        "loader": loader_status(job.loader),
+        "reading_s": round(reading.reading_s, 6),
+        "stalled_s": round(reading.stalled_s, 6),
+        "found_out": list(job.findings.known),
         "way_out": job.findings.way_out,
         "counted_anew": job.findings.counted_anew,
-        "searching": explainer.searching(job.spec.name),
-        "searches": explainer.searches(job.spec.name),
-        "epochs": job.spec.epochs,
-        "ranks": [rank_status(engine, job, index) for index in range(len(job.spec.ranks))],
-        "pfs_bytes_by_epoch": {str(epoch): n for epoch, n in sorted(job.bytes_read.pfs_by_epoch.items())},
-        "spec": job.spec.understood(),
+        "searching": case.searching,
+        "searches": case.searches,
+        "epochs": job.epochs,
+        "ranks": [rank_status(job, rank, of) for rank, of in zip(job.ranks, ahead, strict=True)],
+        "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
+        "spec": dict(job.specification),
     }
 
 
-def agreement_by_epoch(job: JobRun) -> Json:
+def agreement_by_epoch(job: JobStatistics) -> Json:
     """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only."""
+    told: Json = {}
+    for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
+        together = whole(shares.values())
+        by_rank = {str(rank): round(share.share, 6) for rank, share in shares.items() if rank != NO_RANK}
+        told[str(epoch)] = {
+            "agreement": round(together.share, 6), "observed_opens": together.opens, "ranks": by_rank
+        }  # fmt: skip
+    return told
+
+
+def loader_status(loader: LoaderStatistics) -> Json:
+    """How the processes of a rank share its stream: each number, and where it is known from."""
+
+    def known(number: Known) -> Json:
+        return {"value": number.value, "from": number.origin}
+
+    bounds = {"at_least": loader.depth_at_least, "at_most": loader.depth_at_most}
     return {
-        str(epoch): {
-            "agreement": round(whole(shares).share, 6),
-            "observed_opens": whole(shares).opens,
-            "ranks": {str(rank): round(share.share, 6) for rank, share in sorted(shares.items()) if rank >= 0},
-        }
-        for epoch, shares in sorted(by_epoch(job).items())[-SHOWN_EPOCHS:]
+        "readers": loader.readers,
+        "batch_size": known(loader.batch_size),
+        "num_workers": known(loader.num_workers),
+        "prefetch_depth": known(loader.prefetch_depth) | bounds,
+        "early": loader.early,
     }
 
 
-def rank_status(engine: Engine, job: JobRun, index: int) -> Json:
+def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
     """How far one rank is, and how far ahead of it samples are staged."""
-    progress = job.matcher.ranks[index]
-    epoch = job.epochs.epoch_of(progress.frontier)
-    length = max(1, job.streams.length(epoch))
-    offset = progress.frontier - job.epochs.timeline.base(epoch)
-    batch = job.streams.batch_files
-    samples, staged_bytes = staged_ahead(engine, job, index)
-    rate = job.rates.by_rank.get(index, 0.0)
+    length = max(1, rank.length)
+    seconds = round(ahead.samples / rank.samples_per_s, 3) if rank.samples_per_s > 0 else None
     return {
-        "rank": job.spec.ranks[index],
-        "epoch": epoch,
-        "step": min(offset, length) // batch,
-        "position": offset,
-        "samples_per_epoch": length // job.streams.files_per_sample,
-        "steps_per_epoch": -(-length // batch),
-        "agreement": round(of_rank(job, index), 6),
-        "reads_here": index not in job.ranks.silent,
-        "ahead": {
-            "samples": samples,
-            "bytes": staged_bytes,
-            "seconds": round(samples / rate, 3) if rate > 0 else None,
-        },
+        "rank": rank.rank,
+        "epoch": rank.epoch,
+        "step": min(rank.position, length) // job.batch_files,
+        "position": rank.position,
+        "samples_per_epoch": length // job.files_per_sample,
+        "steps_per_epoch": -(-length // job.batch_files),
+        "agreement": round(of_rank(job.shares, rank.rank).share, 6),
+        "reads_here": rank.reads_here,
+        "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }
 
 
-def staged_ahead(engine: Engine, job: JobRun, index: int) -> tuple[int, int]:
-    """Samples and bytes that lie in the page cache for the rank, from its next read on without a gap.
-
-    What was read out of turn leaves no gap: it is not read again.
-    """
-    progress = job.matcher.ranks[index]
-    position, samples, total = progress.frontier, 0, 0
-    uses = engine.scheduler.uses.get(job.name)
-    cursor = uses.cursors[index] if uses is not None else position
-    state, sizes = engine.scheduler.table.state, engine.samples.sizes
-    while position < cursor:
-        epoch = job.epochs.index_at(position)
-        if epoch is None:
-            break
-        for entry in epoch.ids[index][position - epoch.base : cursor - epoch.base].tolist():
-            if entry >= 0 and not progress.is_done(position):
-                if state[entry] not in (State.STAGED, State.RECENT):
-                    return samples, total
-                samples += 1
-                total += sizes[entry]
-            position += 1
-    return samples, total
+# -- bytes and places
 
 
-def pfs_status(engine: Engine) -> Json:
+def reads_status(span: SpanStatistics) -> Json:
+    """Reads by route."""
+    return {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in span.reads.items()}
+
+
+def stalls_status(stalls: StallStatistics) -> Json:
+    """How long readers waited."""
+    return {"count": stalls.count, "total_s": round(stalls.total_s, 6), "worst_s": round(stalls.worst_s, 6)}
+
+
+def pfs_status(engine: EngineStatistics) -> Json:
     """Bytes read from the PFS, beside the least that any cache of this size could do with."""
-    capacity = sum(place.capacity_bytes for place in engine.places.storing)
     by_epoch: dict[int, int] = {}
-    stream_bytes = 0
-    epoch = 0
-    for job in engine.jobs.values():
-        for number, count in job.bytes_read.pfs_by_epoch.items():
-            by_epoch[number] = by_epoch.get(number, 0) + count
-        epoch = max(epoch, job.ranks.current_epochs()[1])
-        stream_bytes += job.bytes_read.stream_bytes
+    for job in engine.jobs:
+        for number, size_bytes in job.pfs_bytes_by_epoch.items():
+            by_epoch[number] = by_epoch.get(number, 0) + size_bytes
+    epoch = max((job.epoch for job in engine.jobs), default=0)
+    stream_bytes = sum(job.stream_bytes for job in engine.jobs)
+    capacity_bytes = sum(place.capacity_bytes for place in engine.places)
     return {
         "total_bytes": engine.counters.all.fetches["pfs"].bytes,
         "by_choice_bytes": engine.counters.by_choice.bytes,
         "epoch_bytes": by_epoch.get(epoch, 0),
-        "bound_bytes": pfs_bound_bytes(stream_bytes, capacity),
+        "bound_bytes": pfs_bound_bytes(stream_bytes, capacity_bytes),
         "epoch": epoch,
-        "by_epoch": {str(number): count for number, count in sorted(by_epoch.items())},
+        "by_epoch": {str(number): size_bytes for number, size_bytes in sorted(by_epoch.items())},
     }
 
 
-def tiers_status(engine: Engine) -> list[Json]:
+def tiers_status(engine: EngineStatistics) -> list[Json]:
     """How full each storage class is."""
-    held_by, left = engine.scheduler.table.held_by, engine.scheduler.statistics().routing.left
+    held, left = engine.scheduler.keeping.held, engine.scheduler.routing.passed_over
     return [
         {
             "name": place.name,
             "class": str(place.kind),
             "capacity_bytes": place.capacity_bytes,
             "used_bytes": place.used_bytes,
-            "samples": held_by.count(number),
+            "samples": held[number],
             "errors": place.errors,
             "passed_over": left[number],
         }
-        for number, place in enumerate(engine.places.storing, 1)
+        for number, place in enumerate(engine.places, 1)
     ]
 
 
-def rates_status(engine: Engine) -> Json:
+def rates_status(engine: EngineStatistics) -> Json:
     """Bandwidth of each place by lanes: measured while the mount runs, calibrated before, and refined from both."""
-    rates = engine.rates
     return {
         name: {
-            "measured": [[lanes, round(rate)] for lanes, rate, _ in rates.measured(pool)],
-            "calibrated": [[lanes, round(rate)] for lanes, rate in engine.limits.calibrated.get(name, ())],
-            "refined": [[round(lanes), round(rate)] for lanes, rate in engine.speeds.points(name)],
+            "measured": [[point.lanes, round(point.bytes_per_s)] for point in speeds.measured],
+            "calibrated": [[round(lanes), round(rate)] for lanes, rate in speeds.calibrated],
+            "refined": [[round(lanes), round(rate)] for lanes, rate in speeds.refined],
         }
-        for name, pool in engine.speeds.places.items()
+        for name, speeds in engine.speeds.places.items()
     }
 
 
-def plan_status(engine: Engine) -> Json:
-    """What the node keeps: what comes first, or what it reads most."""
-    keeping = engine.scheduler.statistics().keeping
+def plan_status(engine: EngineStatistics) -> Json:
+    """What the node keeps, and how long an epoch after the first takes to load at least, as far as that is known."""
+    keeping, loading = engine.scheduler.keeping, engine.speeds.loading
     kind = "most read" if keeping.planned else "first read, first kept"
-    return {"keeps": kind, "being_counted": engine.planner.being_counted, **keeping.about} | loading_status(engine)
-
-
-def loading_status(engine: Engine) -> Json:
-    """How long an epoch after the first takes to load at least, and what rules; nothing while that is not known."""
-    left = engine.scheduler.statistics().routing.left[1 : 1 + len(engine.places.storing)]
-    loading = engine.speeds.loading(sum(job.bytes_read.stream_bytes for job in engine.jobs.values()), left)
-    if loading is None:
-        return {}
-    busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}
-    return {"loading": {"epoch_s": round(loading.seconds, 3), "rules": loading.rules, "busy_s": busy}}
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-class _EngineCollector(Collector):
-    """Turns the counters into Prometheus families."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        engine = self.engine
-        reads = CounterMetricFamily("mlfs_reads", "Opens by where the bytes were", labels=["route"])
-        read_bytes = CounterMetricFamily("mlfs_read_bytes", "Bytes of those opens", labels=["route"])
-        for route, tally in engine.counters.all.reads.items():
-            reads.add_metric([route], tally.count)
-            read_bytes.add_metric([route], tally.bytes)
-        fetches = CounterMetricFamily("mlfs_fetches", "Samples fetched by where from", labels=["route"])
-        fetched = CounterMetricFamily("mlfs_fetched_bytes", "Bytes of those fetches", labels=["route"])
-        for route, tally in engine.counters.all.fetches.items():
-            fetches.add_metric([route], tally.count)
-            fetched.add_metric([route], tally.bytes)
-        yield from (reads, read_bytes, fetches, fetched)
-        stalls = engine.counters.all.stalls
-        yield CounterMetricFamily("mlfs_stalls", "Reads that had to wait", value=stalls.count)
-        yield CounterMetricFamily("mlfs_stall_seconds", "Seconds readers waited", value=stalls.total_s)
-        errors = CounterMetricFamily("mlfs_errors", "Failures by kind", labels=["kind"])
-        for kind, count in engine.counters.errors.items():
-            errors.add_metric([kind], count)
-        yield errors
-        yield from self._gauges()
-
-    def _gauges(self) -> Iterator[Metric]:
-        window_bytes = self.engine.scheduler.statistics().window_bytes
-        yield GaugeMetricFamily("mlfs_staging_bytes", "Bytes in the staging window", value=window_bytes)
-        used = GaugeMetricFamily("mlfs_tier_bytes", "Bytes held by a tier", labels=["tier"])
-        for tier in tiers_status(self.engine):
-            used.add_metric([str(tier["name"])], float(str(tier["used_bytes"])))
-        yield used
-        agreement = GaugeMetricFamily("mlfs_agreement", "Share of opens that were predicted", labels=["job"])
-        by_rank = GaugeMetricFamily(
-            "mlfs_epoch_agreement",
-            "Share of opens that were predicted, in a rank's latest epoch",
-            labels=["job", "rank"],
-        )
-        epoch = GaugeMetricFamily("mlfs_epoch", "Epoch of a rank", labels=["job", "rank"])
-        for job in self.engine.jobs.values():
-            if job.score.observed:
-                agreement.add_metric([job.spec.name], job.score.agreed / job.score.observed)
-            for rank, progress in zip(job.spec.ranks, job.matcher.ranks, strict=True):
-                epoch.add_metric([job.spec.name, str(rank)], job.epochs.epoch_of(progress.frontier))
-            latest = {rank: share.share for _, of in sorted(by_epoch(job).items()) for rank, share in of.items()}
-            for rank, share in sorted(latest.items()):
-                if rank >= 0:
-                    by_rank.add_metric([job.spec.name, str(rank)], share)
-        yield agreement
-        yield by_rank
-        yield epoch
-        yield GaugeMetricFamily("mlfs_rss_bytes", "Resident memory of the daemon", value=rss_bytes())
-
-
-def metrics(engine: Engine) -> bytes:
-    """Prometheus text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_EngineCollector(engine))
-    return generate_latest(registry)
+    said: Json = {"keeps": kind, "being_counted": list(engine.planner.being_counted), **keeping.about}
+    if loading is not None:
+        busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}
+        said["loading"] = {"epoch_s": round(loading.seconds, 3), "rules": loading.rules, "busy_s": busy}
+    return said

@@ -36,7 +36,7 @@ from bench_orders import permutations
 from bench_plan import planning, planning_large
 
 SAMPLE_BYTES = 110_000
-MANY = 3  # times the files, where they would be over before a rate can be told
+MANY = 3  # how often the files are read where once would be over before a rate can be measured
 ROOT = Path(__file__).resolve().parent.parent
 Loop = Callable[[str], None]
 
@@ -74,7 +74,7 @@ def make_files(directory: Path, count: int) -> Path:
 
 @contextmanager
 def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str]]:
-    """An mlfs mount."""
+    """A mount of mlfs while the context lasts."""
     mountpoint.mkdir(exist_ok=True)
     mlfs("mount", str(source), str(mountpoint), "--infer", "off", *flags)
     try:
@@ -83,20 +83,20 @@ def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str
         mlfs("unmount", str(mountpoint), "--force")
 
 
-def mlfs(*words: str) -> None:
-    """The command itself."""
-    command = [sys.executable, "-m", "mlfs.cli.main", *words]
+def mlfs(*argv: str) -> None:
+    """Run the mlfs command; its failure ends the benchmark."""
+    command = [sys.executable, "-m", "mlfs.cli.main", *argv]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"mlfs {' '.join(words)}: {done.stderr}")
+        raise SystemExit(f"mlfs {' '.join(argv)}: {done.stderr}")
 
 
 @contextmanager
 def slow_source(backing: Path, mountpoint: Path, latency: str = "2ms", bandwidth: str = "100M") -> Iterator[Path]:
     """A mounted file system with a latency per open and a bandwidth."""
     mountpoint.mkdir(exist_ok=True)
-    words = ["--open-latency", latency, "--bandwidth", bandwidth]
-    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *words], check=True)
+    flags = ["--open-latency", latency, "--bandwidth", bandwidth]
+    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *flags], check=True)
     try:
         yield mountpoint
     finally:
@@ -209,7 +209,7 @@ def demand_reads(work: Path, data: Path, rounds: int) -> None:
     ):
         paths = {"direct": files_below(slow), "mlfs": files_below(work / "mount"), "bare": files_below(bare)}
         for path in itertools.chain(*paths.values()):
-            os.stat(path)  # the kernel knows all names: what is measured is reading
+            os.stat(path)  # the kernel knows all names then, so that only reading is measured
         share = len(paths["direct"]) // rounds
         spent: dict[str, list[float]] = {place: [] for place in paths}
         for index in range(rounds):
@@ -282,17 +282,18 @@ def prefetch_rate(work: Path, data: Path, rounds: int) -> None:
 
 
 def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
-    """Samples a second from the first that are there, and from registering on; the daemon's CPU time of one in us.
+    """Samples a second from the first fetched ones on, and from registering on; the daemon's CPU us for a sample.
 
-    The loops beside it have nothing to register either. Asks seldom: `status` costs the loop milliseconds.
+    The first rate compares with plain loops, which register nothing. The status is asked for seldom, as each time costs
+    the daemon milliseconds.
     """
     for path in files_below(through):
-        os.stat(path)  # the kernel knows the inodes, as those of a job that has been registered for a while
+        os.stat(path)  # the kernel knows the inodes, as it does when a job has been registered for a while
     pid = status(through)["pid"]
     cpu, began = cpu_seconds(pid), time.perf_counter()
     fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
     (through / ".mlfs/control").write_text(json.dumps(fields))
-    seen: list[tuple[float, int]] = []  # as long as it was at work
+    seen: list[tuple[float, int]] = []  # (seconds, samples fetched) while it was at work
     done = 0
     while done < total:
         time.sleep(0.1)
@@ -304,7 +305,7 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
 
 
 def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
-    """What plain loops do."""
+    """Samples a second of plain loops that read, push and keep."""
     mountpoint.mkdir(exist_ok=True)
     command = [sys.executable, ROOT / "scripts/bench_floor.py", "push", data, mountpoint, threads]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])

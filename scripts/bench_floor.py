@@ -1,4 +1,4 @@
-"""What the least possible costs on this machine: the floors under parts a, b and d of scripts/bench.
+"""The least that a FUSE file system and a prefetcher cost on this machine: what scripts/bench compares mlfs with.
 
     python scripts/bench_floor.py serve SOURCE MOUNTPOINT    serves until unmounted
     python scripts/bench_floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
@@ -64,7 +64,7 @@ class Bare(pyfuse3.Operations):
             os.close(fd)
 
     def work(self, token: trio.lowlevel.TrioToken) -> None:
-        """The worker thread."""
+        """What the worker thread does: read what is opened first, push it, and let the reader go on."""
         while True:
             inode, task = self.opens.get()
             pyfuse3.notify_store(inode, 0, self.read_source(inode))
@@ -104,7 +104,7 @@ class Bare(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=inode, keep_cache=True)
 
     async def read(self, fh: int, offset: int, length: int) -> bytes:
-        """Of pages that the kernel took back: rare, so the loop may do it."""
+        """Answer for pages that the kernel took back: this is rare, so it may block the loop."""
         return self.read_source(fh)[offset : offset + length]
 
     async def flush(self, fh: int) -> None:
@@ -115,10 +115,10 @@ class Bare(pyfuse3.Operations):
 
 
 def push_all(bare: Bare, mountpoint: str, threads: int) -> None:
-    """Print the rate, with pages and an arena that are new, as the daemon's are."""
+    """Push all files and print the rate. The pages and the memfd are new, as those of a daemon are."""
     files = [inode for inode, found in enumerate(bare.found, 1) if stat.S_ISREG(found.st_mode)]
     for inode in files:
-        os.stat(os.path.join(os.fsencode(mountpoint), bare.paths[inode - 1]))  # the kernel must know it
+        os.stat(os.path.join(os.fsencode(mountpoint), bare.paths[inode - 1]))  # the kernel must know its inode
     arena, room = os.memfd_create("floor"), sum(bare.found[inode - 1].st_size + 4096 for inode in files)
     workers = [
         threading.Thread(target=_push, args=(bare, files[number::threads], arena, number * (room // 4096) * 4096))

@@ -15,11 +15,16 @@ RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
 
 
 def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False) -> list[float]:
-    """Train; epoch 0 counts from `start()`, called when all ranks are ready. `no_io`: samples are bytes in memory."""
+    """Train, and return the seconds of each epoch.
+
+    Args:
+        start: called when all ranks are ready; epoch 0 counts from there.
+        no_io: whether samples are bytes in memory instead of files.
+    """
     context = mp.get_context("spawn")
     queue, ready, go = context.Queue(), context.Barrier(RANKS + 1), context.Event()
-    words = (str(directory), epochs, no_io, queue, ready, go)
-    processes = [context.Process(target=_rank, args=(rank, *words)) for rank in range(RANKS)]
+    arguments = (str(directory), epochs, no_io, queue, ready, go)
+    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
     for process in processes:
         process.start()
     ready.wait()
@@ -64,6 +69,6 @@ def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready
         sampler.set_epoch(epoch)
         began = time.time()
         for _ in loader:
-            time.sleep(STEP_S)  # the accelerator's time
+            time.sleep(STEP_S)  # in place of the accelerator's work
         spans.append((began, time.time()))
     queue.put(spans)

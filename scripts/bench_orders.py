@@ -1,7 +1,7 @@
 """Part `orders` of scripts/bench: how long a permutation takes, beside torch's own in the same run, on one core.
 
-In: rounds. Out: lines on stdout, medians in milliseconds of CPU time and as a ratio to torch's. Needs torch; numba if
-it is there.
+In: rounds. Out: lines on stdout, medians in milliseconds of CPU time and as a ratio to torch's. Needs torch, and
+measures with numba if that is installed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _median(call: Callable[[], Any], rounds: int) -> float:
     """Milliseconds of CPU time."""
     taken = []
     for _ in range(rounds):
-        start = time.process_time()  # one thread computes: what others take of the core is not its time
+        start = time.process_time()  # of this process: others may use its core meanwhile
         call()
         taken.append((time.process_time() - start) * 1e3)
     return statistics.median(taken)

@@ -1,10 +1,10 @@
-"""Part `plan` of scripts/bench: how long planning takes and how much memory, from a job to where all samples go.
+"""Part `plan` of scripts/bench: the time and the memory that planning takes, from a job to the place of all samples.
 
-In: nothing. Out: lines on stdout. Each case runs in a process of its own, whose peak memory is what it took. Wanted:
+In: nothing. Out: lines on stdout. Each case runs in a process of its own, whose peak memory is reported. Wanted:
 1,281,167 samples x 90 epochs x 16 nodes in 15 s and 1 GiB, 1 s to the first sample; 14,197,103 x 90 x 1,024 ranks in
 15 minutes and 4 GiB, 10 s to the first.
 
-The first sample: the time from a job to knowing which sample rank 0 reads first, and so what to fetch.
+The time to the first sample is that from a job to the sample that rank 0 reads first, which is the first to fetch.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _run(case: Case) -> None:
 def _measure(case: Case) -> None:
     from mlfs.job import parse_job
     from mlfs.orders.registry import build_order
-    from mlfs.plan.lookahead import read_epochs
+    from mlfs.plan.epoch_readers import read_epochs
     from mlfs.plan.owners import place
 
     base_bytes = _peak_bytes()
@@ -89,7 +89,7 @@ def _measure(case: Case) -> None:
 
 
 class _Epochs:
-    """The order's streams, without a tree: dataset indices."""
+    """The streams of an order as dataset indices, without a tree of files."""
 
     def __init__(self, order: object, epochs: int) -> None:
         self.order = order

@@ -3,8 +3,8 @@
     scripts/demo [--keep] [--files 4000] [--epochs 4] [--open-latency 2ms] [--bandwidth 100M] [--direct-only]
 
 In: nothing; the data set is generated. Out: a table of both runs, exit code 0 when their final losses are equal bit for
-bit and 1 when not. Everything lies in one work directory, which goes at the end, as do mounts and processes, also after
-Ctrl-C or a failure. The source is scripts/slow_source.py, the training script scripts/train_demo.py.
+bit and 1 when not. Everything lies in one work directory. It is removed at the end, as are mounts and processes,
+also after Ctrl-C or a failure. The source is scripts/slow_source.py, the training script scripts/train_demo.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ console = Console()
 
 @dataclass
 class Epoch:
-    """The slowest rank's times: the ranks wait for each other at every step."""
+    """Times of one epoch. They are the slowest rank's, as the ranks wait for each other at every step."""
 
     seconds: float = 0.0
     waiting: float = 0.0
@@ -57,7 +57,7 @@ class Run:
     status: dict[str, Any] = field(default_factory=dict)
 
     def note(self, line: dict[str, Any]) -> bool:
-        """Take in a line of the training script; whether an epoch has ended with it."""
+        """Take in a line of the training script. Returns whether an epoch has ended with it."""
         self.final_loss = line.get("final_loss", self.final_loss)
         if "epoch" not in line:
             return False
@@ -70,26 +70,26 @@ class Run:
         return is_new
 
 
-def command(*words: str | Path, quiet: bool = False) -> str:
-    """Run it, show it as a user would type it, return what it printed. Its failure ends the demo."""
-    console.print("$ " + " ".join(str(word) for word in words), style="bold", soft_wrap=True, highlight=False)
-    done = subprocess.run([BIN / words[0], *words[1:]], check=False, capture_output=True, text=True)
+def command(*argv: str | Path, quiet: bool = False) -> str:
+    """Run a command, shown as a user would type it. Returns what it printed; its failure ends the demo."""
+    console.print("$ " + " ".join(str(word) for word in argv), style="bold", soft_wrap=True, highlight=False)
+    done = subprocess.run([BIN / argv[0], *argv[1:]], check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"demo: {words[0]} failed with exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        raise SystemExit(f"demo: {argv[0]} failed with exit code {done.returncode}\n{done.stdout}{done.stderr}")
     if not quiet:
         console.print(done.stdout.rstrip(), style="dim", highlight=False, markup=False, soft_wrap=True)
     return done.stdout
 
 
 @contextlib.contextmanager
-def slow_source(backing: Path, mountpoint: Path, words: argparse.Namespace) -> Iterator[int]:
+def slow_source(backing: Path, mountpoint: Path, args: argparse.Namespace) -> Iterator[int]:
     """The source, mounted; yields a descriptor of its root, which stays in reach below an mlfs mount."""
-    times = ["--open-latency", words.open_latency, "--bandwidth", words.bandwidth]
+    times = ["--open-latency", args.open_latency, "--bandwidth", args.bandwidth]
     process = subprocess.Popen(
         [sys.executable, SCRIPTS / "slow_source.py", backing, mountpoint, "--foreground", *times],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is for us: we end it after what reads from it
+        start_new_session=True,  # Ctrl-C must not end it before what reads from it
     )
     try:
         assert process.stdout is not None
@@ -123,7 +123,7 @@ def source_counts(root_fd: int, reset: bool = False) -> dict[str, Any]:
     return counts
 
 
-def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
+def train(run: Run, data: Path, args: argparse.Namespace, log: Path) -> None:
     """The training run, with its progress."""
     shown = [
         "torchrun",
@@ -132,14 +132,14 @@ def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
         "scripts/train_demo.py",
         str(data),
         "--epochs",
-        str(words.epochs),
+        str(args.epochs),
     ]
     console.print("$ " + " ".join(shown), style="bold", soft_wrap=True, highlight=False)
     script = str(SCRIPTS / "train_demo.py")
     real = [str(BIN / "torchrun"), "--standalone", *shown[1:3], script, *shown[4:]]
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
     with open(log, "w") as errors, Progress(*columns, console=console) as progress:
-        bar = progress.add_task(f"training, {run.name}: epoch 1 of {words.epochs}", total=words.epochs)
+        bar = progress.add_task(f"training, {run.name}: epoch 1 of {args.epochs}", total=args.epochs)
         environment = os.environ | {"OMP_NUM_THREADS": "1"}  # what torchrun sets by itself, with a warning
         process = subprocess.Popen(
             real, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, env=environment
@@ -150,10 +150,10 @@ def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
                 if not run.note(json.loads(line)):
                     continue
                 if not console.is_terminal:  # a log shows no bar
-                    console.print(f"  {run.name}: epoch {len(run.epochs)} of {words.epochs} is done")
-                text = f"training, {run.name}: epoch {min(len(run.epochs) + 1, words.epochs)} of {words.epochs}"
+                    console.print(f"  {run.name}: epoch {len(run.epochs)} of {args.epochs} is done")
+                text = f"training, {run.name}: epoch {min(len(run.epochs) + 1, args.epochs)} of {args.epochs}"
                 progress.update(bar, completed=len(run.epochs), description=text)
-            progress.update(bar, completed=words.epochs)
+            progress.update(bar, completed=args.epochs)
             code = process.wait()
         finally:
             end(process)
@@ -161,16 +161,16 @@ def train(run: Run, data: Path, words: argparse.Namespace, log: Path) -> None:
         raise SystemExit(f"demo: the training failed with exit code {code}\n{log.read_text()}")
 
 
-def train_through_mlfs(run: Run, data: Path, words: argparse.Namespace, work: Path) -> None:
+def train_through_mlfs(run: Run, data: Path, args: argparse.Namespace, work: Path) -> None:
     try:
         command("mlfs", "mount", data)
-        job = f"--sampler torch-distributed --seed {SEED} --epochs {words.epochs} --batch-size {BATCH_SIZE}"
+        job = f"--sampler torch-distributed --seed {SEED} --epochs {args.epochs} --batch-size {BATCH_SIZE}"
         command("mlfs", "register", data, *job.split(), "--world-size", str(RANKS), "--ranks", f"0-{RANKS - 1}")
-        train(run, data, words, work / "mlfs.log")
+        train(run, data, args, work / "mlfs.log")
         run.status = json.loads(command("mlfs", "status", data, "--json", quiet=True))
         command("mlfs", "unmount", data)
     except BaseException:
-        # Whatever has happened, no mount stays; what has happened is what the user shall read.
+        # No mount stays, whatever has happened; the user reads about the failure and not about this unmount.
         with contextlib.suppress(OSError):
             subprocess.run([BIN / "mlfs", "unmount", data, "--force"], check=False, capture_output=True)
         raise
@@ -210,7 +210,7 @@ def reads_table(direct: Run, through: Run) -> Table:
 
 
 def show(direct: Run, through: Run | None) -> bool:
-    """The tables; whether the losses are equal."""
+    """Show the tables. Returns whether the losses are equal."""
     console.print(epochs_table(direct, through))
     if through is None:
         console.print(f"\nfinal loss: {float.fromhex(direct.final_loss):.9f} ({direct.final_loss})")
@@ -238,20 +238,20 @@ def work_directory(keep: bool) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def demo(words: argparse.Namespace) -> int:
-    with work_directory(words.keep) as work:
+def demo(args: argparse.Namespace) -> int:
+    with work_directory(args.keep) as work:
         # The index and the log of this mount go with the demo.
         os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-        images, data = (words.images or work / "images").absolute(), work / "data"
+        images, data = (args.images or work / "images").absolute(), work / "data"
         data.mkdir()
-        make_dataset(images, Wanted(words.files, classes=20, kilobytes=110, seed=0), console)
-        console.print(f"slow source: {words.open_latency} an open, {words.bandwidth} bytes/s for all reads\n")
-        direct, through = Run("direct"), None if words.direct_only else Run("mlfs")
-        with slow_source(images, data, words) as root_fd:
-            train(direct, data, words, work / "direct.log")
+        make_dataset(images, Wanted(args.files, classes=20, kilobytes=110, seed=0), console)
+        console.print(f"slow source: {args.open_latency} an open, {args.bandwidth} bytes/s for all reads\n")
+        direct, through = Run("direct"), None if args.direct_only else Run("mlfs")
+        with slow_source(images, data, args) as root_fd:
+            train(direct, data, args, work / "direct.log")
             direct.source = source_counts(root_fd, reset=True)
             if through is not None:
-                train_through_mlfs(through, data, words, work)
+                train_through_mlfs(through, data, args, work)
                 through.source = source_counts(root_fd)
         return 0 if show(direct, through) else 1
 
@@ -271,10 +271,10 @@ def main() -> int:
     )
     parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")
     parser.add_argument("--direct-only", action="store_true", help="without the run through mlfs")
-    words = parser.parse_args()
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     try:
-        return demo(words)
+        return demo(args)
     except KeyboardInterrupt:
         console.print("demo: interrupted; everything is cleaned up")
         return 130

@@ -44,14 +44,14 @@ class Wanted(NamedTuple):
 
 
 def noise_tiles(seed: int) -> NDArray[np.int16]:
-    """Noise is dear to make and cheap to move about: few tiles, each image takes one, shifted."""
+    """A few tiles of noise. Noise is slow to draw and quick to shift, so each image takes a tile and shifts it."""
     generator = np.random.default_rng(seed)
     return generator.integers(-48, 49, (NOISE_TILES, HEIGHT, WIDTH, 3), dtype=np.int16)
 
 
 @functools.cache
 def class_pattern(wanted: Wanted, label: int) -> NDArray[np.int16]:
-    """A colour and stripes."""
+    """The pattern of a class: a colour and stripes."""
     colour = np.random.default_rng((wanted.seed, 1 << 32, label)).integers(60, 196, 3)
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     stripes = 30 * np.sin((rows * (label % 5 - 2) + columns * (label % 3 + 1)) * (0.03 + 0.01 * (label % 4)))
@@ -97,7 +97,7 @@ def write_some(task: tuple[Path, Wanted, Sequence[int]]) -> int:
 
 
 def made_from(directory: Path) -> dict[str, int] | None:
-    """What the note says; None if there is none of ours."""
+    """What the data set in the directory was made from, by its note; None without a note of this script."""
     try:
         made = json.loads(note_of(directory).read_text())
     except (OSError, ValueError):
@@ -111,7 +111,7 @@ def is_complete(directory: Path, wanted: Wanted) -> bool:
 
 
 def check_ours(directory: Path) -> None:
-    """What was not made here is never removed."""
+    """End with an error for a directory that this script has not made, as it would be removed."""
     if made_from(directory) is not None or not directory.exists():
         return
     if not directory.is_dir() or any(directory.iterdir()):
@@ -119,12 +119,12 @@ def check_ours(directory: Path) -> None:
 
 
 def note_of(directory: Path) -> Path:
-    """Beside the data set, not in it: it is no sample."""
+    """The note of a data set. It lies beside the directory, as it is no sample."""
     return directory.with_name(directory.name + ".json")
 
 
 def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
-    """Make it, or keep it. Written under another name first, so that what is there is complete."""
+    """Make the data set unless it is there. It is written under another name first, so that it is never incomplete."""
     if is_complete(directory, wanted):
         console.print(f"data set: {wanted.files} files are there already, in {directory}")
         return
@@ -139,7 +139,7 @@ def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
         bar = progress.add_task(f"making {wanted.files} JPEGs", total=wanted.files)
         for written in pool.imap_unordered(write_some, tasks):
             progress.advance(bar, written)
-    # The note first: what is there with it and not complete is made again.
+    # The note is written first: a directory that has one and is not complete is made again.
     note_of(directory).write_text(json.dumps(wanted._asdict()))
     shutil.rmtree(directory, ignore_errors=True)
     os.rename(unfinished, directory)
@@ -152,9 +152,9 @@ def main() -> int:
     parser.add_argument("--classes", type=int, default=20, help="in how many directories (default: 20)")
     parser.add_argument("--kilobytes", type=int, default=110, help="about how large each is (default: 110)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures (default: 0)")
-    words = parser.parse_args()
-    wanted = Wanted(words.files, words.classes, words.kilobytes, words.seed)
-    make_dataset(words.directory.absolute(), wanted, Console())
+    args = parser.parse_args()
+    wanted = Wanted(args.files, args.classes, args.kilobytes, args.seed)
+    make_dataset(args.directory.absolute(), wanted, Console())
     return 0
 
 

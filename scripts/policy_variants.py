@@ -40,7 +40,7 @@ class Packed(Clairvoyant):
         self.kept.node[:-1], self.kept.storage[:-1] = owner, storage
 
     def owners(self, view: View) -> np.ndarray:
-        """Owner of each sample, before anyone asks whether it fits."""
+        """The owner of each sample, whether it fits there or not."""
         raise NotImplementedError
 
 
@@ -48,21 +48,21 @@ class FirstReader(Packed):
     """Whoever reads a sample first keeps it, while there is room."""
 
     def owners(self, view: View) -> np.ndarray:
-        """Epoch 0's readers."""
+        """The reader in epoch 0."""
         first = view.readers[0].astype(np.int16)
         return np.where(first < view.model.nodes, first, 0).astype(np.int16)
 
 
 class Dealt(Packed):
-    """Dealt round-robin, whoever reads what."""
+    """Owners are dealt round-robin and do not depend on who reads what."""
 
     def owners(self, view: View) -> np.ndarray:
-        """0, 1, 2, ..."""
+        """Nodes 0, 1, 2, ... in turn."""
         return (np.arange(len(view.sizes_bytes)) % view.model.nodes).astype(np.int16)
 
 
 class MostReads(Packed):
-    """Whoever reads a sample most keeps it, while there is room: the owners' loads are what comes of it."""
+    """Whoever reads a sample most keeps it, while there is room. The owners' loads are not evened out."""
 
     def owners(self, view: View) -> np.ndarray:
         """The most frequent reader after epoch 0; ties go to the lowest node."""
@@ -79,7 +79,7 @@ class NoCopies(Clairvoyant):
 
 
 def variants() -> list[Policy]:
-    """The default and what was tried beside it."""
+    """The default policy, and the variants that it is compared with."""
     default = clairvoyant.POLICY
     shared = replace(default.traits, own_lanes=False)
     nopfs = POLICIES["nopfs"]
@@ -99,7 +99,7 @@ def variants() -> list[Policy]:
 
 
 def slow_network(scenario: Scenario) -> Scenario:
-    """The same with a network that is little faster than what a node computes."""
+    """The same scenario with a network that is little faster than what a node computes."""
     cluster = scenario.cluster
     slower = cluster.model_copy(update={"network_MBps": 0.6 * cluster.compute_MBps})
     return scenario.model_copy(update={"cluster": slower})

@@ -27,7 +27,7 @@ import recording
 
 RECORDED = Path(__file__).resolve().parent.parent / "tests" / "orders" / "recorded_layouts"
 
-# Below, at and above "/" and between each other in every way: by bytes, by code point, by case, by number, as prefixes.
+# Names that sort in different ways: around "/", by bytes, by code point, by case, by number, as prefixes of each other.
 DIRECTORIES = "a|a-b|a b|a.jpg|.hidden|A|b|é|ÿ|10|9|09|a2|a10|__x|...|\u0663"
 FILES = "x.jpg|x.JPG|.jpg|x.PnG|x.txt|x|é.tiff|x.jpg.gz|x1.jpg|x01.jpg|x10.jpg|x9.jpg|X9.jpg|..jpg|__y.png|.h.jpg"
 MORE_FILES = "a.bmp|a.gif|a.webp|x\u0663.jpg|a.ppm|-.jpeg"
@@ -79,7 +79,7 @@ def _timm() -> Callable[[str], list[str]]:
     reader_image_folder = importlib.import_module("timm.data.readers.reader_image_folder")
     walk = os.walk
 
-    def by_bytes(top: str, **words: bool) -> list[tuple[str, list[str], list[str]]]:
+    def by_bytes(top: str, **options: bool) -> list[tuple[str, list[str], list[str]]]:
         """os.walk over a file system whose readdir goes by the bytes of names, as that of a mount of mlfs does."""
         found = []
         _, directories, files = next(walk(top))
@@ -113,8 +113,8 @@ def _hf() -> Callable[[str], list[str]]:
     import datasets
 
     def listing(root: str) -> list[str]:
-        words = {"data_dir": root, "drop_labels": True, "streaming": True, "split": "train"}
-        rows = datasets.load_dataset("imagefolder", **words).cast_column("image", datasets.Image(decode=False))
+        options = {"data_dir": root, "drop_labels": True, "streaming": True, "split": "train"}
+        rows = datasets.load_dataset("imagefolder", **options).cast_column("image", datasets.Image(decode=False))
         return [row["image"]["path"] for row in rows]
 
     return listing
@@ -171,7 +171,7 @@ def record(layout: str, seed: int, count: int, out: Path) -> Path:
         tree = draw_tree(draw, utf8)
         with tempfile.TemporaryDirectory() as root:
             make(root, tree)
-            if layout == "dali":  # it fails where it cannot read what a link is thought to be
+            if layout == "dali":  # DALI fails at a link that does not lead to what its name promises
                 for path in [path for path, what in tree.items() if what and what != "|"]:
                     if not (os.path.isdir if "." not in path else os.path.isfile)(os.path.join(root, path)):
                         os.unlink(os.path.join(root, path))

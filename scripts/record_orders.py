@@ -1,4 +1,4 @@
-"""Asks the real libraries for orders of reads and writes them down: tests/orders/recorded/LIBRARY.json.
+"""Records the orders in which the real libraries read: tests/orders/recorded/LIBRARY.json.
 
 In: names of libraries (modules of scripts/oracles; all that can be imported by default). Out: a JSON file each, with
 the library's version, checked against mlfs in every test run (tests/orders/test_orders_recorded.py). The same command

@@ -18,10 +18,13 @@ Record = Callable[[str, int, int, Path], Path]
 
 
 def run(about: str | None, known: Sequence[str], cases: int, out: Path, record: Record) -> int:
-    """The command: record what is asked for, all by default; 1 if something could not be.
+    """Run the command line: record what is asked for, all by default. Returns 1 if something could not be recorded.
 
     Args:
-        about: for --help. cases: how many by default. out: the directory by default.
+        about: the text of --help.
+        known: the names that can be recorded.
+        cases: how many of each are recorded by default.
+        out: the directory by default.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)} (default: all)")
@@ -43,7 +46,7 @@ def run(about: str | None, known: Sequence[str], cases: int, out: Path, record: 
 
 
 def write(path: Path, library: str, version: str, cases: Iterable[dict[str, Any]]) -> Path:
-    """One file, a case a line."""
+    """Write one file, with a case a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps({"library": library, "version": version})[:-1]
     path.write_text(f'{head}, "cases": [\n' + ",\n".join(map(json.dumps, cases)) + "\n]}\n")

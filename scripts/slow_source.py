@@ -42,8 +42,8 @@ import trio
 STATS_NAME = b".slow_source_stats"
 CONTROL_NAME = b".slow_source_control"
 EVERY_FILE = "*"
-# A timer wakes up late, by up to the millisecond that epoll counts in. What one transfer waited too long the next waits
-# less, up to this much: so the bandwidth is right on average, yet idle time is not saved up.
+# A timer wakes up late, by up to the millisecond that epoll counts in. If one transfer waited too long, the next waits
+# less, by up to this much: a few such delays. So the bandwidth is right on average, and idle time is not saved up.
 MAX_CREDIT_S = 0.005
 # More tasks than readers: a request that sleeps must not keep the next one from being accepted.
 MAX_REQUESTS = 1000
@@ -90,7 +90,7 @@ class Counts:
         self.bytes_by_path[path] += length
 
     def reset(self) -> None:
-        """All but `waiting`: those requests are still here."""
+        """Reset all counts but `waiting`: those requests still wait."""
         self.opens = self.bytes = self.failed = 0
         self.by_path.clear()
         self.bytes_by_path.clear()
@@ -101,7 +101,7 @@ class Counts:
 
 @dataclass
 class Fault:
-    """One order to fail (`errno`, so many `times`) or to hang (`released`)."""
+    """A fault: requests fail with `errno`, so many `times`, or hang until `released` is set."""
 
     path: str
     op: str
@@ -114,7 +114,7 @@ class Fault:
 
 
 class Faults:
-    """The faults ordered through the control file; each request passes through here first."""
+    """The faults that were asked for through the control file. Each request is checked against them first."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -128,7 +128,7 @@ class Faults:
         self._hanging.append(Fault(path, _known_op(op), released=trio.Event()))
 
     def release(self, path: str) -> None:
-        """End the hangs ordered for exactly this path; "*" ends all."""
+        """Let the requests that hang go on, for exactly this path; "*" is for all."""
         ended = [fault for fault in self._hanging if path in (fault.path, EVERY_FILE)]
         self._hanging = [fault for fault in self._hanging if fault not in ended]
         for fault in ended:
@@ -168,7 +168,7 @@ class Handle:
 
 @contextlib.contextmanager
 def _fuse_errors() -> Iterator[None]:
-    """pyfuse3 ends its loop at any other exception than its own."""
+    """Turn an OSError into pyfuse3's own error: any other exception ends its loop."""
     try:
         yield
     except OSError as exc:
@@ -384,7 +384,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 async def serve(operations: SlowSource, write_stats: Callable[[], None]) -> bool:
-    """Until unmounted (True) or told to stop by a signal (False)."""
+    """Serve. Returns True once it was unmounted, False after a signal to stop."""
     stopped = False
 
     async def watch_signals() -> None:
@@ -429,7 +429,7 @@ def mount_and_serve(arguments: argparse.Namespace, on_ready: Callable[[], None])
 
 
 def daemonise(arguments: argparse.Namespace) -> int:
-    """Serve in a child; return once it serves, or with its failure. The child keeps stderr until then, to say why."""
+    """Serve in a child process. Returns 0 once it serves, else its exit code; its errors go to stderr until then."""
     ready_in, ready_out = os.pipe()
     child = os.fork()
     if child:

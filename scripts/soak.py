@@ -1,4 +1,4 @@
-"""Failures drawn from seeds (mlfs.sim.failures), for as long as asked for; or one seed once more.
+"""Runs failures that are drawn from seeds (mlfs.sim.failures), for as long as asked for, or one seed again.
 
     scripts/soak --hours 8            seeds from a random one on; Ctrl-C ends it with what was found
     scripts/soak --hours 8 --seed 1   seeds from 1 on
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def replay(seed: int) -> int:
-    """One seed: its case, and what comes of it."""
+    """Show the case of one seed, and run it."""
     case = draw(seed)
     pprint.pprint(case, width=120)
     try:
@@ -56,7 +56,7 @@ def replay(seed: int) -> int:
 
 
 def soak(first: int, seconds: float) -> int:
-    """Seeds from `first` on."""
+    """Run the cases of seeds from `first` on."""
     began_s = said_s = time.monotonic()
     seed, failed = first, []
     try:
@@ -79,7 +79,7 @@ def soak(first: int, seconds: float) -> int:
 
 
 def stay_steady(hours: float) -> int:
-    """A cluster that goes on: what its schedulers hold is shown as it goes."""
+    """Run a steady cluster, and show how much its schedulers hold."""
 
     def say(growth: Growth) -> None:
         print(

@@ -27,7 +27,7 @@ SIDE = 32
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
-    """torchvision's rule: sorted class directories, a sorted walk in each."""
+    """Samples by torchvision's rule: sorted class directories, and a sorted walk in each."""
 
     def __init__(self, root: str) -> None:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -66,7 +66,7 @@ def small_cnn(classes: int) -> nn.Module:
 
 
 def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLoader[Any]) -> tuple[float, Tensor]:
-    """Seconds waiting for data, and the sum of the losses and their number."""
+    """Train for one epoch. Returns the seconds waiting for data, and the sum and number of the losses."""
     waiting, total = 0.0, torch.zeros(2, dtype=torch.float64)
     batches = iter(loader)
     while True:
@@ -84,18 +84,18 @@ def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLo
 
 
 def report(line: dict[str, Any]) -> None:
-    """In one write: the ranks share one output, and print() may write the end of the line by itself."""
+    """Print a line in a single write: the ranks share one output, and print() may write the line's end separately."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
-def train(words: argparse.Namespace) -> None:
-    dataset = ImageFolder(words.data)
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=words.seed)
-    loader = DataLoader(dataset, words.batch_size, sampler=sampler, num_workers=words.workers)
+def train(args: argparse.Namespace) -> None:
+    dataset = ImageFolder(args.data)
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=args.seed)
+    loader = DataLoader(dataset, args.batch_size, sampler=sampler, num_workers=args.workers)
     model = nn.parallel.DistributedDataParallel(small_cnn(dataset.classes))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for epoch in range(words.epochs):
+    for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         started = time.perf_counter()
         waiting, total = one_epoch(model, optimiser, loader)
@@ -115,13 +115,13 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    words = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    torch.manual_seed(words.seed)
+    torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo")
     try:
-        train(words)
+        train(args)
     finally:
         dist.destroy_process_group()
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
+
+from mlfs.follow.score import Score
+from mountd.statistics import MountStatistics
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("mlfs/**/*.py"), *ROOT.glob("mountd/**/*.py"), *ROOT.glob("scripts/**/*.py")])
@@ -253,6 +261,50 @@ def fields_defined_in(tree: ast.Module) -> set[str]:
     }
     assigned = (target for found in classes for node in ast.walk(found) for target in targets_of(node))
     return declared | {t.attr for t in assigned if isinstance(t.value, ast.Name) and t.value.id == "self"}
+
+
+# -- what is shown is made from frozen figures
+
+
+def test_what_is_shown_is_made_from_frozen_figures_alone() -> None:
+    """All that can be reached from what the status and the metrics are given is frozen: nothing of it is a part that
+    runs. Nor do they import a class of which anything could be asked."""
+    assert not _not_frozen(MountStatistics)
+    for name in ("mountd.status", "mountd.metrics"):
+        for what, value in vars(import_module(name)).items():
+            ours = isinstance(value, type) and value.__module__.partition(".")[0] in ("mlfs", "mountd")
+            if ours and value.__module__ != name:
+                assert not _not_frozen(value), f"{name} knows {what}"
+
+
+def test_a_part_that_runs_is_not_frozen() -> None:
+    """The check sees it, however deep it lies."""
+
+    @dataclass(frozen=True)
+    class Holds:
+        part: tuple[Sequence[Score], ...]
+
+    assert _not_frozen(Holds) == {Score}
+    assert _not_frozen(Score) == {Score}
+
+
+def _not_frozen(kind: Any, known: frozenset[Any] = frozenset()) -> set[Any]:
+    """The types, among those of which a value of this type is made, that are neither plain nor frozen."""
+    plain = (int, float, str, bool, type(None), object)  # object: a value that is made for JSON
+    if kind in known or kind in plain or kind in (Any, Ellipsis):
+        return set()
+    known |= {kind}
+    if get_origin(kind) in (tuple, dict, Mapping, Sequence, Union, UnionType):
+        inner = list(get_args(kind))
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        inner = []
+    elif isinstance(kind, type) and (
+        hasattr(kind, "_fields") or (is_dataclass(kind) and kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    ):
+        inner = list(get_type_hints(kind).values())
+    else:
+        return {kind}
+    return set().union(*(_not_frozen(part, known) for part in inner))
 
 
 # -- what docstrings and documents say

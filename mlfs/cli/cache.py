@@ -22,7 +22,7 @@ from mlfs.places.cache_directory import SourceDir
 from mlfs.units import format_size
 
 _PROGRESS_AFTER_S = 2.0
-_SHOWN_FAULTS = 20  # damaged copies that are named; a disk that fails has thousands
+_SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails has thousands
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the arguments say. Returns 1 when verify found damage or clear was declined, else 0.
+    """Run the action. Returns 1 when verify found damage or clear was declined, else 0.
 
     Raises CacheError (no cache there, in use by a mount) or ConfigError (clear without a terminal and without --yes).
     """
@@ -71,7 +71,7 @@ def _chosen(directory: str, source: str | None) -> list[SourceDir]:
     sources = cache_directory.find_sources(directory)
     if source is None:
         return sources
-    # As given, or as a mount would name it.
+    # The source as the user wrote it, or as a mount would name it.
     names = {cache_directory.source_hash(source), cache_directory.source_hash(os.path.realpath(source))}
     chosen = [entry for entry in sources if os.path.basename(entry.path) in names]
     if not chosen:

@@ -41,7 +41,7 @@ Random files are read by 1, 2, 4, ... readers; in each --ssd directory files of 
 while nothing else runs, on the node that will train, before the mount.
 """
 _MOST_FILES = 1 << 20  # paths that are kept in memory; more than can be read in the time of a calibration
-_LEAST_S = 0.1  # below, not even one file is read by most measurements
+_LEAST_S = 0.1  # with less, most measurements would not even read one file
 _SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
@@ -72,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure; raises MlfsError for what is in the way, KeyboardInterrupt when told to stop."""
+    """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt when it is stopped."""
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
 

@@ -1,7 +1,7 @@
-"""How commands talk to a running mount: whether a path is one of our mounts, what its status is, commands to it.
+"""How commands talk to a running mount: they find it, read its status, and send it commands.
 
-In: the path that a user typed, objects to send. Out: the mount point, the status as a dict, answers; a `MlfsError` in
-plain words for everything that can be in the way. Used by the commands that need a mount.
+In: the path that a user typed, objects to send. Out: the mount point, the status as a dict, answers; an `MlfsError` in
+plain words for everything that can go wrong. Used by the commands that need a mount.
 
 Everything that touches the mount does so with a timeout, because a mount whose daemon hangs must not hang the command.
 """

@@ -1,7 +1,7 @@
 """The entry point of the `mlfs` command. It decides what Ctrl-C does before it imports anything that takes a while.
 
-In: the words of the command line. Out: an exit code. Called by the `mlfs` script and `python -m mlfs`. What the words
-mean is decided in `mlfs.cli.commands`.
+In: the command line. Out: an exit code. Called by the `mlfs` script and `python -m mlfs`. `mlfs.cli.commands` decides
+what the command line means.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. Bad usage leaves through SystemExit(2).
 
     Args:
-        argv: the words; None for those of this process. Signals are handled only for those of this process.
+        argv: the arguments; None for those of this process. Signals are handled only for those of this process.
     """
     if argv is not None:
         from mlfs.cli.commands import main as run

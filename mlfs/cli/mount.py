@@ -90,13 +90,13 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mount; raises the MlfsError of whatever is in the way."""
+    """Mount the source. Raises an MlfsError when that is not possible."""
     from mlfs.config import KEYS, load_config
     from mlfs.measure import calibration
 
     config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
     if config.calibration is not None:
-        calibration.load(config.calibration)  # what is wrong with the file is said now, not in the daemon's log
+        calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
     config = door.check_mount(config, note=_say)
     with Progress() as progress:
 

@@ -80,7 +80,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Foretell; raises MlfsError for what is wrong with job, source or numbers."""
+    """Print the plan; raises MlfsError for what is wrong with job, source or numbers."""
     from mlfs.cli import plan_text
     from mlfs.job import parse_job
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _earlier(args: argparse.Namespace) -> EarlierSpeeds:
-    """What was measured of the source; of a mount's path, what was measured of the mount's source."""
+    """Earlier measurements of the source; if the path is that of a mount, those of the mount's source."""
     from mlfs.measure import calibration
     from mlfs.measure.earlier import earlier_speeds
 
@@ -189,7 +189,7 @@ def _bytes(text: str | None) -> float | None:
 
 
 def _model(args: argparse.Namespace, spec: JobSpec, earlier: EarlierSpeeds, filling: float) -> PerformanceModel:
-    """The cluster. `filling`: content bytes in a byte of cache, as samples take whole pages."""
+    """The model of the cluster. `filling`: content bytes in a byte of cache, as samples take whole pages."""
     from mlfs.measure.refine import MEMORY_BYTES_PER_S
     from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 

@@ -35,7 +35,7 @@ def _head(found: dict[str, Any]) -> list[str]:
 
 
 def _one_by_one(found: dict[str, Any]) -> str:
-    """A hint for whoever forgot the batch size: with batches of one sample a run has many steps."""
+    """A hint for users who forgot the batch size: with batches of one sample a run has many steps."""
     return " (if batches are larger: --batch-size)" if found["batch_size"] == 1 else ""
 
 

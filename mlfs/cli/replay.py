@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files and register them. Raises the MlfsError of what is in the way."""
+    """Write the files and register them. Raises an MlfsError when that is not possible."""
     from mlfs.explain.replay import epochs_of
 
     mountpoint = client.require_mount(args.mount) if args.mount else None

@@ -149,7 +149,7 @@ def _messages(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _inference(status: dict[str, Any]) -> list[RenderableType]:
-    """How far the search for an untold order is; nothing while there is no search and no result."""
+    """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
     from rich.text import Text
 
     told = _part(status, "inference")
@@ -225,7 +225,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:
-    """How the processes of a rank share its stream, and whether that was told or observed."""
+    """How the processes of a rank share its stream, and whether that was registered or observed."""
     from rich.text import Text
 
     said = []

@@ -1,4 +1,4 @@
-"""`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, see the daemon off.
+"""`mlfs unmount MOUNT`: stop prefetching, let readers finish, take the mount away, wait for the daemon to end.
 
 In: parsed arguments. Out: exit code; BUSY with the processes named when readers do not let go in time. Called by
 `mlfs.cli.commands`. Also cleans up after a daemon that was killed, and gets rid of one that hangs (--force).
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         if not done and not args.force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
-        # Also after Ctrl-C: a mount that stays goes on fetching ahead.
+        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead.
         if drained:
             _control(mountpoint, "resume")
         raise
@@ -141,10 +141,10 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
 def _looks_like_ours(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read()
+            command_line = file.read()
     except OSError:
         return False
-    return b"mlfs" in words or b"mountd" in words
+    return b"mlfs" in command_line or b"mountd" in command_line
 
 
 def _control(mountpoint: str, op: str) -> bool:

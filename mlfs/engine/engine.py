@@ -27,6 +27,7 @@ from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
+from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.explain.port import Observer
@@ -82,8 +83,8 @@ class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        scheduler: for those who ask it (`status`), not for those who tell it.
-        opens, ranges, digest: what the request handlers call. counters: of this mount.
+        opens, ranges, digest: what the request handlers call.
+        scheduler, counters: for tests; others ask for `statistics`.
     """
 
     def __init__(
@@ -110,22 +111,22 @@ class Engine:
         self.clock = clock
         self.runner = runner
         self.counters = Counters()
-        self.rates = Rates()
+        rates = Rates()
         infos = list(_place_infos(places, limits))
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
-        self.scheduler = Scheduler(samples.sizes, infos, bounds, self.rates, known, goes_on=True)
+        self.scheduler = Scheduler(samples.sizes, infos, bounds, rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
-        self.speeds = Speeds({**limits.calibrated, **limits.refined}, self.rates, measured)
+        self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured)
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
-        self.planner = Planner(
+        self._planner = Planner(
             samples.sizes, lambda: self.scheduler.keeping.capacities_bytes, runner,
             lambda plan: self._step(e.Planned(plan)),
         )  # fmt: skip
         self._jobs = MountJobs(
-            self.manifest, self.scheduler, self.planner, self.counters, runner, clock,
+            self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
             self._step, self._measure_places, explainer, listeners,
         )  # fmt: skip
         tickets = Tickets(
@@ -156,18 +157,13 @@ class Engine:
         """The jobs of the mount by name."""
         return self._jobs.jobs
 
-    @property
-    def changed_files(self) -> int:
-        """Files that were found to have changed at the source."""
-        return self._changed_files
-
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.digest.run)
             nursery.start_soon(self._driver.run)
             nursery.start_soon(self._jobs.explain)
-            nursery.start_soon(self.planner.run)
+            nursery.start_soon(self._planner.run)
             nursery.start_soon(self._write_behind.run)
             nursery.start_soon(self.peering.run)
             if any(place.used_bytes for place in self.places.storing):
@@ -181,7 +177,7 @@ class Engine:
     def _nearest(self, item: c.Item) -> int:
         """In a worker: the place to ask; a copy may have been kept since it was decided to ask the source."""
         by_choice = item.place or item.instead
-        return item.place if by_choice else self.scheduler.table.held_by[item.sample]
+        return item.place if by_choice else self.scheduler.holder(item.sample)
 
     # -- jobs
 
@@ -200,7 +196,7 @@ class Engine:
     def _measure_places(self) -> None:
         """The classes that are the fastest by now are filled first."""
         own = (self.places.source, *self.places.storing)
-        gives = [self.speeds.gives(place.name) for place in own]
+        gives = [self._speeds.gives(place.name) for place in own]
         self._driver.step(e.PlacesMeasured(gives))
 
     # -- copies of an earlier mount
@@ -225,19 +221,32 @@ class Engine:
 
     # -- what others may know
 
-    def under_way(self) -> dict[str, int]:
-        """What is not settled yet. All zero: nobody waits, and what was fetched is kept."""
-        now = self.scheduler.statistics()
-        return {
-            "opens_and_releases": self.digest.under_way,
-            "fetches": now.fetches + now.looking + self._lanes.at_work,
-            "drops": now.dropping,
-            "copies_to_keep": len(self._fetcher.to_keep),
-            "copies_to_keep_bytes": self._write_behind.waiting_bytes,
-            "orders": self._jobs.orders_under_way,
-            "jobs_to_plan": self.planner.under_way,
-            "copies_to_find": int(self._fetcher.finding),
-        }
+    def statistics(self) -> EngineStatistics:
+        """Frozen figures."""
+        scheduler, planner = self.scheduler.statistics(), self._planner.statistics()
+        jobs = tuple(job.statistics() for job in self.jobs.values())
+        stream_bytes = sum(job.stream_bytes for job in jobs)
+        return EngineStatistics(
+            tree=TreeStatistics(self.manifest.n_files, self.manifest.total_bytes, self._changed_files),
+            jobs=jobs,
+            ahead={job.name: self.scheduler.ahead(job.name) for job in jobs},
+            scheduler=scheduler,
+            planner=planner,
+            ranges=self.ranges.statistics(),
+            places=self.places.statistics(),
+            speeds=self._speeds.statistics(stream_bytes, scheduler.routing.passed_over[1:]),
+            counters=self.counters.statistics(),
+            under_way={
+                "opens_and_releases": self.digest.under_way,
+                "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,
+                "drops": scheduler.dropping,
+                "copies_to_keep": len(self._fetcher.to_keep),
+                "copies_to_keep_bytes": self._write_behind.waiting_bytes,
+                "orders": self._jobs.orders_under_way,
+                "jobs_to_plan": planner.under_way,
+                "copies_to_find": int(self._fetcher.finding),
+            },
+        )
 
     # -- what goes wrong
 

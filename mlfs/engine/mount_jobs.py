@@ -189,7 +189,9 @@ class MountJobs:
         self._planner.plan_again()
 
     def _epoch_left(self, command: c.EpochLeft) -> None:
-        log.info("job %s: %s", command.job.name, epoch_line(cast(JobRun, command.job), command.epoch))
+        told = cast(JobRun, command.job).statistics()
+        shares, pfs_bytes = told.shares.get(command.epoch, {}), told.pfs_bytes_by_epoch.get(command.epoch, 0)
+        log.info("job %s: %s", told.name, epoch_line(command.epoch, shares, pfs_bytes))
 
     def _started_again(self, command: c.StartedAgain) -> None:
         job = cast(JobRun, command.job)

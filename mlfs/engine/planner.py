@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,18 @@ def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -
         np.minimum(reads + counts, MOST_READS, out=reads, casting="unsafe")
 
 
+@dataclass(frozen=True, slots=True)
+class PlannerStatistics:
+    """What the planner is at.
+
+    Attributes:
+        being_counted: names of jobs whose reads are not all counted. under_way: plans and counts to come.
+    """
+
+    being_counted: tuple[str, ...]
+    under_way: int
+
+
 class Planner:
     """See the module.
 
@@ -70,15 +83,9 @@ class Planner:
         self._plan_again = False
         self._wanted = trio.Event()
 
-    @property
-    def being_counted(self) -> list[str]:
-        """Names of jobs whose reads are not all counted."""
-        return sorted(self._waiting)
-
-    @property
-    def under_way(self) -> int:
-        """Plans and counts to come."""
-        return len(self._waiting) + self._plan_again
+    def statistics(self) -> PlannerStatistics:
+        """Frozen figures."""
+        return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
 
     def count(self, job: JobRun) -> None:
         """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first."""

@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -49,6 +50,14 @@ class LargeHandle(NamedTuple):
     opened: OpenFile
 
 
+@dataclass(frozen=True, slots=True)
+class RangesStatistics:
+    """What reads by ranges hold: large files that are open, and bytes of files whose pages the kernel took back."""
+
+    open_files: int
+    held_bytes: int
+
+
 class Ranges:
     """See the module."""
 
@@ -79,6 +88,10 @@ class Ranges:
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
         self._hot_bytes = 0
         self._hot_flights: dict[int, trio.Event] = {}
+
+    def statistics(self) -> RangesStatistics:
+        """Frozen figures."""
+        return RangesStatistics(len(self._large), self._hot_bytes)
 
     # -- large files
 

@@ -16,6 +16,7 @@ from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
 from mlfs.explain.search_stages import Event, StageProgress, has_numba
 from mlfs.explain.seed_search import SeedSearch
+from mlfs.explain.statistics import AttemptStatistics
 
 log = logging.getLogger("mlfs.explain")
 
@@ -103,17 +104,11 @@ class Attempt:
         if self._search is not None:
             self._search.kill()
 
-    def status(self) -> dict[str, object]:
-        """What the search is at; empty while that is not known, and at a stage's end."""
+    def statistics(self) -> AttemptStatistics | None:
+        """Frozen figures of what the search is at; None while that is not known, and at a stage's end."""
         progress = self.progress
         if progress is None or progress.done >= progress.of:
-            return {}
+            return None
         passed_s = self._clock() - self._stage_began_s
-        return {
-            "stage": progress.stage,
-            "seeds_tried": progress.done,
-            "seeds": progress.of,
-            "share": round(progress.done / progress.of, 6),
-            "remaining_s": round(passed_s * (progress.of / progress.done - 1)) if progress.done else None,
-            "with": "numba" if has_numba() else "numpy (pip install 'mlfs[fast]' makes it eight times as fast)",
-        }
+        remaining_s = passed_s * (progress.of / progress.done - 1) if progress.done else None
+        return AttemptStatistics(progress.stage, progress.done, progress.of, remaining_s, has_numba())

@@ -17,6 +17,7 @@ from mlfs.explain.misfit import disagreeing, disagrees, epochs_to_try, fits_agai
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.screen import Correction, find_correction
+from mlfs.explain.statistics import CaseStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 
@@ -76,9 +77,9 @@ class CorrectionSearch:
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
 
-    def case(self, name: str) -> Case | None:
-        """What is kept of the job of that name."""
-        return self._cases.get(name)
+    def statistics(self) -> dict[str, CaseStatistics]:
+        """Frozen figures by the job's name."""
+        return {name: CaseStatistics(case.searching, case.searches) for name, case in self._cases.items()}
 
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""

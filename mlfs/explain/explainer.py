@@ -14,8 +14,9 @@ from __future__ import annotations
 import trio
 
 from mlfs.explain.correction import CorrectionSearch
-from mlfs.explain.inference import Build, Inference, InferenceState
+from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
+from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
 
 
@@ -69,20 +70,11 @@ class Explainer:
 
     # -- for the status
 
-    def searching(self, name: str) -> bool:
-        """See Observer."""
-        case = self._corrections.case(name) if self._corrections is not None else None
-        return case is not None and case.searching
-
-    def searches(self, name: str) -> int:
-        """See Observer."""
-        case = self._corrections.case(name) if self._corrections is not None else None
-        return 0 if case is None else case.searches
-
-    def status(self) -> dict[str, object]:
-        """What inferring is at, as part of the mount's status."""
+    def statistics(self) -> ExplainerStatistics:
+        """Frozen figures."""
+        cases = self._corrections.statistics() if self._corrections is not None else {}
         if self._build is None:
-            return {"state": str(InferenceState.OFF)}
+            return ExplainerStatistics(InferenceStatistics(InferenceState.OFF), cases)
         if self._inference is None:
-            return {"state": str(InferenceState.WATCHING), "searches": 0}
-        return self._inference.status()
+            return ExplainerStatistics(InferenceStatistics(InferenceState.WATCHING), cases)
+        return ExplainerStatistics(self._inference.statistics(), cases)

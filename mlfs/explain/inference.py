@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import trio
@@ -27,6 +26,7 @@ from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, same_first_epoch
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
+from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -36,17 +36,6 @@ MOST_IN_VAIN = 16
 # A search for an epoch in another order begins anew at so many reads: by then an explanation that is known may be told
 # from others, for which the first reads were too few.
 TRY_AGAIN_AFTER = (20, 40, 80)
-
-
-class InferenceState(StrEnum):
-    """What inferring does, as `status` says it."""
-
-    OFF = "off"
-    IDLE = "a job is registered"
-    WATCHING = "watching the first reads"
-    SEARCHING = "searching"
-    LOCKED = "locked on"
-    UNKNOWN = "no order that mlfs knows explains the reads"
 
 
 class Build(NamedTuple):
@@ -261,12 +250,12 @@ class Inference:
             return InferenceState.SEARCHING
         return InferenceState.UNKNOWN if self._failed_for else InferenceState.WATCHING
 
-    def status(self) -> dict[str, object]:
-        """Its part of the status."""
-        said: dict[str, object] = {"state": str(self.state), "searches": self._searches}
-        if self._attempt is not None and self._busy:
-            said |= self._attempt.status()
-        return said | self._inferred.status()
+    def statistics(self) -> InferenceStatistics:
+        """Frozen figures."""
+        attempt = self._attempt.statistics() if self._attempt is not None and self._busy else None
+        return InferenceStatistics(
+            self.state, self._searches, attempt, self._inferred.explanation, self._inferred.other_explanations
+        )
 
 
 def _ranked(

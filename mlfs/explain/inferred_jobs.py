@@ -74,14 +74,15 @@ class InferredJobs:
         for name in list(self.in_use):
             self._jobs.end(name)
 
-    def status(self) -> dict[str, object]:
-        """What explains the reads, and how many other explanations do."""
-        if not self.in_use:
-            return {}
-        return {
-            "explanation": "; ".join(in_words(inferred.fields) for inferred in self.in_use.values()),
-            "other_explanations": max(inferred.others for inferred in self.in_use.values()),
-        }
+    @property
+    def explanation(self) -> str:
+        """What explains the reads, in words; "" while nothing does."""
+        return "; ".join(in_words(inferred.fields) for inferred in self.in_use.values())
+
+    @property
+    def other_explanations(self) -> int:
+        """How many others explain them as well, of the job that has most of them."""
+        return max((inferred.others for inferred in self.in_use.values()), default=0)
 
     # -- another one
 

@@ -80,11 +80,5 @@ class Observer(Protocol):
         If so, nothing is to be done about it: the reason is being searched for, or soon will be.
         """
 
-    def searching(self, name: str) -> bool:
-        """Whether it is being searched for what the job of that name does otherwise than was registered."""
-
-    def searches(self, name: str) -> int:
-        """How often that was searched for."""
-
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives. Nothing is observed before this runs."""

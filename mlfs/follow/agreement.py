@@ -1,17 +1,20 @@
 """The agreement of a job, by epoch and rank: as numbers for the status, and as a line for the log.
 
-In: a running job. Out: plain numbers and words. Called by the engine at each epoch's end, and by the mount's status.
-The counts themselves are kept by `mlfs.follow.score`.
+Pure. In: opens as they were counted (`mlfs.follow.score`). Out: frozen numbers and words. Called by `mlfs.follow.job`,
+by the engine at each epoch's end, and by the mount's status.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from mlfs.follow.job import JobRun
+from mlfs.follow.score import Cell
 
 SHOWN_RANKS = 4
 """Ranks that a line of the log names: those with the least agreement."""
+NO_RANK = -1
+"""Stands for the rank of opens that could be of no rank."""
 
 
 class Share(NamedTuple):
@@ -26,33 +29,42 @@ class Share(NamedTuple):
         return self.agreed / self.opens if self.opens else 0.0
 
 
-def by_epoch(job: JobRun) -> dict[int, dict[int, Share]]:
-    """For each epoch that was read, the share of each rank. Rank -1 stands for opens that could be of no rank."""
+SharesByRank = Mapping[int, Share]
+
+
+def by_epoch(cells: Mapping[tuple[int, int], Cell], ranks: Sequence[int]) -> dict[int, SharesByRank]:
+    """For each epoch that was read, in ascending order, the share of each rank, `NO_RANK` among them.
+
+    Args:
+        cells: counts by epoch and local rank index.
+        ranks: the job's number of each local rank.
+    """
     shares: dict[int, dict[int, Share]] = {}
-    for (epoch, index), cell in job.score.cells.items():
+    for (epoch, index), cell in sorted(cells.items()):
         if cell.observed:
-            rank = job.spec.ranks[index] if index >= 0 else -1
+            rank = ranks[index] if index >= 0 else NO_RANK
             shares.setdefault(epoch, {})[rank] = Share(cell.agreed, cell.observed)
-    return shares
+    return dict(shares)
 
 
-def of_rank(job: JobRun, index: int) -> float:
-    """The share over all epochs of one local rank."""
-    cells = [cell for (_, of), cell in job.score.cells.items() if of == index]
-    return Share(sum(cell.agreed for cell in cells), sum(cell.observed for cell in cells)).share
+def whole(shares: Iterable[Share]) -> Share:
+    """All of them together."""
+    agreed = opens = 0
+    for share in shares:
+        agreed, opens = agreed + share.agreed, opens + share.opens
+    return Share(agreed, opens)
 
 
-def whole(shares: dict[int, Share]) -> Share:
-    """The share over all ranks."""
-    return Share(sum(share.agreed for share in shares.values()), sum(share.opens for share in shares.values()))
+def of_rank(epochs: Mapping[int, SharesByRank], rank: int) -> Share:
+    """The share of one rank over all epochs."""
+    return whole(shares[rank] for shares in epochs.values() if rank in shares)
 
 
-def epoch_line(job: JobRun, epoch: int) -> str:
+def epoch_line(epoch: int, shares: SharesByRank, pfs_bytes: int) -> str:
     """The line of the log for an epoch that all ranks have left."""
-    shares = by_epoch(job).get(epoch, {})
-    ranks = sorted((share.share, rank) for rank, share in shares.items() if rank >= 0)
-    agreement = f"{whole(shares).share:.3f}" if shares else "-"
+    ranks = sorted((share.share, rank) for rank, share in shares.items() if rank != NO_RANK)
+    agreement = f"{whole(shares.values()).share:.3f}" if shares else "-"
     if len(ranks) > 1:
         agreement += " (" + ", ".join(f"rank {rank} {share:.3f}" for share, rank in ranks[:SHOWN_RANKS])
         agreement += ", others more)" if len(ranks) > SHOWN_RANKS else ")"
-    return f"epoch {epoch} ended, agreement {agreement}, {job.bytes_read.pfs_by_epoch.get(epoch, 0)} bytes from the PFS"
+    return f"epoch {epoch} ended, agreement {agreement}, {pfs_bytes} bytes from the PFS"

@@ -42,6 +42,10 @@ class BytesRead:
         """Bytes came from the PFS for an epoch."""
         self.pfs_by_epoch[epoch] = self.pfs_by_epoch.get(epoch, 0) + size_bytes
 
+    def by_epoch(self) -> dict[int, int]:
+        """What came from the PFS for each epoch, ascending."""
+        return dict(sorted(self.pfs_by_epoch.items()))
+
     def go_on_from(self, before: BytesRead) -> None:
         """Take over what was read from the PFS for the job that this one replaces."""
         self.pfs_by_epoch = dict(before.pfs_by_epoch)

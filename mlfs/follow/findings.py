@@ -7,6 +7,7 @@ else is found by the searches of `mlfs.explain`, and handed over.
 
 from __future__ import annotations
 
+from mlfs.follow.job_statistics import FindingsStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
 from mlfs.follow.timeline import Timeline
@@ -38,6 +39,10 @@ class Findings:
         self._start_epoch = start_epoch
         self._inferred = inferred
         self._begin_is_known = False
+
+    def statistics(self) -> FindingsStatistics:
+        """Frozen figures."""
+        return FindingsStatistics(tuple(self.known), self.way_out, self.counted_anew)
 
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""

@@ -13,16 +13,18 @@ again?), `local_ranks` (how far are the ranks?). Beside them `epochs_at_hand`, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
 
+from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.findings import Findings
 from mlfs.follow.held_reads import HeldReads
+from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
+from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
@@ -41,15 +43,6 @@ above the half below which it fails, so that a job between the two does not go t
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
 NOTHING_YET = Seen(None)
 """What a read comes to that waits, or that is another job's."""
-
-
-class JobState(StrEnum):
-    """What a job does, as `status` says it."""
-
-    WAITING = "waiting for the first read"
-    RUNNING = "running"
-    DRIFTING = "prediction failing"
-    FINISHED = "finished"
 
 
 class JobRun:
@@ -116,6 +109,44 @@ class JobRun:
         if self.finished:
             return JobState.FINISHED
         return JobState.RUNNING if self.observed else JobState.WAITING
+
+    def statistics(self) -> JobStatistics:
+        """Frozen figures."""
+        spec, streams, score = self.spec, self.streams, self.score
+        recent = score.recent_opens
+        return JobStatistics(
+            name=self.name,
+            inferred=self.inferred,
+            state=self.state,
+            given_up=self.given_up,
+            share=Share(score.agreed, score.observed),
+            recent=Share(round((score.agreement or 0.0) * recent), recent),
+            shares=by_epoch(score.cells, spec.ranks),
+            loader=loader_of(
+                spec, self.inferred, streams.files_per_sample, *self.loader.known(), slack=self.matcher.shape.slack
+            ),
+            findings=self.findings.statistics(),
+            epochs=spec.epochs,
+            epoch=self.ranks.current_epochs()[1],
+            ranks=tuple(self._rank_statistics(index) for index in range(len(spec.ranks))),
+            batch_files=streams.batch_files,
+            files_per_sample=streams.files_per_sample,
+            stream_bytes=self.bytes_read.stream_bytes,
+            pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
+            specification=spec.understood(),
+        )
+
+    def _rank_statistics(self, index: int) -> RankStatistics:
+        frontier = self.ranks.progress[index].frontier
+        epoch = self.epochs.epoch_of(frontier)
+        return RankStatistics(
+            rank=self.spec.ranks[index],
+            epoch=epoch,
+            position=frontier - self.epochs.timeline.base(epoch),
+            length=self.streams.length(epoch),
+            reads_here=index not in self.ranks.silent,
+            samples_per_s=self.rates.by_rank.get(index, 0.0),
+        )
 
     # -- reads
 

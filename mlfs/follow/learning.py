@@ -40,6 +40,9 @@ CHANCE = 0.25
 MOST_EARLY = 0.98
 """Quantile of how early opens come, for the slack: two in a hundred may be a stranger's."""
 
+LEAST_SLACK = 4
+"""The slack of a loader whose threads take samples at most one turn early (see `_explained`): the least above none."""
+
 
 class Seen(NamedTuple):
     """An open: the process, the rank and the epoch, and how many places behind the beginning of the epoch's reading."""
@@ -116,6 +119,14 @@ def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = 
     if shape is not None and (best or (0.0,))[0] >= SURE:
         return shape
     return _whoever_is_free(parts, whole, stream_length) or shape
+
+
+def with_more_slack(shape: Shape, known_slack: int, stream_length: int) -> Shape | None:
+    """The shape with twice the slack that it has or that is known; None where so much could not be told from chance."""
+    slack = max(LEAST_SLACK, 2 * shape.slack, 2 * known_slack)
+    if not shape.workers or slack > CHANCE * stream_length / shape.workers:
+        return None
+    return shape._replace(slack=slack)
 
 
 def _candidates(

@@ -1,42 +1,73 @@
 """What is known of a job's loader, and where it is known from, for the status.
 
-In: a running job. Out: plain numbers and words. Called by the mount's status. A number is registered by the user,
-inferred together with the seed, learned from the opens, or not known.
+Pure. In: the loader's shape and depth as the reads tell them, and what was registered. Out: frozen numbers and words.
+Called by `mlfs.follow.job`. A number is registered by the user, inferred together with the seed, learned from the
+opens, or not known.
 """
 
 from __future__ import annotations
 
-from mlfs.follow.job import JobRun
+from dataclasses import dataclass
+
+from mlfs.follow.depth import Depth
+from mlfs.follow.shape import Shape
+from mlfs.job import JobSpec
 
 REGISTERED, INFERRED, LEARNED, UNKNOWN = "registered", "inferred", "learned", "unknown"
 
-Json = dict[str, object]
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A number, None while it is not known, and where it is known from."""
+
+    value: int | None
+    origin: str
 
 
-def loader_of(job: JobRun) -> Json:
+@dataclass(frozen=True, slots=True)
+class LoaderStatistics:
     """How the processes of a rank share its stream.
 
-    Each of batch_size, num_workers and prefetch_depth has a `value` (None while it is not known), and `from` says where
-    it is known from. The depth has its bounds as well: `at_least`, and `at_most` once the workers were seen to wait.
-    `readers` are the processes that take batches in turns, None where whoever is free takes the next one; `early` says
-    how many places before its turn a sample may be opened.
+    Attributes:
+        readers: the processes that take batches in turns, None where whoever is free takes the next one.
+        depth_at_least, depth_at_most: bounds of the prefetch depth; the second is None until workers were seen to wait.
+        early: how many places before its turn a sample may be opened.
     """
-    shape, depth = job.loader.known()
 
-    def known(learned: int | None, field: str) -> Json:
+    readers: int | None
+    batch_size: Known
+    num_workers: Known
+    prefetch_depth: Known
+    depth_at_least: int
+    depth_at_most: int | None
+    early: int
+
+
+def loader_of(
+    spec: JobSpec, inferred: bool, files_per_sample: int, shape: Shape, depth: Depth, slack: int
+) -> LoaderStatistics:
+    """See the module.
+
+    Args:
+        inferred: whether nobody registered the job.
+        files_per_sample: files that one sample of the script consists of.
+        shape, depth: as the reads tell them; the shape's batch is 0 while it is not known.
+        slack: the shape's slack as the matcher has it.
+    """
+
+    def known(learned: int | None, field: str) -> Known:
         if learned is not None:
-            return {"value": learned, "from": LEARNED}
-        value = getattr(job.spec, field) if field in job.spec.model_fields_set else None
-        origin = INFERRED if job.inferred else REGISTERED
-        return {"value": value, "from": UNKNOWN if value is None else origin}
+            return Known(learned, LEARNED)
+        value = getattr(spec, field) if field in spec.model_fields_set else None
+        return Known(value, UNKNOWN if value is None else INFERRED if inferred else REGISTERED)
 
-    shared, per_sample = shape.workers > 1, job.streams.files_per_sample
-    batch = shape.batch // per_sample if shape.workers != 1 and shape.batch % per_sample == 0 else None
-    bounds: Json = {"at_least": depth.at_least, "at_most": depth.at_most}
-    return {
-        "readers": shape.workers or None,
-        "batch_size": known(batch, "batch_size"),
-        "num_workers": known(shape.workers if shared else None, "num_workers"),
-        "prefetch_depth": known(depth.exact, "prefetch_factor") | bounds,
-        "early": job.matcher.shape.slack - 1,
-    }
+    batch = shape.batch // files_per_sample if shape.workers != 1 and shape.batch % files_per_sample == 0 else None
+    return LoaderStatistics(
+        readers=shape.workers or None,
+        batch_size=known(batch, "batch_size"),
+        num_workers=known(shape.workers if shape.workers > 1 else None, "num_workers"),
+        prefetch_depth=known(depth.exact, "prefetch_factor"),
+        depth_at_least=depth.at_least,
+        depth_at_most=depth.at_most,
+        early=slack - 1,
+    )

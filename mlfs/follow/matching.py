@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
-from mlfs.follow.learning import learn, seen_by_count, seen_where_matched
+from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.readers import SURE_STREAK
@@ -29,6 +29,9 @@ LEAST_UNFIT = 2
 """Opens that fit nothing before a shape is learned: a new shape shows at once in the first opens of its workers."""
 MOST_UNFIT = 512
 """The most of them: learning goes through all remembered opens, so it is tried less often while it finds nothing."""
+LEAST_EXPLAINED = 0.5
+"""Share of the opens that fitted nothing that more slack must explain: threads that are late explain most of them, a
+stranger who reads in another order few."""
 
 
 class StreamMatcher:
@@ -102,13 +105,30 @@ class StreamMatcher:
         by_count = seen_by_count(history, self._epochs) if self.score.complete else []
         for seen in (by_count, seen_where_matched(history, self._epochs)):
             shape = learn(seen, self.stream_length, self.batch_size, self.single)
-            over = self._adopt(shape) if shape is not None and shape != self.shape else []
+            if shape is None:
+                continue
+            over = self._adopt(shape) if shape != self.shape else []
+            over = over or self._adopt_with_more_slack(shape)
             if over:
                 return over
         return []
 
-    def _adopt(self, shape: Shape) -> list[tuple[int, Given]]:
-        """Observe the last opens again with another shape, and go on with it if more of them are predicted."""
+    def _adopt_with_more_slack(self, learned: Shape) -> list[tuple[int, Given]]:
+        """Try a learned shape with more slack than is known, where nearly all opens were predicted.
+
+        What is learned is true of nearly all opens; a thread that the machine suspends for a moment is later than that.
+        """
+        if not self._tracker.trusts_shape or self.score.agreement_of_last(RECENT_OPENS) < SURE:
+            return []
+        wider = with_more_slack(learned, self.shape.slack, self.stream_length)
+        return self._adopt(wider, LEAST_EXPLAINED) if wider is not None else []
+
+    def _adopt(self, shape: Shape, least_share: float = 0.0) -> list[tuple[int, Given]]:
+        """Observe the last opens again with another shape, and go on with it if more of them are predicted.
+
+        Args:
+            least_share: of the opens that were not predicted, the share that must be so now.
+        """
         history = self.score.history
         starts = list(self.starts)
         if not self.score.complete:  # begin where the oldest of them were
@@ -127,7 +147,8 @@ class StreamMatcher:
                 over += given
                 if match is not None:
                     over.append((match.rank_index, (match.position, match.position + 1)))
-        if score.agreed <= sum(seen.agrees for seen in history):
+        agreed = sum(seen.agrees for seen in history)
+        if score.agreed <= agreed or score.agreed - agreed < least_share * (len(history) - agreed):
             return []
         score.go_on_from(self.score)
         self.score, self._tracker, self.ranks = score, tracker, tracker.ranks

@@ -57,7 +57,7 @@ def parse_job(text: str | bytes | Mapping[str, Any]) -> JobSpec:
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields with those of the preset and the sampler's own defaults, where none were given."""
+    """The given fields, completed by those of the preset and by the sampler's own defaults."""
     name = given.get("preset")
     preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
     chosen = given.get("sampler", preset.get("sampler", JobSpec.model_fields["sampler"].default))
@@ -92,7 +92,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _translate(error: ValidationError) -> JobError:
-    """The first complaint of pydantic in our words."""
+    """Pydantic's first error as a JobError."""
     first = error.errors(include_url=False)[0]
     field = str(first["loc"][0])
     allowed = describe(field)
@@ -104,6 +104,6 @@ def _translate(error: ValidationError) -> JobError:
 
 
 def _choices(field: str) -> list[str]:
-    """The words that a field may be, none when it is no choice of words."""
+    """The values that a field may have if it is a choice of words, else none."""
     options = JobSpec.model_json_schema()["properties"].get(field, {}).get("anyOf", [])
     return [word for option in options for word in option.get("enum", [])]

@@ -1,7 +1,8 @@
-"""Presets: how common training scripts set what a job need not say.
+"""Presets: the fields of a job as common training scripts set them.
 
-In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given and
-that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for users.
+In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given
+and that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for
+users.
 """
 
 from __future__ import annotations

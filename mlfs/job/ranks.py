@@ -23,7 +23,7 @@ _RANK_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
 def _parse_ranks(value: Any, info: ValidationInfo) -> tuple[int, ...]:
     """Expand what was written; None means every rank of the world."""
     world_size = info.data.get("world_size")
-    if world_size is None:  # refused already: that is the error to report
+    if world_size is None:  # the world size was refused already, which is the error to report
         return ()
     if value is None:
         return _every_rank(world_size)

@@ -27,9 +27,9 @@ def nearest(word: object, known: Iterable[str]) -> str:
     return f"did you mean {show(near[0])}?" if near else ""
 
 
-def one_of(words: Iterable[str]) -> str:
-    """The words as a choice: "a", "b" or "c"."""
-    *most, last = [show(word) for word in words]
+def one_of(choices: Iterable[str]) -> str:
+    """The choices in a sentence: "a", "b" or "c"."""
+    *most, last = [show(choice) for choice in choices]
     return f"{', '.join(most)} or {last}" if most else last
 
 

@@ -1,7 +1,7 @@
 """Which samplers a job may name, and which fields each of them reads.
 
 In: `mlfs.job.catalogue`, the entry points of group `mlfs.orders` (name: the sampler; object: an `OrderFactory`). Out:
-names, fields, and where a sampler's order is to be found. Nothing is loaded here: that is `mlfs.orders.registry`.
+names, fields, and where a sampler's order is to be found. `mlfs.orders.registry` loads it, nothing is loaded here.
 
 The built-in ones are listed in the package and not in its metadata, so that a source checkout works, and so that no
 other package can change what a known name means.
@@ -20,7 +20,7 @@ GROUP = "mlfs.orders"
 
 @cache
 def sampler_factories() -> dict[str, EntryPoint]:
-    """Where the `OrderFactory` of each sampler is, by name."""
+    """Where to find the `OrderFactory` of each sampler, by name."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     found.update({own.name: EntryPoint(own.name, own.factory, GROUP) for own in BUILT_IN})
     return found

@@ -1,4 +1,4 @@
-"""What a mount measures while it runs: bandwidths by route and number of lanes, and how long jobs have been reading.
+"""The bandwidths that a mount measures while it runs, by route and number of lanes.
 
 In: batches that prefetch lanes have finished, as sizes and times. Out: smoothed rates. `status` shows them,
 mlfs.measure.speeds refines the calibration with them, and the choice between a slow tier and the source rests on them.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mlfs.measure.refine import Measured
 from mlfs.plan.circuit_breaker import Pace, size_class
@@ -60,20 +59,6 @@ class LaneRate:
         self.mean_s += weight * (wall_s - self.mean_s)
 
 
-class Reading(NamedTuple):
-    """A job's first and last read, and how long readers had waited by then.
-
-    Attributes:
-        observed: how many samples the job has read.
-    """
-
-    observed: int
-    first_s: float
-    last_s: float
-    first_stall_s: float
-    last_stall_s: float
-
-
 class Rates:
     """See the module."""
 
@@ -81,7 +66,6 @@ class Rates:
         self._routes: dict[Route, dict[int, LaneRate]] = {}  # by number of lanes
         self._paces: dict[Route, dict[int, LaneRate]] = {}  # of all lanes together, by class of sizes
         self._samples: dict[Route, LaneRate] = {}  # of single samples
-        self._reading: dict[str, Reading] = {}
 
     def batch(
         self, route: Route, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
@@ -127,30 +111,3 @@ class Rates:
     def routes(self) -> list[Route]:
         """The routes that something was fetched by, in the order in which each was used first."""
         return list(self._routes)
-
-    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """Note how far a job is: the time between its first and its last read, and the waiting in it, are counted.
-
-        Args:
-            observed: how many samples it has read.
-            now_s: the time now.
-            stall_s: how long all readers have waited since the mount.
-        """
-        before = self._reading.get(name)
-        if before is None or observed < before.observed:  # registered, or registered again
-            before = Reading(0, now_s, now_s, stall_s, stall_s)
-        if observed != before.observed:
-            if not before.observed:
-                before = Reading(0, now_s, now_s, stall_s, stall_s)
-            before = before._replace(observed=observed, last_s=now_s, last_stall_s=stall_s)
-        self._reading[name] = before
-
-    def reading_s(self, name: str) -> float:
-        """The time from the job's first read to its last one."""
-        reading = self._reading.get(name)
-        return 0.0 if reading is None else reading.last_s - reading.first_s
-
-    def stalled_s(self, name: str) -> float:
-        """How long the mount's readers, all together, have waited in that time."""
-        reading = self._reading.get(name)
-        return 0.0 if reading is None else reading.last_stall_s - reading.first_stall_s

@@ -1,54 +1,97 @@
 """What each place gives now: what was measured earlier, moved to what this mount measures while it runs.
 
 In: points of each place from before the mount (mlfs.measure.earlier), the rates of the prefetch lanes. Out: a curve a
-place, and a `PerformanceModel` of this node. The engine asks it which disk to fill first, `status` shows it, and at the
-end of the mount it is saved. Called on the loop only.
+place, and a `PerformanceModel` of this node. The engine asks it which disk to fill first, `status` shows its
+statistics, and at the end of the mount those are saved. Called on the loop only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
-from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Points, best, refine
+from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Measured, Points, best, refine
 from mlfs.places.place import PlaceKind
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSpeeds:
+    """The bandwidth of a place by lanes, in bytes a second of all lanes together.
+
+    Attributes:
+        measured: what this mount measured. calibrated: what the calibration says.
+        refined: what is planned with: the earlier curve, moved to what this mount measured.
+    """
+
+    measured: tuple[Measured, ...]
+    calibrated: tuple[tuple[float, float], ...]
+    refined: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedsStatistics:
+    """What is known of how fast this node gets its samples.
+
+    Attributes:
+        places: by the place's name.
+        loading: what an epoch after the first takes at least, None while that cannot be told.
+    """
+
+    places: Mapping[str, PlaceSpeeds]
+    loading: EpochCost | None
 
 
 class Speeds:
     """See the module.
 
     Args:
-        earlier: points from before this mount, by the place's name; places that were never measured are missing.
+        calibrated: points of a calibration, by the place's name; places that were never measured are missing.
+        refined: the same as earlier mounts refined it: where a place stands in both, this one counts.
         rates: what this mount measures.
         places: the source and the tiers in the order of their numbers, by the key under which `rates` has them.
-
-    Attributes:
-        places: the key under which `rates` has a place, by the place's name.
     """
 
-    def __init__(self, earlier: Mapping[str, Points], rates: Rates, places: Mapping[Any, MeasuredPlace]) -> None:
-        self._earlier = earlier
+    def __init__(
+        self,
+        calibrated: Mapping[str, Points],
+        refined: Mapping[str, Points],
+        rates: Rates,
+        places: Mapping[Any, MeasuredPlace],
+    ) -> None:
+        self._calibrated = calibrated
+        self._earlier = {**calibrated, **refined}
         self._rates = rates
         self._source = next(place for place in places.values() if place.kind is PlaceKind.SOURCE)
         self._storing = [place for place in places.values() if place.kind is not PlaceKind.SOURCE]
-        self.places = {place.name: key for key, place in places.items()}
+        self._routes = {place.name: key for key, place in places.items()}
 
     def points(self, place: str) -> tuple[tuple[float, float], ...]:
         """The curve of a place as it is now. Empty when it was never measured."""
-        return refine(self._earlier.get(place, ()), self._rates.measured(self.places[place]))
+        return refine(self._earlier.get(place, ()), self._rates.measured(self._routes[place]))
 
     def gives(self, place: str) -> float:
         """The most that a place is known to give, in bytes a second; 0 when it was never measured."""
         return best(self.points(place))
 
-    def measured(self) -> dict[str, tuple[tuple[float, float], ...]]:
-        """The curves of those places that this mount has measured, by name."""
-        return {place: self.points(place) for place, key in self.places.items() if self._rates.measured(key)}
+    def statistics(self, stream_bytes: int, left: Sequence[int]) -> SpeedsStatistics:
+        """Frozen figures. Args: as for `loading`."""
+        return SpeedsStatistics(
+            {
+                place: PlaceSpeeds(
+                    tuple(self._rates.measured(route)),
+                    tuple((float(lanes), float(rate)) for lanes, rate in self._calibrated.get(place, ())),
+                    self.points(place),
+                )
+                for place, route in self._routes.items()
+            },
+            self.loading(stream_bytes, left),
+        )
 
     def model(self, left: Sequence[int]) -> PerformanceModel | None:
         """This node as the performance model has it; None while the source was never measured.

@@ -1,7 +1,7 @@
 """numba's help, if it is installed (`pip install mlfs[fast]`): loops of the orders as machine code.
 
-In: nothing. Out: compiled functions, or None as long as there are none; who asks does without them then, with the same
-result. Called by `mlfs.orders.shuffle`. numba is imported and the loop compiled by a thread of its own when the first
+In: nothing. Out: compiled functions, or None as long as there are none: the caller then computes the same without
+them. Called by `mlfs.orders.shuffle`. numba is imported and the loop compiled by a thread of its own when the first
 long shuffle is asked for, so that no mount starts later for it; the machine code is kept beside this file or in the
 user's cache directory, as numba finds room.
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers.messages import LARGEST_BYTES
-from mlfs.peers.transport import Arrived, Buffer, Happened, Received
+from mlfs.peers.transport import NUMBERS, Arrived, Buffer, Happened, Received
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -64,7 +64,7 @@ class MpiTransport:
         for communicator in (self._messages, self._bytes):
             communicator.Set_errhandler(MPI.ERRORS_RETURN)
         self._node, self._nodes = int(world.Get_rank()), int(world.Get_size())
-        self._most_numbers = int(world.Get_attr(MPI.TAG_UB))
+        self._most_numbers = int(world.Get_attr(MPI.TAG_UB) or NUMBERS)
         self._buffer = bytearray(LARGEST_BYTES)
         self._status = MPI.Status()
         # By position, as Testsome wants lists: requests; of receives, node and number; what they read or write.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
@@ -34,6 +35,7 @@ __all__ = [
     "PeerPlace",
     "Place",
     "PlaceKind",
+    "PlaceStatistics",
     "Places",
     "SourcePlace",
     "StoringPlace",
@@ -153,6 +155,17 @@ class PeerPlace(Place, Protocol):
 
     def no_longer(self, wants: Sequence[Want]) -> None:
         """What was asked for ahead is not wanted any more, or was got."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceStatistics:
+    """How full a place that stores is, and how often its medium failed."""
+
+    kind: PlaceKind
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    errors: int
 
 
 class SourcePlace:
@@ -330,6 +343,13 @@ class Places(Sequence[Place]):
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._all)
+
+    def statistics(self) -> tuple[PlaceStatistics, ...]:
+        """Frozen figures of the places that store, in the order of their numbers."""
+        return tuple(
+            PlaceStatistics(place.kind, place.name, place.capacity_bytes, place.used_bytes, place.errors)
+            for place in self.storing
+        )
 
     def close(self) -> None:
         """Close the places that store. The source belongs to the caller, who closes it."""

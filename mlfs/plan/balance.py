@@ -49,12 +49,12 @@ def balance(have: npt.ArrayLike, want: npt.ArrayLike) -> list[Message]:
         least, taker = takers[0]
         count = min(-most, -least)
         messages.append(Message(giver, taker, count))
-        _settle(givers, most + count, giver)
-        _settle(takers, least + count, taker)
+        _replace_top(givers, most + count, giver)
+        _replace_top(takers, least + count, taker)
     return messages
 
 
-def _settle(heap: list[tuple[int, int]], left: int, index: int) -> None:
+def _replace_top(heap: list[tuple[int, int]], left: int, index: int) -> None:
     """Replace the first entry of the heap by what is left of it, or remove it when nothing is left."""
     if left:
         heapq.heapreplace(heap, (left, index))

@@ -1,14 +1,14 @@
-"""When a tier is passed over for the source, and when it is used again.
+"""A circuit breaker for each tier: when samples that a tier holds come from the source instead, and when no longer.
 
 Pure; no clock. In: what a tier and the source gave lately for samples of the same sizes, how long readers waited. Out:
-whether the tier is used. Called once a second by the daemon (mlfs.plan.scheduler.routing).
+whether the tier is passed over. Called once a second by `mlfs.plan.scheduler.routing`.
 
 A sample that lies in a tier could come from the source as well: NoPFS takes the fastest of the cases that apply
-(Section 4; `PerformanceModel.fastest`). But the source is shared by everybody, and what is read from it though it lies
-in a tier comes on top of the bound of docs/model.md. So a tier is left only while all of this holds, again and
-again for ten seconds: readers wait, a sample takes it long, and the source would win at a third of its bandwidth. A
-tier that was left is tried now and then with a few samples, and used again when the source does not win at two thirds
-of its bandwidth any more; tries come the more seldom, the more of them failed.
+(Section 4; `PerformanceModel.fastest`). But everybody shares the source, and each read of a sample that a tier holds
+comes on top of the bound of docs/model.md. So a tier is passed over only after ten judgements in a row found all three:
+readers wait, a sample takes the tier long, and the source would win even at a third of its bandwidth. Then a few
+samples probe the tier from time to time. The tier is used again once the source does not win at two thirds of its
+bandwidth any more; after each probe the next one waits twice as long (docs/decisions/slow-tiers.md).
 """
 
 from __future__ import annotations
@@ -20,18 +20,32 @@ from typing import NamedTuple
 
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 
-LEAVE_FACTOR = 3.0
+PASS_OVER_FACTOR = 3.0
+"""The source must be so many times as fast: it is shared, and what it gives to others cannot be measured here."""
 RETURN_FACTOR = 1.5
+"""The source must still be so many times as fast. It is half of PASS_OVER_FACTOR, so that noise changes nothing."""
 SLOW_SAMPLE_S = 0.01
-WAITED = 0.25
+"""A sample that takes a lane less is fast enough. Without this limit a source that answers from the page cache would
+win against any disk whose copies are verified, and no reader would notice."""
+LEAST_WAITED = 0.25
+"""Share of the time that readers wait, summed over readers: below it the lanes keep up, however slow the tier is."""
 JUDGEMENTS = 10
+"""Judgements in a row that must agree. They are a second apart: a tier may stall for some seconds."""
 FEWEST_BATCHES = 8
+"""Batches that a judgement needs: the time of fewer says more about single samples than about the tier."""
 FEWEST_OF_A_SIZE = 4
-FIRST_TRY_S = 15.0
-MOST_TRY_S = 960.0
-TRY_LASTS_S = 60.0
+"""Batches that a class of sizes needs to be compared: half of FEWEST_BATCHES, as a tier mostly holds a few classes."""
+FIRST_PROBE_S = 15.0
+"""Wait before the first probe: longer than the ten judgements, short beside an epoch."""
+MOST_PROBE_S = 960.0
+"""The longest wait between probes, six doublings of the first: a tier that recovers is used within a long epoch."""
+PROBE_LASTS_S = 60.0
+"""A probe ends without a result when too few of the tier's samples were asked for in so long."""
 CALM_S = 600.0
-IN_COMMON = 0.5
+"""A tier that was used for so long counts as recovered: if it becomes slow again, the waits begin anew."""
+LEAST_IN_COMMON = 0.5
+"""Share of the tier's bytes that must be of sizes for which the source was measured as well: with less, a judgement
+would be about a minority of the samples."""
 
 
 def size_class(size_bytes: float) -> int:
@@ -43,7 +57,7 @@ class Pace(NamedTuple):
     """What all lanes of a route together gave lately for samples of one class of sizes, while more work waited.
 
     Attributes:
-        bytes: seen, the weight of the size class. batches: they came in.
+        bytes: how many were seen; the weight of the size class. batches: in how many batches they came.
     """
 
     bytes_per_s: float
@@ -55,9 +69,11 @@ class Evidence(NamedTuple):
     """What one judgement is about.
 
     Attributes:
-        tier_bytes_per_s, source_bytes_per_s: for samples as they lie in the tier. sample_bytes, sample_s: of a sample
-            of the tier, in one lane. batches: of the tier, since the judgement before. waited: share of the time since
-            then that readers waited, summed over readers.
+        tier_bytes_per_s, source_bytes_per_s: for samples of the sizes that lie in the tier.
+        sample_bytes: the mean size of a sample of the tier.
+        sample_s: how long such a sample takes one lane.
+        batches: how many the tier gave since the judgement before.
+        waited: share of the time since that judgement that readers waited, summed over readers.
     """
 
     tier_bytes_per_s: float
@@ -73,29 +89,32 @@ class Use:
     """How a tier is used.
 
     Attributes:
-        left: passed over for the source. slow: judgements in a row that found it slow. since_s: so since then.
-        try_after_s: how long to wait before the next try. trying_s: when a try began, None while none is under way.
-        next_try_s: when the next one may begin.
+        passed_over: its samples come from the source.
+        slow: judgements in a row that found it slow.
+        since_s: when `passed_over` changed last.
+        probe_after_s: how long to wait before the next probe.
+        probing_since_s: when the probe under way began, None while there is none.
+        next_probe_s: when the next probe may begin.
     """
 
-    left: bool = False
+    passed_over: bool = False
     slow: int = 0
     since_s: float = 0.0
-    try_after_s: float = FIRST_TRY_S
-    trying_s: float | None = None
-    next_try_s: float = math.inf
+    probe_after_s: float = FIRST_PROBE_S
+    probing_since_s: float | None = None
+    next_probe_s: float = math.inf
 
-    def may_try(self, now_s: float) -> bool:
-        """Whether a few samples shall come from it again."""
-        return self.left and self.trying_s is None and now_s >= self.next_try_s
+    def may_probe(self, now_s: float) -> bool:
+        """Whether a probe may begin: a few samples then come from the tier."""
+        return self.passed_over and self.probing_since_s is None and now_s >= self.next_probe_s
 
-    def begin_try(self, now_s: float) -> Use:
-        """A few samples come from it now."""
-        return replace(self, trying_s=now_s)
+    def begin_probe(self, now_s: float) -> Use:
+        """A probe begins."""
+        return replace(self, probing_since_s=now_s)
 
     def come_back(self, now_s: float) -> Use:
-        """Use it from now on, whatever it gives: the source failed."""
-        return replace(self, left=False, slow=0, since_s=now_s, trying_s=None, next_try_s=math.inf)
+        """The tier is used from now on."""
+        return replace(self, passed_over=False, slow=0, since_s=now_s, probing_since_s=None, next_probe_s=math.inf)
 
 
 def in_common(tier: Mapping[int, Pace], source: Mapping[int, Pace]) -> tuple[float, float] | None:
@@ -114,7 +133,7 @@ def in_common(tier: Mapping[int, Pace], source: Mapping[int, Pace]) -> tuple[flo
         if kind in source and source[kind].batches >= FEWEST_OF_A_SIZE and source[kind].bytes_per_s > 0
     }
     total = sum(pace.bytes for pace, _ in both.values())
-    if not both or total < IN_COMMON * sum(pace.bytes for pace in enough.values()):
+    if not both or total < LEAST_IN_COMMON * sum(pace.bytes for pace in enough.values()):
         return None
     tier_s = sum(pace.bytes / pace.bytes_per_s for pace, _ in both.values())
     source_s = sum(pace.bytes / other.bytes_per_s for pace, other in both.values())
@@ -137,27 +156,27 @@ def source_wins(found: Evidence, factor: float) -> bool:
 
 
 def judge(use: Use, found: Evidence | None, now_s: float) -> Use:
-    """One judgement. `found` is None when nothing can be compared."""
-    if use.left:
-        return _judge_try(use, found, now_s) if use.trying_s is not None else use
+    """How the tier is used after one more judgement; `found` is None when nothing can be compared."""
+    if use.passed_over:
+        return _judge_probe(use, found, now_s) if use.probing_since_s is not None else use
     if found is None or found.batches < FEWEST_BATCHES:
         return use
-    slow = found.waited >= WAITED and found.sample_s >= SLOW_SAMPLE_S and source_wins(found, LEAVE_FACTOR)
+    slow = found.waited >= LEAST_WAITED and found.sample_s >= SLOW_SAMPLE_S and source_wins(found, PASS_OVER_FACTOR)
     if not slow:
         return replace(use, slow=0)
     if use.slow + 1 < JUDGEMENTS:
         return replace(use, slow=use.slow + 1)
-    after = FIRST_TRY_S if now_s - use.since_s > CALM_S else use.try_after_s
-    return Use(left=True, since_s=now_s, try_after_s=after, next_try_s=now_s + after)
+    after = FIRST_PROBE_S if now_s - use.since_s > CALM_S else use.probe_after_s
+    return Use(passed_over=True, since_s=now_s, probe_after_s=after, next_probe_s=now_s + after)
 
 
-def _judge_try(use: Use, found: Evidence | None, now_s: float) -> Use:
-    assert use.trying_s is not None
+def _judge_probe(use: Use, found: Evidence | None, now_s: float) -> Use:
+    assert use.probing_since_s is not None
     if found is not None and found.batches >= FEWEST_BATCHES:
-        longer = min(MOST_TRY_S, 2 * use.try_after_s)
+        longer = min(MOST_PROBE_S, 2 * use.probe_after_s)
         if not source_wins(found, RETURN_FACTOR):
-            return replace(use.come_back(now_s), try_after_s=longer)
-        return replace(use, trying_s=None, try_after_s=longer, next_try_s=now_s + longer)
-    if now_s - use.trying_s > TRY_LASTS_S:  # nobody asked for enough of its samples
-        return replace(use, trying_s=None, next_try_s=now_s + use.try_after_s)
+            return replace(use.come_back(now_s), probe_after_s=longer)
+        return replace(use, probing_since_s=None, probe_after_s=longer, next_probe_s=now_s + longer)
+    if now_s - use.probing_since_s > PROBE_LASTS_S:  # too few of its samples were asked for
+        return replace(use, probing_since_s=None, next_probe_s=now_s + use.probe_after_s)
     return use

@@ -1,13 +1,13 @@
-"""The least time that a run takes, epoch by epoch, told from sizes and bandwidths alone.
+"""The least time that a run takes, epoch by epoch, from sizes and bandwidths alone.
 
 Pure. In: the performance model, the data set's bytes, the time to compute an epoch. Out: seconds, stalls, bytes by
-route, which resource rules, and what one more unit of each resource would change. Called by `mlfs plan` before a
-cluster is bought, and by mlfs.measure.speeds while a mount runs.
+route, which resource is the bottleneck, and what one more unit of each resource would change. Called by `mlfs plan`
+before a cluster is bought, and by mlfs.measure.speeds while a mount runs.
 
 It is the bound of docs/model.md in seconds. The first epoch brings every byte from the PFS, each later one what does
 not fit in the N * D bytes of the caches, or, where nodes do not share them, what a node has not kept of its own reads
-(mlfs.plan.frequency). PFS, network and classes work side by side, so the slowest of them rules (Yang and Cong, Section
-III: the true cost is the larger of training and loading).
+(mlfs.plan.frequency). PFS, network and classes work side by side, so the slowest of them is the bottleneck (Yang and
+Cong, Section III: the true cost is the larger of training and loading).
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class RunCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of all epochs."""
+        """How long all epochs take."""
         return self.first.seconds + (self.epochs - 1) * self.later.seconds
 
     @property
     def stall_s(self) -> float:
-        """Of all epochs."""
+        """How long computing waits for data in all epochs."""
         return self.first.stall_s + (self.epochs - 1) * self.later.stall_s
 
     @property
     def pfs_bytes(self) -> float:
-        """Of all epochs."""
+        """What comes from the PFS in all epochs."""
         return self.first.pfs_bytes + (self.epochs - 1) * self.later.pfs_bytes
 
 

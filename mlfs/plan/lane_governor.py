@@ -1,22 +1,27 @@
-"""How many lanes a storage class shall use: as few as give the best rate.
+"""How many lanes a place uses: as few as give the best rate.
 
 Pure but for its own state. In: finished batches with their times, and whether work was waiting. Out: the number of
-lanes allowed. Called by the prefetcher. A slow source wants many lanes to hide its latency; one that answers from
-memory is limited by this process's interpreter, where more lanes only fight each other (measured: 16 lanes a tenth of
-one).
+lanes allowed. Called by `mlfs.plan.scheduler.pool_queue`. A slow source needs many lanes to hide its latency. One that
+answers from memory is limited by this process's interpreter, for which the lanes compete: there, 16 lanes gave a tenth
+of what one gave (docs/decisions/threads.md).
 """
 
 from __future__ import annotations
 
 PERIOD_S = 0.02
+"""The least time between two judgements: several batches of 4 ms, so that the best number is found within a second."""
 FEWEST_SAMPLES = 16
+"""The fewest samples of a judgement: on a slow source, a rate over fewer is mostly chance."""
 HOLD_S = 3.0
+"""How long a number is kept after twice as many lanes gave no more: a vain trial then costs less than a hundredth."""
 GAIN = 1.15
-WAITING = 0.25
+"""The rate must grow by so much for twice the lanes to stay: more than it varies from one period to the next."""
+BUSY_SHARE = 0.25
+"""Lanes that compute for a larger share of their time are busy: more of them would only compete for the interpreter."""
 
 
 class LaneGovernor:
-    """Doubles while the lanes mostly wait and the rate grows by it; goes back to fewer when it does not.
+    """Doubles the lanes while they mostly wait and the rate grows by it, and goes back when the rate does not grow.
 
     Attributes:
         allowed: lanes that may work now, 1..most.
@@ -34,12 +39,12 @@ class LaneGovernor:
         self._wall_s = 0.0
 
     def begin_with(self, lanes: int) -> None:
-        """Begin with as many lanes as were measured to be enough; 0 when nothing was measured. Goes on from there."""
+        """Begin with as many lanes as were measured to be enough; 0 when nothing was measured."""
         if lanes:
             self.allowed = max(1, min(lanes, self.most))
 
     def idle(self) -> None:
-        """Nothing was waiting: the period says nothing about the source."""
+        """No work was waiting: this period says nothing about the place."""
         self._since = None
 
     def done(self, samples: int, wall_s: float, cpu_s: float, now_s: float) -> None:
@@ -52,7 +57,7 @@ class LaneGovernor:
         self._cpu_s += cpu_s
         passed = now_s - self._since
         if passed >= PERIOD_S and self._samples >= max(FEWEST_SAMPLES, 2 * self.allowed):
-            self._judge(self._samples / passed, self._cpu_s < WAITING * self._wall_s, now_s)
+            self._judge(self._samples / passed, self._cpu_s < BUSY_SHARE * self._wall_s, now_s)
             self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:

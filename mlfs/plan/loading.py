@@ -1,6 +1,6 @@
 """How long a GPU's mini-batch takes to load with some number of threads on each route, and how far that is from ideal.
 
-Pure. In: bytes by route, threads, throughput curves. Out: seconds. Called by `mlfs.plan.queues`.
+Pure. In: bytes by route, threads, throughput curves. Out: seconds. Called by `mlfs.plan.gpu_queues`.
 
 Source: Lobster (Liu et al., ICPP'22), Section 4.3, equations 1 to 3. T_l, T_r and T_PFS are throughputs of one thread
 while that many work. The curves of mlfs.plan.model are those of all threads together, so alpha T_l(alpha) is one call.

@@ -21,6 +21,8 @@ import numpy.typing as npt
 NOWHERE = -1
 # Classes as plans number them; where some disks are clearly slower than others, these are DISK + 1, and so on.
 MEMORY, DISK = 0, 1
+# A disk is clearly slower than one that gives so many times as much. Disks of one make, measured while other work runs,
+# differ by less.
 CLEARLY_SLOWER = 2.0
 
 
@@ -29,7 +31,7 @@ class ClassRoom(NamedTuple):
 
     Attributes:
         kind: `ram`, `lmdb` or `ssd`.
-        free_bytes: capacity less what is held and promised.
+        free_bytes: the capacity without what is held and promised.
         footprint_bytes: what this sample would occupy there.
         largest_bytes: the largest sample the class takes, 0 for no limit.
         slower: how many groups of classes of its kind are clearly faster (see `slower_groups`).
@@ -60,9 +62,10 @@ def keep_most_read(
     """Which samples a node shall keep, and in which class: those it reads most, the fastest class first.
 
     Args:
-        sizes_bytes: what each sample occupies, shape (F,). reads: how often the node reads it, shape (F,).
-        capacities_bytes: of each class, fastest first. at_least: what is read less often is not kept: a copy that is
-            read once saves nothing.
+        sizes_bytes: what each sample occupies, shape (F,).
+        reads: how often the node reads each sample, shape (F,).
+        capacities_bytes: of each class, fastest first.
+        at_least: what is read less often is not kept. A copy of a sample that is read once saves nothing.
 
     Returns:
         Shape (F,): class index, NOWHERE for what is read too seldom or does not fit. Of equal counts the lower
@@ -118,11 +121,11 @@ def slower_groups(kinds: Sequence[str], bytes_per_s: Sequence[float]) -> tuple[i
 
 
 def spare(rooms: Sequence[ClassRoom], wanted: int, reserved_bytes: Sequence[int]) -> list[ClassRoom]:
-    """The rooms as they look to a sample that is planned for class `wanted`: without what others will need.
+    """The rooms as a sample that is planned for class `wanted` may use them: without what others will need.
 
     Args:
-        wanted: MEMORY, DISK or a slower disk's, or NOWHERE. reserved_bytes: what the samples planned for each class
-            still need.
+        wanted: MEMORY, DISK or a slower disk's, or NOWHERE.
+        reserved_bytes: what the samples planned for each class still need.
     """
     free = [0] * max([len(reserved_bytes), *(room.level + 1 for room in rooms)])
     for room in rooms:

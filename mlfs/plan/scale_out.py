@@ -3,8 +3,8 @@
 Pure. In: rates, in units of data a second (bytes, or samples), and shares. Out: seconds. Called by `mlfs plan` and the
 tests.
 
-Source: Yang and Cong, Accelerating Data Loading in Deep Neural Network Training (2019), equations 1 to 8. V, U and the
-cached rates are those of one node but R, R_c and R_b, which are those of all nodes together.
+Source: Yang and Cong, Accelerating Data Loading in Deep Neural Network Training (2019), equations 1 to 8. V and U are
+rates of one node; R, R_c and R_b are those of all nodes together.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ class ScaleOut:
     """The paper's Section III-A notation.
 
     Attributes:
-        data: D, of an epoch. train_rate: V, of one node. storage_rate: R, of the storage system for all nodes.
-        preprocess_rate: U, of one node. remote_rate: R_c, from remote caches, all nodes together.
-        balance_rate: R_b, of the traffic that balances batches, all nodes together.
+        data: D, the data of an epoch.
+        train_rate: V, how fast one node trains.
+        storage_rate: R, what the storage system gives to all nodes together.
+        preprocess_rate: U, how fast one node preprocesses.
+        remote_rate: R_c, what all nodes together get from remote caches.
+        balance_rate: R_b, the rate at which batches are balanced, of all nodes together.
 
     Raises:
         ValueError: a value is not above 0.

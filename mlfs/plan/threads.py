@@ -2,7 +2,7 @@
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
-`mlfs.plan.queues`.
+`mlfs.plan.gpu_queues`.
 """
 
 from __future__ import annotations

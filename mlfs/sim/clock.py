@@ -1,11 +1,11 @@
-"""Seconds of an epoch's bytes: how long each node loads, and when each step of a bulk-synchronous job ends.
+"""From an epoch's bytes to seconds: how long each node loads, and when each step of a bulk-synchronous job ends.
 
 In: a `Tally`, the performance model, a policy's traits, the rule of sharing. Out: loading times, step ends. Called by
 `mlfs.sim.run`. Source: NoPFS, Section 4, and docs/model.md for the two rules of sharing the PFS.
 
-- paper: each prefetch thread of a node gets t(gamma) / gamma, gamma counts nodes. It lets a node draw more than the PFS
-  has; it is what reproduces the published figures.
-- conserving: all readers together get t(gamma); a class gives r_j(p_j) to all who ask, a node's network b_c.
+- paper: each prefetch thread of a node gets t(gamma) / gamma, where gamma counts nodes. Nodes may so draw more than the
+  PFS has; this rule reproduces the published figures.
+- conserving: all readers together get t(gamma). A class gives r_j(p_j) to all who ask; a node's network carries b_c.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from enum import Enum
 
 import numpy as np
 
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Overlap, Traits, Writing
-from mlfs.plan.queues import GpuNode
-from mlfs.sim.queues import GpuQueues, Stage, ThreadCost
+from mlfs.sim.gpu_queues import GpuQueues, Stage, ThreadCost
 from mlfs.sim.tally import Tally
 
 
@@ -35,14 +35,14 @@ class Loading:
         self.model, self.traits, self.sharing = model, traits, sharing
         self.gpus = node.gpus if node else 1
         self.queues = GpuQueues(model, node or GpuNode(), traits)
-        # One thread: each GPU's own process reads by itself.
+        # With one thread, the process of each GPU reads by itself.
         self.threads = self.gpus if traits.one_thread else model.staging.threads
         self.class_threads = sum(storage.threads for storage in model.classes)
 
     def lanes(self, tally: Tally) -> Floats:
-        """Shape (T, L, N * M): seconds that each lane of each GPU works for each step; lanes work side by side.
+        """Seconds that each lane of each GPU works for each step, shape (T, L, N * M); lanes work side by side.
 
-        What a node does as a whole stands in the lanes of each of its GPUs.
+        Work of a node as a whole stands in the lanes of each of its GPUs.
         """
         thread_s = self._thread_cost(tally)
         stage = self.queues.stage(tally, self.threads, thread_s)
@@ -58,7 +58,7 @@ class Loading:
         return np.stack([*np.repeat(stacked, self.gpus, axis=2).swapaxes(0, 1), *own], axis=1)
 
     def cost(self, tally: Tally) -> Floats:
-        """(R,) seconds a byte by route, for one thread."""
+        """Seconds a byte by route for one thread, shape (R,)."""
         return self._cost(readers_of(tally))
 
     def _cost(self, readers: int) -> Floats:
@@ -74,14 +74,14 @@ class Loading:
         return cost + (float(model.write_s(1.0)) if self.traits.writing is Writing.THREAD else 0.0)
 
     def _thread_cost(self, tally: Tally) -> ThreadCost:
-        """What a loading thread takes for a byte. Conserving: threads share what the PFS gives their node."""
+        """Seconds that a loading thread takes for a byte. Conserving: threads share what the PFS gives their node."""
         cost, readers = self._cost(readers_of(tally)), readers_of(tally)
         share = self._pfs_rate(readers) / readers
         paper = self.sharing is Sharing.PAPER
         return lambda threads: cost if paper else np.concatenate([[threads / share], cost[1:]])
 
     def _pfs_rate(self, readers: int) -> float:
-        """What all readers get together."""
+        """What so many readers get from the PFS together."""
         return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
 
     def _pfs_rate_ahead(self, tally: Tally) -> float:
@@ -101,7 +101,7 @@ class Loading:
         return min(float(self.model.pfs.at(busy.sum() / busy.max())), self.model.node_pfs_bytes_per_s / most_of_one)
 
     def _pfs_s(self, tally: Tally) -> Floats:
-        """Conserving: (T, N) seconds until each node has its bytes of a step from the PFS."""
+        """Conserving: seconds until each node has its bytes of a step from the PFS, shape (T, N)."""
         steps, nodes = tally.queued.shape[:2]
         if self.traits.overlap is not Overlap.WINDOW:
             return shared_finish_s(tally.loaded[:, :, 0], self.model)
@@ -109,14 +109,14 @@ class Loading:
         return np.repeat((drawn / self._pfs_rate_ahead(tally))[:, None], nodes, axis=1)
 
     def _pfs_thread_s(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_s: Floats) -> Floats | float:
-        """Seconds a byte from the PFS for one thread: of what the node gets in that step, where nodes load in step."""
+        """Seconds a byte from the PFS for one thread; where nodes load in step, by what the node gets in that step."""
         if self.sharing is Sharing.PAPER or self.traits.overlap is Overlap.WINDOW:
             return float(thread_s[0])
         wanted = tally.loaded[:, :, 0]
         return np.asarray(stage.loading * pfs_s / np.where(wanted > 0, wanted, np.inf))[:, :, None]
 
     def _pooled(self, tally: Tally) -> Floats:
-        """Seconds of preprocessing after the fetch, where the policy does it so."""
+        """Seconds of preprocessing after the fetch, 0 unless the policy preprocesses then."""
         if self.traits.writing is not Writing.POOL:
             return np.zeros(tally.queued.shape[:2])
         return np.asarray(self.model.write_s(tally.node_bytes) / self.model.staging.threads)
@@ -172,7 +172,7 @@ def readers_of(tally: Tally) -> int:
 
 
 def shared_finish_s(wanted_bytes: Floats, model: PerformanceModel) -> Floats:
-    """When each node has its bytes of a step if those still reading share t(gamma) evenly. (T, N) to (T, N)."""
+    """When each node has its bytes of a step, (T, N), if the nodes still reading share t(gamma) evenly."""
     order = np.argsort(wanted_bytes, axis=1)
     ascending = np.take_along_axis(wanted_bytes, order, axis=1)
     nodes = wanted_bytes.shape[1]
@@ -192,7 +192,7 @@ class Clock:
         self.now = 0.0
         self._loaded: Floats | None = None  # (L, N * M) when each lane was last done
         self._ends = np.zeros(self.window)  # ends of the last `window` steps
-        self._pending = 0.0  # BATCH: compute time of the step whose data are there
+        self._pending = 0.0  # BATCH: compute time of the step whose data were loaded last
 
     def advance(self, lanes: Floats, compute_s: Floats) -> float:
         """Run an epoch: lanes (T, L, N * M), compute_s (T, N * M). Returns when it ends."""

@@ -13,7 +13,12 @@ from mlfs.sim.scenario import Scenario
 
 
 def order_of(scenario: Scenario, n_samples: int) -> Order:
-    """Raises ConfigError for a batch that GPUs cannot share evenly or that is never full, JobError for its fields."""
+    """The order of a scenario's job.
+
+    Raises:
+        ConfigError: the batch cannot be shared evenly by the GPUs, or is never full.
+        JobError: a field of the job is wrong.
+    """
     fields, model = scenario.job.order, scenario.model
     order = Order(n_samples, model, scenario.seed) if fields is None else _registered(scenario, n_samples)
     if order.steps == 0:

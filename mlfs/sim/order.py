@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from mlfs.orders.streams import JobStreams
 
 KEPT_BYTES = 1 << 30
+"""Orders of all epochs are kept up to this size: they fit beside the simulation on a laptop, and are computed once."""
 
 
 class Order:
-    """All epochs of a job; epochs are kept in memory while they are small, else made again when asked for."""
+    """All epochs of a job. They are kept in memory if they are small, and else computed again when asked for."""
 
     def __init__(self, n_samples: int, model: PerformanceModel, seed: int) -> None:
         self.n_samples = n_samples
@@ -31,7 +32,7 @@ class Order:
         self._kept: dict[int, Ids] = {}
 
     def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
-        """Bytes of an epoch's second and further reads of a sample: a permutation has none."""
+        """Bytes of second and further reads of a sample within an epoch: a permutation has none."""
         return 0.0
 
     def epoch(self, epoch: int) -> Ids:
@@ -57,8 +58,9 @@ class Order:
         return np.ascontiguousarray(flat.reshape(self.steps, self.batch, nodes).transpose(0, 2, 1))
 
     def readers(self) -> Readers:
-        """Shape (E, F): the node that reads each sample in each epoch, the last one if it is read several times; the
-        dtype's largest value for none.
+        """The node that reads each sample in each epoch, shape (E, F).
+
+        It is the last one where several do, and the dtype's largest value where none does.
         """
         dtype = np.uint8 if self.model.nodes < 255 else np.uint16
         table = np.full((self.model.epochs, self.n_samples), np.iinfo(dtype).max, dtype=dtype)
@@ -95,7 +97,7 @@ class RegisteredOrder(Order):
         return np.ascontiguousarray(dealt.reshape(steps, nodes, batch * self.gpus))
 
     def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
-        """Samplers that draw with replacement, augment repeatedly, or pad to equal lengths, read samples again."""
+        """As for `Order`: samplers read samples again that draw with replacement, augment repeatedly or pad."""
         ids = self.epoch(epoch)
         times = np.bincount(ids[ids >= 0], minlength=self.n_samples)
         return float(sizes_bytes @ np.maximum(times - 1, 0))

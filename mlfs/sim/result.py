@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """One epoch: its end less its start, what compute alone takes, and PFS bytes beside the least possible."""
+    """One epoch: how long it takes, how long computing alone takes, its PFS bytes, and the least possible."""
 
     seconds: float
     compute_s: float
@@ -25,14 +25,17 @@ class PolicyResult:
     """One policy.
 
     Attributes:
-        seconds: simulated run time. preload_s: of it before the first step. compute_s: what no stalls would take.
-        stall_s: seconds - compute_s. bytes_share, seconds_share: by route, of all loaded bytes, of all loading time.
-        hit_ratio: reads by route over all reads: local:CLASS and peer:CLASS; pfs is the rest.
-        imbalance: mean over steps of (slowest - fastest) / slowest loading time, over all GPUs of all nodes.
-        imbalanced_steps: share of steps in which some GPU's loading takes longer than its compute, and some GPU's
-        does not (Lobster, Section 5.3).
-        pfs_bytes, bound_bytes: all epochs; the bound is S in epoch 0, and later S less what all nodes
-        can keep, or 0 (docs/model.md).
+        seconds: the simulated run time.
+        preload_s: the part of it before the first step.
+        compute_s: the run time without stalls.
+        stall_s: seconds - compute_s.
+        bytes_share, seconds_share: by route, the share of all loaded bytes and of all loading time.
+        hit_ratio: by route, local:CLASS or peer:CLASS, the share of all reads; the rest comes from the PFS.
+        imbalance: the mean over steps of (slowest - fastest) / slowest loading time, over all GPUs of all nodes.
+        imbalanced_steps: the share of steps in which loading takes longer than computing on some GPUs and not on
+            others (Lobster, Section 5.3).
+        pfs_bytes, bound_bytes: for all epochs; the bound is S in epoch 0, and later S less what all
+            nodes together can keep, or 0 (docs/model.md).
     """
 
     policy: str
@@ -60,7 +63,7 @@ class PolicyResult:
         return sum(share for route, share in self.hit_ratio.items() if route.startswith("peer"))
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The values for JSON, without the policy's name."""
         values = asdict(self)
         values.pop("policy")
         return values

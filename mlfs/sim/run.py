@@ -1,7 +1,7 @@
-"""Runs policies on a simulated cluster.
+"""The fast estimate: runs policies on a simulated cluster, epoch by epoch.
 
-In: a `Scenario`, policies, the rule of sharing. Out: a `PolicyResult` each. Called by `mlfs simulate` and the tests.
-Deterministic: a scenario's seed fixes sizes, order and whatever a policy draws.
+In: a `Scenario`, policies, the rule of sharing. Out: a `PolicyResult` for each policy. Called by `mlfs simulate` and
+the tests. It is deterministic: a scenario's seed fixes sizes, order and whatever a policy draws.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Simulation:
     def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:
         """Simulate one policy; `progress` hears of each finished epoch. Raises Unfit where the policy cannot run."""
         view = self.view(sharing)
-        tracks = _Tracks(self, policy, sharing)
+        account = _Account(self, policy, sharing)
         run = policy.begin(view)
         if run.preload is not None:
-            tracks.preload(run.preload.class_bytes, run.preload.readers)
+            account.preload(run.preload.class_bytes, run.preload.readers)
         for epoch in range(self.model.epochs):
-            tracks.epoch(epoch, run.epoch(epoch, self.order.epoch(epoch)))
+            account.epoch(epoch, run.epoch(epoch, self.order.epoch(epoch)))
             if progress:
                 progress(epoch)
-        return tracks.result()
+        return account.result()
 
     def view(self, sharing: Sharing) -> View:
         """What a policy may know of this run."""
@@ -62,8 +62,8 @@ class Simulation:
         return share / (self.model.staging.threads + sum(storage.threads for storage in self.model.classes))
 
 
-class _Tracks:
-    """Collects what one policy does."""
+class _Account:
+    """Adds up what one policy does, epoch by epoch."""
 
     def __init__(self, simulation: Simulation, policy: Policy, sharing: Sharing) -> None:
         self.model, self.policy = simulation.model, policy
@@ -83,7 +83,7 @@ class _Tracks:
         self.epochs: list[EpochResult] = []
 
     def preload(self, class_bytes: Floats, readers: int) -> None:
-        """The time before the first step."""
+        """Add the time and bytes before the first step."""
         self.preload_s = self.loading.preload_s(class_bytes, readers)
         self.preload_bytes = float(class_bytes.sum()) * readers
         self.clock.now = self.preload_s
@@ -118,7 +118,7 @@ class _Tracks:
         self.late.append(float((late.any(axis=1) & ~late.all(axis=1)).mean()))
 
     def result(self) -> PolicyResult:
-        """What came out."""
+        """The sums, as a record."""
         names = route_names(self.model.classes)
         compute_s = sum(epoch.compute_s for epoch in self.epochs)
         hits = dict(zip(names, (self.counts / max(1.0, self.counts.sum())).tolist(), strict=True))
@@ -140,12 +140,12 @@ class _Tracks:
 
 
 def route_names(classes: tuple[StorageClass, ...]) -> list[str]:
-    """Names of the routes in the tally's order."""
+    """The names of the routes, in the order of a `Tally`."""
     return ["pfs", *(f"peer:{storage.name}" for storage in classes), *(f"local:{storage.name}" for storage in classes)]
 
 
 def _rounded(seconds: float) -> float:
-    """Ten digits: policies that do the same add up in another order and differ in the last of sixteen."""
+    """The seconds in ten digits: policies that do the same may add up in another order and differ in the sixteenth."""
     return float(f"{seconds:.10g}")
 
 

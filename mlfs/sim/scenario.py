@@ -1,7 +1,7 @@
 """Scenarios: a cluster, a data set and a job, from a TOML file or by a shipped name.
 
-In: a path or a name. Out: a frozen `Scenario`. Called by `mlfs simulate` and the tests. Checked by pydantic; what is
-wrong is said in one line with the nearest right name.
+In: a path or a name. Out: a frozen `Scenario`. Called by `mlfs simulate` and the tests. Pydantic checks the fields; an
+error is one line with the nearest right name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from mlfs.errors import ConfigError, SourceError
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
-from mlfs.plan.queues import GpuNode
 from mlfs.units import parse_size
 
 SHIPPED = "scenarios"
-# Fields of a registered job that follow from the cluster and the job's shape.
+# Fields of a registered job that a scenario must not give, as they follow from its cluster and its job.
 FOLLOW = ("epochs", "batch_size", "world_size", "ranks", "start_epoch", "start_step", "loader_drop_last")
 
 
@@ -68,7 +68,7 @@ def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
     by_size = value if any(isinstance(points, dict) for points in value.values()) else {1.0: value}
     portfolio = {_size(size): _curve(points) for size, points in by_size.items()}
     if any(len(points) < 4 for points in portfolio.values()):
-        raise ValueError("points by threads: two lines are put through them, which needs four at least")
+        raise ValueError("points by threads: two lines are fitted to them, which needs four at least")
     return portfolio
 
 
@@ -113,7 +113,7 @@ class ClassTable(_Table):
 
 
 class ClusterTable(_Table):
-    """The cluster (NoPFS, Table 2). A node's compute rate is all its GPUs' together, as its preprocessing rate is."""
+    """The cluster (NoPFS, Table 2). The compute and preprocessing rates are those of all GPUs of a node together."""
 
     nodes: int = Field(ge=1, le=32767)
     gpus: int = Field(default=1, ge=1)
@@ -131,7 +131,7 @@ class ClusterTable(_Table):
         if self.gpus > self.staging.threads:
             raise ValueError(f"{self.gpus} GPUs need as many staging threads at least, not {self.staging.threads}")
         if isinstance(self.preprocess_MBps, dict) != bool(self.preprocess_threads):
-            raise ValueError("preprocess_threads goes with points of preprocess_MBps by threads, and they with it")
+            raise ValueError("preprocess_threads and points of preprocess_MBps by threads must be given together")
         for index, table in enumerate(self.classes):
             sizes = len(table.capacities_bytes(self.nodes))
             if sizes != self.nodes:
@@ -169,7 +169,7 @@ class JobTable(_Table):
     def _follows(self) -> JobTable:
         for name in FOLLOW if self.order is not None else ():
             if name in (self.order or {}):
-                raise ValueError(f"order.{name}: the scenario says that: leave it out")
+                raise ValueError(f"order.{name}: leave it out, as it follows from the scenario")
         return self
 
 
@@ -207,13 +207,13 @@ class Scenario(_Table):
 
     @property
     def node(self) -> GpuNode:
-        """What a node has beyond the performance model."""
+        """What the performance model does not know of a node: its GPUs and how they preprocess."""
         cluster, points = self.cluster, self.cluster.preprocess_MBps
         curves = {size: _to_curve(curve) for size, curve in points.items()} if isinstance(points, dict) else {}
         return GpuNode(cluster.gpus, curves, cluster.preprocess_threads)
 
     def _preprocess_bytes_per_s(self) -> float:
-        """beta; where it is measured by threads and sizes, with the configured threads and the nearest size."""
+        """beta; where it was measured by threads and sizes, that of the configured threads and the nearest size."""
         rate = self.cluster.preprocess_MBps
         if not isinstance(rate, dict):
             return rate * MB

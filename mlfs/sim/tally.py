@@ -1,9 +1,9 @@
-"""What an epoch's reads amount to: bytes by step, node and route, and what each storage class has to serve.
+"""Counts an epoch's reads: bytes by step, node and route, and what each storage class has to serve.
 
-In: a policy's `Reads`, the samples' sizes. Out: a `Tally`. Called by `mlfs.sim.run`; `mlfs.sim.clock` makes seconds
-of it.
+In: a policy's `Reads`, the samples' sizes. Out: a `Tally`. Called by `mlfs.sim.run`; `mlfs.sim.clock` computes seconds
+from it.
 
-Routes are numbered: 0 the PFS, 1..J a peer's class, J+1..2J the own class.
+Routes are numbered: 0 is the PFS, 1 to J are a peer's classes, J+1 to 2J are the own classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import PFS, Reads
 
-# Steps are counted in parts of about this many reads, so that what is made on the way stays in the caches.
+# Steps are counted in parts of about this many reads, so that intermediate arrays stay in the processor's caches.
 CHUNK_SAMPLES = 1 << 18
 
 
@@ -61,7 +61,7 @@ class Tally(NamedTuple):
 
 
 def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int = 1) -> Tally:
-    """Count an epoch; `padded_sizes` has a 0 behind the last sample, where id -1 points.
+    """Count an epoch; `padded_sizes` has a 0 after the last sample, where id -1 points.
 
     A node's batch is dealt to its `gpus` one by one, as a distributed sampler deals to ranks.
     """
@@ -99,14 +99,14 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     gpu = reader * gpus + np.arange(batch) % gpus if gpus > 1 else reader
     slot = (np.broadcast_to(gpu, reads.ids.shape).ravel() * n_routes) + route
     queued: Floats = np.bincount(slot, sizes, minlength=steps * nodes * gpus * n_routes).astype(np.float64)
-    keeper = np.arange(steps, dtype=np.int64)[:, None, None] * nodes + reads.node
+    holder = np.arange(steps, dtype=np.int64)[:, None, None] * nodes + reads.node
     served: Floats = np.zeros((steps, nodes, n_classes))
     mask = stored.ravel()
     if n_classes and mask.any():
-        slot = keeper.ravel()[mask] * n_classes + reads.storage.ravel()[mask]
+        slot = holder.ravel()[mask] * n_classes + reads.storage.ravel()[mask]
         served = np.bincount(slot, sizes[mask], minlength=served.size).reshape(served.shape).astype(np.float64)
     moved = ((reads.node != own) & (reads.node != PFS)).ravel()
-    sent = np.bincount(keeper.ravel()[moved], sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    sent = np.bincount(holder.ravel()[moved], sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
     taker = np.broadcast_to(reader, reads.ids.shape).ravel()[moved]
     received = np.bincount(taker, sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
     handed_on = moved & ~mask

@@ -15,7 +15,7 @@ def cases(draw: random.Random, count: int) -> Iterator[Case]:
     from paddle.io import Dataset, DistributedBatchSampler
 
     class Numbers(Dataset):  # type: ignore[misc]
-        """As long as it is told."""
+        """A data set of a given length."""
 
         def __init__(self, length: int) -> None:
             self.length = length

@@ -163,7 +163,7 @@ def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None
                 await read_all(mount, opens)
             assert mount.engine.jobs["train"] is job
             assert not job.findings.known
-            assert mount.explainer.searches("train") > 0
+            assert mount.explainer.statistics().cases["train"].searches > 0
             assert not job.predicting
 
     simulate(body)
@@ -180,7 +180,7 @@ def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> N
             await trio.sleep(1)
             assert job.score.agreed == job.score.observed == 5 * 2 * 4 * BATCH
             assert mount.engine.jobs["train"] is job
-            assert mount.explainer.searches("train") == 0
+            assert mount.explainer.statistics().cases["train"].searches == 0
 
     simulate(body)
 

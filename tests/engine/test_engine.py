@@ -224,7 +224,7 @@ def test_changed_files_are_read_new_and_cached_copies_go(tmp_path: Path) -> None
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(0.1)
                 check_budgets(mount)
-            assert mount.engine.changed_files == 4
+            assert mount.engine.statistics().tree.changed_files == 4
             assert mount.engine.manifest.size_view[entry] == 5000
 
     simulate(body)

@@ -24,6 +24,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Keeping, Plan
+from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
 PAGE = 4096
@@ -62,7 +63,7 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
             epochs = [[ranks[0]] for ranks in shuffled(m.files, 12, 4, seed=5)]
             await m.engine.register(*given_job(epochs, world_size=4))
             await trio.sleep(1)
-            assert not m.engine.planner.under_way
+            assert not m.engine.statistics().planner.under_way
             assert about(m)["samples"] == capacity
             stream = [entry for epoch in epochs for entry in epoch[0]]
             for entry in stream:
@@ -120,7 +121,7 @@ def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> 
             streams.epoch_ids = gone
             await mount.engine.register(spec, streams)
             await trio.sleep(1)
-            assert not mount.engine.planner.under_way
+            assert not mount.engine.statistics().planner.under_way
             assert plan_of(mount) is None
             assert await mount.read(mount.files[0]) == mount.content(mount.files[0])
 
@@ -238,7 +239,7 @@ def test_sizes_that_change_count_from_the_next_epoch_on(tmp_path: Path) -> None:
                 for entry in epoch[0]:
                     await m.read(entry, 100)
                     await trio.sleep(0.05)
-            while any(m.engine.under_way().values()):
+            while any(m.engine.statistics().under_way.values()):
                 await trio.sleep(0.1)
             assert 0 < len(planned(m)) < capacity  # what was staged before the change is as small as it was
             assert sum(table.footprint(entry) for entry in planned(m)) == about(m)["bytes"]
@@ -264,13 +265,14 @@ def test_rates_are_those_of_all_lanes_together() -> None:
 
 
 def test_a_job_reads_from_its_first_read_to_its_last() -> None:
-    rates = Rates()
-    assert rates.reading_s("job") == 0
+    times = ReadingTimes()
     for observed, now, stalls in ((0, 5.0, 1.0), (1, 10.0, 2.0), (7, 30.0, 6.0), (7, 99.0, 9.0)):
-        rates.job_read("job", observed, now, stalls)
-    assert (rates.reading_s("job"), rates.stalled_s("job")) == (20, 4)
-    rates.job_read("job", 2, 100.0, 9.0)
-    assert (rates.reading_s("job"), rates.stalled_s("job")) == (0, 0)
+        times.job_read("job", observed, now, stalls)
+    assert times.statistics() == {"job": ReadingTime(20, 4)}
+    times.job_read("job", 2, 100.0, 9.0)
+    assert times.statistics() == {"job": ReadingTime(0, 0)}
+    times.forget("job")
+    assert times.statistics() == {}
 
 
 def test_lanes_begin_with_what_was_measured() -> None:

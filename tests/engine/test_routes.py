@@ -51,7 +51,7 @@ class Lanes(InlineRunner):
 
 def left(mount: Mount) -> bool:
     """Whether the disk is passed over."""
-    return mount.engine.scheduler.statistics().routing.left[2]
+    return mount.engine.scheduler.statistics().routing.passed_over[2]
 
 
 async def read_epoch(mount: Mount, epoch: list[list[int]], pause_s: float = 0.001) -> None:
@@ -76,7 +76,7 @@ class Hanging(Lanes):
 
 
 async def settle(mount: Mount) -> None:
-    while any(mount.engine.under_way().values()):
+    while any(mount.engine.statistics().under_way.values()):
         await trio.sleep(0.1)
 
 
@@ -99,7 +99,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             coming = iter(range(1, 100))
             while not left(mount):
                 await read_epoch(mount, epochs[next(coming)])
-            (said,) = messages(engine)
+            (said,) = messages(engine.statistics())
             assert "ssd:/scratch is slower than the source" in said
             assert "on top of the bound" in said
             await settle(mount)
@@ -118,10 +118,10 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             await settle(mount)
             by_choice = engine.counters.by_choice.bytes
             assert by_choice > 2 * FILES * SIZE
-            assert pfs_status(engine)["total_bytes"] == FILES * SIZE + by_choice
+            assert pfs_status(engine.statistics())["total_bytes"] == FILES * SIZE + by_choice
             assert sum(job.bytes_read.pfs_by_epoch.values()) == FILES * SIZE + by_choice
             assert job.bytes_read.pfs_by_epoch.get(last, 0) == 0
-            assert messages(engine) == []
+            assert messages(engine.statistics()) == []
 
     simulate(body)
 
@@ -182,7 +182,7 @@ def test_a_changed_file_is_read_anew_and_a_left_tier_gets_nothing(tmp_path: Path
             path.write_bytes(b"new" * 3000)
             await read_epoch(mount, epochs[number])
             await settle(mount)
-            assert engine.changed_files == 1
+            assert engine.statistics().tree.changed_files == 1
             assert not mount.table.held_by[entry]
             assert mount.table.held_by.count(2) == FILES - 1
             assert engine.jobs["train"].bytes_read.stream_bytes == (FILES - 1) * SIZE + 9000

@@ -15,8 +15,9 @@ import trio.testing
 from support.trees import make_classes
 
 from mlfs.explain.explainer import Explainer
-from mlfs.explain.inference import Build, InferenceState
+from mlfs.explain.inference import Build
 from mlfs.explain.port import Jobs, Observer
+from mlfs.explain.statistics import CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
@@ -127,22 +128,22 @@ def order_of(manifest: Manifest, epoch: int, **fields: Any) -> Iterator[int]:
 def test_reads_that_nobody_told_are_explained_until_somebody_registers(tmp_path: Path) -> None:
     async def body() -> None:
         async with explaining(tmp_path, infer=True) as (jobs, explainer):
-            assert explainer.status()["state"] == InferenceState.WATCHING
+            assert explainer.statistics().inference.state == InferenceState.WATCHING
             files = list(order_of(jobs.manifest, 0, shuffle=False))
             for entry in files[:60]:
                 await jobs.read(entry, 7)
             (job, opens, said, _) = jobs.installed[-1]
             assert (job.spec.sampler, job.inferred, opens, said) == ("sequential", True, [], "")
-            assert explainer.status()["state"] == InferenceState.LOCKED
+            assert explainer.statistics().inference.state == InferenceState.LOCKED
             assert job.score.agreed == job.score.observed == 60  # also those from before it was found
             await jobs.register(name="told")
             assert list(jobs.jobs) == ["told"]
-            assert explainer.status()["state"] == InferenceState.IDLE
+            assert explainer.statistics().inference.state == InferenceState.IDLE
             for entry in files[60:]:
                 await jobs.read(entry, 7)
             assert list(jobs.jobs) == ["told"]
             assert jobs.end("told")
-            assert explainer.status()["state"] == InferenceState.WATCHING
+            assert explainer.statistics().inference.state == InferenceState.WATCHING
 
     simulate(body)
 
@@ -174,7 +175,7 @@ def test_without_leave_nothing_is_inferred(tmp_path: Path) -> None:
             for entry in order_of(jobs.manifest, 0, shuffle=False):
                 await jobs.read(entry, 7)
             assert not jobs.installed
-            assert explainer.status() == {"state": InferenceState.OFF}
+            assert explainer.statistics().inference == InferenceStatistics(InferenceState.OFF)
 
     simulate(body)
 
@@ -189,7 +190,7 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
                 await jobs.read(entry, 7)
                 seen += 1
                 if seen == 20:
-                    assert explainer.searching("train")
+                    assert explainer.statistics().cases["train"].searching
                     assert len(jobs.installed) == 1  # found, but not confirmed
                 if len(jobs.installed) == 2:
                     break
@@ -202,9 +203,9 @@ def test_a_wrong_registration_is_corrected_once_further_opens_confirm_it(tmp_pat
             assert new.score.agreed >= seen - 1
             assert old.score.agreed < seen / 2
             await trio.testing.wait_all_tasks_blocked()
-            assert (explainer.searching("train"), explainer.searches("train")) == (False, 1)
+            assert explainer.statistics().cases["train"] == CaseStatistics(False, 1)
             await jobs.register(name="train", seed=5)
-            assert explainer.searches("train") == 0
+            assert explainer.statistics().cases["train"].searches == 0
 
     simulate(body)
 
@@ -222,7 +223,7 @@ def test_what_further_opens_do_not_confirm_is_not_installed(tmp_path: Path, capl
             for entry, other in zip(right[18:], stray, strict=False):  # half of the opens fit
                 await jobs.read(entry, 7)
                 await jobs.read(other, 8)
-            assert explainer.searches("train") >= 1
+            assert explainer.statistics().cases["train"].searches >= 1
             assert len(jobs.installed) == 1
             assert "not confirmed by 96 further opens: this job's seed is 42, not 5" in caplog.text
 
@@ -240,7 +241,7 @@ def test_a_job_that_reads_as_registered_again_is_left_alone(tmp_path: Path, capl
                 await jobs.read(entry, 7)
             for entry in order_of(jobs.manifest, 0, seed=5):
                 await jobs.read(entry, 8)
-            assert explainer.searches("train") == 1
+            assert explainer.statistics().cases["train"].searches == 1
             assert list(jobs.jobs.values()) == [job]
             assert job.score.agreement_of_last(500) == 1.0
             assert "reads come as registered again" in caplog.text

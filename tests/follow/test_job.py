@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.follow.job import JobRun, JobState
+from mlfs.follow.job import JobRun
+from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams

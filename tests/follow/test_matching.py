@@ -191,3 +191,30 @@ def test_opens_of_another_job_are_taken_back(before: int) -> None:
         matcher.observe(entry, 7)
     assert matcher.score.observed == matcher.score.agreed
     assert matcher.ranks[0].floor == n
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_a_thread_that_is_late_now_and_then_costs_few_predictions(case: int) -> None:
+    """Grain on a busy machine: two threads change places at first, and later one is now and then four turns late."""
+    n, epochs = 1600, 3
+    rng = random.Random(case)
+    matcher = matcher_for(case, n, 1, 8, epochs)
+    for epoch in range(epochs):
+        stream = streams_of(case, epoch, n, 1)[0].tolist()
+        late = [1.5 if at == 3 else 4.5 * (rng.random() < 1 / 400) for at in range(n)]
+        for _, worker, entry in sorted((at // 2 + late[at], at % 2, entry) for at, entry in enumerate(stream)):
+            matcher.observe(entry, 70 + worker, 7)
+    assert matcher.score.observed == epochs * n
+    assert matcher.score.agreed >= 0.999 * matcher.score.observed
+
+
+def test_a_stranger_who_reads_now_and_then_widens_nothing() -> None:
+    n = 1600
+    matcher = matcher_for(1, n, 1, 8, 1)
+    own, other = streams_of(1, 0, n, 1)[0].tolist(), streams_of(2, 0, n, 1)[0].tolist()
+    for at, entry in enumerate(own):
+        matcher.observe(entry, 70 + at % 2, 7)
+        if at % 40 == 39:
+            matcher.observe(other[at], 99, 9)
+    assert matcher.shape == Shape(1, 2, 1)
+    assert matcher.score.observed - matcher.score.agreed >= 0.9 * n / 40

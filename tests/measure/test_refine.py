@@ -74,50 +74,50 @@ def judged(found: Evidence | None, times: int = 100) -> Use:
     return use
 
 
-def test_a_tier_is_left_only_if_all_of_it_holds_for_long() -> None:
-    assert judged(evidence()).left
-    assert not judged(evidence(), circuit_breaker.JUDGEMENTS - 1).left
+def test_a_tier_is_passed_over_only_if_all_of_it_holds_for_long() -> None:
+    assert judged(evidence()).passed_over
+    assert not judged(evidence(), circuit_breaker.JUDGEMENTS - 1).passed_over
     for found in (
         evidence(source=2.9e6), evidence(sample_s=0.009), evidence(waited=0.2), evidence(batches=7), None,
         evidence(tier=9e6, source=1e6),
     ):  # fmt: skip
-        assert judged(found).left is False
+        assert judged(found).passed_over is False
     use = Use()
     for second in range(200):  # now and then it is well: never left
         use = judge(use, evidence(tier=9e6) if second % 9 == 8 else evidence(), float(second))
-        assert not use.left
+        assert not use.passed_over
 
 
-def test_tries_become_seldom_and_what_came_back_is_left_again_only_after_as_long() -> None:
+def test_probes_become_seldom_and_a_tier_that_is_slow_again_soon_is_probed_after_as_long() -> None:
     use, now, waits = judged(evidence()), 100.0, []
     for _ in range(8):
-        assert not use.may_try(use.next_try_s - 0.1)
-        waits.append(use.next_try_s - now)
-        now = use.next_try_s
-        use = judge(use.begin_try(now), evidence(), now + 1)
-        assert use.left
-        assert use.trying_s is None
+        assert not use.may_probe(use.next_probe_s - 0.1)
+        waits.append(use.next_probe_s - now)
+        now = use.next_probe_s
+        use = judge(use.begin_probe(now), evidence(), now + 1)
+        assert use.passed_over
+        assert use.probing_since_s is None
         now += 1
     assert waits[1:] == sorted(waits[1:])
-    assert waits[-1] == circuit_breaker.MOST_TRY_S
-    back = judge(use.begin_try(now), evidence(tier=7e6), now + 1)
-    assert not back.left
+    assert waits[-1] == circuit_breaker.MOST_PROBE_S
+    back = judge(use.begin_probe(now), evidence(tier=7e6), now + 1)
+    assert not back.passed_over
     again = back
     for second in range(circuit_breaker.JUDGEMENTS):
-        assert not again.left
+        assert not again.passed_over
         again = judge(again, evidence(), now + 2 + second)
-    assert again.left
-    assert again.next_try_s - again.since_s == circuit_breaker.MOST_TRY_S  # it came back lately: no flapping
-    unanswered = judge(again.begin_try(now), None, now + circuit_breaker.TRY_LASTS_S + 1)
-    assert unanswered.left
-    assert unanswered.trying_s is None
+    assert again.passed_over
+    assert again.next_probe_s - again.since_s == circuit_breaker.MOST_PROBE_S  # it came back lately: no flapping
+    unanswered = judge(again.begin_probe(now), None, now + circuit_breaker.PROBE_LASTS_S + 1)
+    assert unanswered.passed_over
+    assert unanswered.probing_since_s is None
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.floats(1, 1e12), st.floats(1, 1e12), st.floats(1, 1e9))
 def test_the_source_wins_by_the_factor(tier: float, source: float, size: float) -> None:
     found = Evidence(tier, source, size, 1.0, 9, 1.0)
-    for factor in (1.0, circuit_breaker.RETURN_FACTOR, circuit_breaker.LEAVE_FACTOR):
+    for factor in (1.0, circuit_breaker.RETURN_FACTOR, circuit_breaker.PASS_OVER_FACTOR):
         if abs(source / tier / factor - 1) > 1e-6:
             assert source_wins(found, factor) == (source / factor > tier)
 

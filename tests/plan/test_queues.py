@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlfs.plan.gpu_queues import TOLERANCE, Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Curve
-from mlfs.plan.queues import TOLERANCE, Batch, GpuNode, coordinated, divided
 from mlfs.plan.threads import in_proportion
 
 # 600 bytes take 1 s with 6 threads or more, 0.2 s longer for each thread less: two lines.

@@ -76,7 +76,7 @@ def test_a_disk_that_becomes_slow_is_left_and_taken_back() -> None:
     left: list[tuple[float, bool]] = []
 
     def look() -> None:
-        left.append((trial.heap.now_s, any(trial.world.nodes[0].scheduler.statistics().routing.left)))
+        left.append((trial.heap.now_s, any(trial.world.nodes[0].scheduler.statistics().routing.passed_over)))
 
     for second in range(60):
         trial.heap.at(float(second), look)
@@ -89,7 +89,7 @@ def test_a_disk_that_becomes_slow_is_left_and_taken_back() -> None:
 
 # Bugs that the invariants have to notice: a method of the scheduler that does nothing, or not all.
 BUGS = {
-    "a promise is never settled": (Keeping, "settle", lambda self, fetch, sample: None),
+    "a promise is never released": (Keeping, "release_promise", lambda self, fetch, sample: None),
     "a lane that hangs counts twice": (Fetching, "forget", lambda self, fetch, sample: None),
     "what is over is not dropped": (Window, "retire", lambda self, sample: None),
     "readers are not told": (Waiting, "landed", lambda self, sample, now_s: self._flights.pop(sample, None)),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
+from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.policies.policy import Overlap, Policy, Queues, Reads, Traits, Unfit
 from mlfs.plan.policies.registry import POLICIES
-from mlfs.plan.queues import GpuNode
 from mlfs.sim.clock import Loading, Sharing
 from mlfs.sim.order import Order
 from mlfs.sim.result import PolicyResult
@@ -162,8 +162,8 @@ def test_preprocessing_by_threads_and_sizes() -> None:
             "preprocess_MBps = { 1 = 2, 2 = 3 }",
             "cluster.preprocess_MBps: .* four at least",
         ),
-        ("preprocess_MBps = 400", POINTS.split("\n", maxsplit=1)[0], "cluster: preprocess_threads goes with points"),
-        ("gpus = 4", "preprocess_threads = 4", "cluster: preprocess_threads goes with points"),
+        ("preprocess_MBps = 400", POINTS.split("\n", maxsplit=1)[0], "cluster: preprocess_threads and points"),
+        ("gpus = 4", "preprocess_threads = 4", "cluster: preprocess_threads and points of preprocess_MBps"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(old: str, new: str, said: str) -> None:

@@ -90,7 +90,7 @@ def test_first_of_each(values: list[int]) -> None:
 @pytest.mark.parametrize(
     ("order", "changes", "error", "said"),
     [
-        ("epochs = 2", (), ConfigError, r"x.toml: job: order.epochs: the scenario says that: leave it out"),
+        ("epochs = 2", (), ConfigError, r"x.toml: job: order.epochs: leave it out"),
         ('sampler = "torch-distribted"', (), JobError, '"sampler" is "torch-distribted"'),
         ('weights_file = "/w"', (), JobError, '"weights_file"'),
         ("", (("batch = 16", "batch = 18"),), ConfigError, "job.batch: 18 is not the same for each of 4 GPUs"),

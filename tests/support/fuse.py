@@ -21,9 +21,9 @@ import pytest
 PATIENCE_S = 60.0
 """How long tests wait for what must happen: far longer than any machine needs, so that running out means a fault."""
 REPORTERS: list[Callable[[], str]] = []
-"""What a wait that ran out says besides: the state of each mount that lives. MlfsMount enters itself."""
+"""Called when a wait ran out: each tells the state of a mount, for the message. MlfsMount adds and removes its own."""
 TOKEN = "MLFS_TEST_TOKEN"
-"""In the environment of whatever a test session starts: tells its processes from those of a session beside it."""
+"""A variable in the environment of all that a test session starts: it tells two sessions' processes apart."""
 
 
 class Mounted(NamedTuple):
@@ -34,7 +34,7 @@ class Mounted(NamedTuple):
 
 
 def require_fuse() -> None:
-    """Fail, not skip: without FUSE nothing of mlfs has been tested."""
+    """Fail the test where FUSE is missing. It is not skipped: without FUSE nothing of mlfs would be tested."""
     if not os.path.exists("/dev/fuse"):
         pytest.fail("/dev/fuse is missing: load the fuse module (modprobe fuse), or give the container that device")
     if shutil.which("fusermount3") is None:
@@ -42,7 +42,7 @@ def require_fuse() -> None:
 
 
 def fuse_mounts() -> list[Mounted]:
-    """All FUSE mounts, in the order of mounting."""
+    """All FUSE mounts, in the order in which they were mounted."""
     found = []
     for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]:
         before, after = line.split(b" - ", 1)
@@ -52,7 +52,7 @@ def fuse_mounts() -> list[Mounted]:
 
 
 def mounts_at(path: Path, fstype: str) -> int:
-    """How many of that type lie on each other at exactly this path."""
+    """How many mounts of that type lie on each other at exactly this path."""
     return fuse_mounts().count(Mounted(str(path), fstype))
 
 
@@ -71,16 +71,16 @@ def processes_with(name: str, value: str) -> dict[int, list[str]]:
             continue
         try:
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                words = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
-                found[int(entry.name)] = [os.fsdecode(word) for word in words]
+                argv = (entry / "cmdline").read_bytes().split(b"\0")[:-1]
+                found[int(entry.name)] = [os.fsdecode(word) for word in argv]
         except OSError:
             continue  # it has just ended, or is another user's
     found.pop(os.getpid(), None)
-    return {pid: words for pid, words in found.items() if words}
+    return {pid: argv for pid, argv in found.items() if argv}
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, also if it is gone already."""
+    """Kill the process, if it still lives."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -88,7 +88,7 @@ def kill(pid: int) -> None:
 
 
 def happened(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
-    """Whether it became true in time."""
+    """Whether the condition became true in time."""
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:

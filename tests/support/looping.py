@@ -1,4 +1,4 @@
-"""A torch training loop that goes on, epoch after epoch, until it is told to stop: for tests that wait for a condition.
+"""A torch training loop that goes on until it is told to stop, for tests that wait for a condition.
 
 In: a directory in ImageFolder's layout, and what the script does otherwise than was registered. Each rank is a process
 of its own, as in real training. Knows nothing of mlfs.
@@ -23,9 +23,12 @@ class Script:
     """What the script does.
 
     Attributes:
-        world: 0: as many ranks as run. first_rank: the rank of the first process.
-        prefetch: the loader's prefetch_factor. slow: whether each step takes longer than loading, however slow that is.
-        epochs: after how many it ends by itself, if it is not to go on until the context ends.
+        stop_after: the step after which each epoch is left, 0 for none.
+        world: the world size, 0 for as many ranks as run.
+        first_rank: the rank of the first process.
+        prefetch: the loader's prefetch_factor.
+        slow: whether each step takes longer than loading, however slow that is.
+        epochs: after how many the script ends by itself; by default it goes on until the context ends.
     """
 
     seed: int = 0
@@ -105,7 +108,7 @@ def _rank(directory: str, script: Script, number: int, stop: Any, epochs: Any) -
 
 
 def _longer_than_loading(read: Any, wanted: int, pause_s: float) -> float:
-    """A step: until the workers have read all that they may, and as long again as any of that has taken yet."""
+    """Take a step: wait until the workers have read all that they may, then for as long as that ever took."""
     began_s = time.monotonic()
     while read.value < wanted:
         time.sleep(0.002)

@@ -37,7 +37,7 @@ FSTYPE = "fuse.mlfs"
 MOUNT_MARK = "MLFS_TEST_MOUNT"
 COMMAND_TIMEOUT_S = 180.0
 PROGRESS = re.compile(r"^(?:mlfs: )?(?:starting|scan|mount)(?:: [\d,]+ .*)?\n", re.MULTILINE)
-"""What is told of a start that takes longer than two seconds: on a busy machine any does."""
+"""The progress lines of a start that takes longer than two seconds, as any may on a busy machine."""
 
 
 class MlfsMount:
@@ -53,7 +53,7 @@ class MlfsMount:
     ):
         self.source = Path(source)
         self.path = Path(mountpoint or source).resolve()
-        self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # who tests something else wants no guesses
+        self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # most tests want no order to be inferred
         self.extra_env: dict[str, str] = {}
         self._places = [str(self.source)] + ([str(mountpoint)] if mountpoint else [])
         self._own_state = state is None
@@ -72,17 +72,17 @@ class MlfsMount:
             os.environ | {name: str(path) for name, path in places.items()} | {MOUNT_MARK: self._mark} | self.extra_env
         )
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Any mlfs command; fails with what it printed unless `check` is False."""
         # Files, not pipes: a daemon that kept one end open would keep us waiting for its end.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            command = [sys.executable, "-m", "mlfs.cli.main", *words]
+            command = [sys.executable, "-m", "mlfs.cli.main", *argv]
             done = subprocess.run(command, env=self.env, stdout=out, stderr=err, check=False, timeout=COMMAND_TIMEOUT_S)
             out.seek(0)
             err.seek(0)
             result = subprocess.CompletedProcess(command, done.returncode, out.read(), PROGRESS.sub("", err.read()))
         if check and result.returncode:
-            pytest.fail(f"mlfs {' '.join(words)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+            pytest.fail(f"mlfs {' '.join(argv)}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
         return result
 
     def __enter__(self) -> MlfsMount:
@@ -91,7 +91,7 @@ class MlfsMount:
         return self
 
     def mount(self) -> None:
-        """What entering the context does; again after `unmount` or a kill."""
+        """Mount, as entering the context does. It may be called again after `unmount` or a kill."""
         self._below = mounts_at(self.path, FSTYPE)
         REPORTERS.append(self.report)
         try:
@@ -115,13 +115,13 @@ class MlfsMount:
             pytest.fail("bugs that the daemon survived stand in its log: " + faults[0])
 
     def _faults(self) -> list[str]:
-        """Lines of the log about bugs of the scheduler or its driver."""
+        """The lines of the log that report bugs of the scheduler or its driver."""
         logs = (self.state / "cache").glob("mlfs/log/*.log*")
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
         return [line for line in lines if "the scheduler failed over" in line or "could not be carried out" in line]
 
     def clean_up(self) -> None:
-        """No mount, no process, no state, whatever it takes."""
+        """Remove the mount, its processes and its state, by force if need be."""
         if self.report in REPORTERS:
             REPORTERS.remove(self.report)
         for pid in self.pids():
@@ -141,12 +141,12 @@ class MlfsMount:
 
     @property
     def pid(self) -> int:
-        """The daemon's."""
+        """The daemon's process id."""
         pid: int = self.status()["pid"]
         return pid
 
     def status(self) -> dict[str, Any]:
-        """MOUNT/.mlfs/status."""
+        """What MOUNT/.mlfs/status says."""
         status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
         return status
 
@@ -155,9 +155,9 @@ class MlfsMount:
         wait_until(lambda: not any(self.status()["under_way"].values()))
 
     def report(self) -> str:
-        """The status, asked in a process of its own: a daemon that hangs must not hang the one who asks."""
-        words = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
-        return f"{self.path}: {subprocess.run(words, capture_output=True, text=True, check=False).stdout}"
+        """The status, read in a process of its own, so that a daemon that hangs does not hang the tests."""
+        command = ["timeout", "5", "cat", str(self.path / ".mlfs" / "status")]
+        return f"{self.path}: {subprocess.run(command, capture_output=True, text=True, check=False).stdout}"
 
     def control(self, command: dict[str, Any]) -> dict[str, Any]:
         """Write one line to MOUNT/.mlfs/control and return the answer. Raises OSError (EINVAL) when it is refused."""
@@ -171,6 +171,6 @@ class MlfsMount:
         return self.control({"op": "register"} | fields)
 
     def unmount(self, *flags: str) -> None:
-        """`mlfs unmount`, which must do it."""
+        """Run `mlfs unmount`, which must succeed."""
         self.run("unmount", str(self.path), *flags)
         assert not self.is_mounted

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Files(Dataset[str]):
-    """The files of a directory, class by class; an item is a file's name, read to be sure."""
+    """The files of a directory, class by class. An item is a file's name; the file is read for it."""
 
     def __init__(self, top: str) -> None:
         self.paths = [

@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 60.0
 
 
 class SlowSource:
-    """`backing` (give it content there), mounted at `path`, slow. The kernel keeps no attributes: tests change them."""
+    """The directory `backing`, served at `path` as a slow source. The kernel keeps no attributes: tests change them."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class SlowSource:
         self.backing = Path(backing)
         self._own_directory = None if mountpoint else tempfile.mkdtemp(prefix="mlfs-slow-")
         self.path = Path(mountpoint or self._own_directory or "").resolve()
-        self._words = ["--open-latency", open_latency, "--bandwidth", bandwidth, "--attr-timeout", attr_timeout]
-        self._words += ["--stats", str(stats)] if stats else []
+        self._flags = ["--open-latency", open_latency, "--bandwidth", bandwidth, "--attr-timeout", attr_timeout]
+        self._flags += ["--stats", str(stats)] if stats else []
         self._process: subprocess.Popen[str] | None = None
         # Opened before a test mounts mlfs over the same path: the counts and the control file stay within reach.
         self._root_fd = -1
 
     def __enter__(self) -> SlowSource:
         require_fuse()
-        command = [sys.executable, str(SCRIPT), str(self.backing), str(self.path), "--foreground", *self._words]
+        command = [sys.executable, str(SCRIPT), str(self.backing), str(self.path), "--foreground", *self._flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if not self._process.stdout.readline():

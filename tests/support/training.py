@@ -29,8 +29,8 @@ def train(
     """Run all ranks; returns checksums by rank, epoch, sample."""
     context = mp.get_context("fork")
     queue: Any = context.Queue()
-    words = (os.fspath(directory), ranks, workers, epochs, batch_size, seed, shuffle, first_epoch)
-    processes = [context.Process(target=_rank, args=(queue, rank, *words)) for rank in range(ranks)]
+    arguments = (os.fspath(directory), ranks, workers, epochs, batch_size, seed, shuffle, first_epoch)
+    processes = [context.Process(target=_rank, args=(queue, rank, *arguments)) for rank in range(ranks)]
     for process in processes:
         process.start()
     seen = dict(queue.get() for _ in processes)

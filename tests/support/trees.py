@@ -1,6 +1,6 @@
 """Trees of files for tests: `make_tree` builds one from a plain description.
 
-In: a directory, a mapping from relative paths to what shall be there. Out: the directory, filled. Called by tests.
+In: a directory, and a mapping from relative paths to contents. Out: the directory, filled. Called by tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """A symbolic link, in a tree's description."""
+    """A symbolic link in the description of a tree."""
 
     target: str
 

@@ -29,6 +29,6 @@ class Sampler(NamedTuple):
     defaults: Mapping[str, object] = {}
 
 
-def fields(words: str) -> frozenset[str]:
+def fields(names: str) -> frozenset[str]:
     """A set of fields from their names with spaces between."""
-    return frozenset(words.split())
+    return frozenset(names.split())

@@ -3,9 +3,9 @@
 Pure. In: a view. Out: reads from the partitions. Source: Zhu et al. (2018), Section III; only RAM (class 0 of the kept
 classes) is used.
 
-- ordered: the sampler's order; what is not in memory is read from the PFS when it is asked for (III-C: "a massive
+- ordered: reads come in the sampler's order; what is not in memory is read from the PFS on demand (III-C: "a massive
   number of small random reads").
-- opportunistic: batches are drawn from what is in memory, as NoPFS's simulator has it: the rest is never read.
+- opportunistic: batches are drawn from what is in memory, and the rest is never read (as in NoPFS's simulator).
 - hybrid: the backend-memory pipeline with two buffers (III-B): while one half of the memory is shuffled and read, the
   other takes the next round of files, so that every sample is read once an epoch, in an order of rounds.
 """

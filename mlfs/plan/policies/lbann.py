@@ -45,7 +45,7 @@ class Dynamic:
         self.kept = Kept.none(len(view.sizes_bytes))
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
-        """From whoever has it; what nobody has is fetched and kept by its reader."""
+        """From the node that has the sample; its first reader fetches and keeps what no node has."""
         reads = self.kept.reads(ids)
         new = (reads.node == PFS) & (ids >= 0)
         if new.any():

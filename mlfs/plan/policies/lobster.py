@@ -1,12 +1,12 @@
 """Lobster: nodes keep what they read, and evict by reuse count and reuse distance, but never a last copy for them.
 
 Pure. In: a view. Out: reads from the own copies, a peer's, or the PFS. Source: Liu et al. (2022), Sections 4.2 and 4.4.
-How many threads serve each GPU's queue: `mlfs.plan.queues`, by the trait `Queues.ASSIGNED`.
+`mlfs.plan.gpu_queues` says how many threads serve each GPU's queue, by the trait `Queues.ASSIGNED`.
 
-Decided once an epoch: a node's candidates are its copies and what it read. The reuse count policy drops what it will
-not
-read again, the reuse distance policy what it does not read in the next epoch, unless no other node has a copy. If more
-is left than fits, the largest reuse distance goes first, last copies among the latest.
+Evictions are decided once an epoch. A node's candidates are its copies and what it read. The reuse count policy drops
+what the node will not read again, the reuse distance policy what it does not read in the next epoch, unless no other
+node has a copy. If more is left than fits, samples with the largest reuse distance go first: last copies, which the
+node does not read in the next epoch, before the others.
 """
 
 from __future__ import annotations

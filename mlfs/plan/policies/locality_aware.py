@@ -38,18 +38,19 @@ class LocalityAware:
         return self.kept.reads(deal_by_location(ids, self.kept.node))
 
 
-def deal_by_location(ids: Ids, keeper: Nodes) -> Ids:
+def deal_by_location(ids: Ids, holder: Nodes) -> Ids:
     """Deal each global batch by where its samples lie, each node as many as before.
 
     Args:
-        ids: shape (T, N, b), -1 where a batch is short. keeper: by sample, -1 for the PFS; entry -1 stays -1.
+        ids: shape (T, N, b), -1 where a batch is short. holder: by sample, the node that
+            holds it, -1 for the PFS; entry -1 stays -1.
 
     Returns:
         The same shape; each step holds the same samples, each node as many as before.
     """
     steps, nodes, batch = ids.shape
     flat = ids.reshape(steps, nodes * batch)
-    place = keeper[flat].astype(np.int64)
+    place = holder[flat].astype(np.int64)
     place[place == PFS] = nodes
     place[flat < 0] = nodes + 1
     order = np.argsort(place.astype(np.int16), axis=1, kind="stable")
@@ -65,7 +66,7 @@ def deal_by_location(ids: Ids, keeper: Nodes) -> Ids:
 
 
 def _move(place: Counts, have: Counts, want: Counts) -> Nodes:
-    """Places after Algorithm 1's messages: of each giver's samples in a step the last ones go to its takers."""
+    """The places after Algorithm 1's messages: of each giver's samples in a step, the last ones go to its takers."""
     steps, width = place.shape
     start = np.concatenate([np.zeros((steps, 1), np.int64), np.cumsum(have, axis=1)[:, :-1]], axis=1)
     rank = np.arange(width) - np.take_along_axis(start, place, axis=1)

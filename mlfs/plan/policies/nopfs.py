@@ -63,7 +63,7 @@ class NoPFS:
         return Share(ids[kept], storage[kept], np.full(int(kept.sum()), NOT_YET, dtype=np.float32))
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
-        """Own class, peer or PFS by what is there at the time of each read."""
+        """From the own classes, a peer or the PFS, by what is there at the time of each read."""
         background = self._fill(epoch, ids) if self.filling else np.zeros(ids.shape[1])
         now = (epoch + np.arange(ids.shape[0], dtype=np.float32) / ids.shape[0])[:, None]
         node = np.full(ids.shape, PFS, dtype=np.int16)
@@ -80,7 +80,7 @@ class NoPFS:
         return Reads(ids, node, storage, background)
 
     def _fill(self, epoch: int, ids: Ids) -> Floats:
-        """Advance the classes' threads by one epoch; returns what each node's draw from the PFS aside.
+        """Advance the classes' threads by one epoch. Returns the bytes that those of each node draw from the PFS.
 
         A class's threads have as long as the node computes, or as its staging threads need for the rest.
         """
@@ -98,9 +98,9 @@ class NoPFS:
             staged_bytes = epoch_bytes - float(self.view.sizes_bytes[share.ids[coming]].sum())
             duration_s = max(epoch_bytes / model.compute_bytes_per_s, staged_bytes / (rate * model.staging.threads))
             budget[index] = [rate * storage.threads * duration_s for storage in model.classes]
-            spent[index] = self._soon(epoch, index, coming, budget[index])
+            spent[index] = self._fetch_for_this_epoch(epoch, index, coming, budget[index])
         for index in range(len(self.shares)):
-            spent[index] += self._later(epoch, index, spent[index], budget[index])
+            spent[index] += self._fetch_for_later_epochs(epoch, index, spent[index], budget[index])
         self.filling = any(bool((share.since == NOT_YET).any()) for share in self.shares)
         drawn: Floats = spent.sum(axis=1)
         return drawn
@@ -115,12 +115,12 @@ class NoPFS:
         return coming[~near]
 
     def _cost(self, share: Share, slots: Slots, by: float) -> Floats:
-        """Bytes that the PFS has to give for these: nothing for what a peer has by then."""
+        """Bytes of each sample that the PFS has to give: nothing for what a peer has by then."""
         ids = share.ids[slots]
         return np.where(self.peer_since[ids] <= by, 0.0, self.view.sizes_bytes[ids])
 
-    def _soon(self, epoch: int, index: int, coming: Slots, budget: Floats) -> Floats:
-        """What the node reads in this epoch: fetched ahead of the staging threads as far as the budget reaches."""
+    def _fetch_for_this_epoch(self, epoch: int, index: int, coming: Slots, budget: Floats) -> Floats:
+        """Fetch what the node reads in this epoch, ahead of the staging threads as far as the budget reaches."""
         share, spent = self.shares[index], np.zeros(len(budget))
         for j in range(len(budget)):
             queue = coming[share.storage[coming] == j]
@@ -130,11 +130,11 @@ class NoPFS:
             share.since[queue] = np.float32(epoch + 1)
             share.since[queue[ahead]] = np.float32(epoch)
             spent[j] = float(cost[ahead].sum())
-        self._tell(index)
+        self._publish(index)
         return spent
 
-    def _later(self, epoch: int, index: int, spent: Floats, budget: Floats) -> Floats:
-        """What the node reads in later epochs: fetched with what is left of the budget, evenly over the time left."""
+    def _fetch_for_later_epochs(self, epoch: int, index: int, spent: Floats, budget: Floats) -> Floats:
+        """Fetch what the node reads in later epochs, with the rest of the budget, evenly over the rest of the time."""
         share, drawn = self.shares[index], np.zeros(len(budget))
         for j in range(len(budget)):
             queue = np.flatnonzero((share.storage == j) & (share.since == NOT_YET))
@@ -145,11 +145,11 @@ class NoPFS:
                 told = self.peer_since[share.ids[queue[there]]]
                 share.since[queue[there]] = np.where(told == NOT_YET, when, np.maximum(when, told))
                 drawn[j] = cost[there][-1]
-        self._tell(index)
+        self._publish(index)
         return drawn
 
-    def _tell(self, index: int) -> None:
-        """Let the peers know what this node has, and since when."""
+    def _publish(self, index: int) -> None:
+        """Note for the peers what this node has, and since when."""
         share = self.shares[index]
         better = share.since < self.peer_since[share.ids]
         which = share.ids[better]

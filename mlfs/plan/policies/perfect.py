@@ -17,7 +17,7 @@ class Perfect:
         self.kept = Kept.none(len(view.sizes_bytes))
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
-        """As dealt; where from does not matter."""
+        """The reads as dealt; where they come from does not matter."""
         return self.kept.reads(ids)
 
 

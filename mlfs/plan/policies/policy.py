@@ -93,11 +93,10 @@ class Traits:
     """How a policy moves data, as far as time depends on it.
 
     Attributes:
-        overlap, writing: see there.
-        one_thread: batches are loaded by one thread instead of the staging buffer's p_0.
-        own_lanes: PFS, peers and each class have threads of their own, which work side by side and serve all GPUs.
+        overlap, writing, queues: see the enums.
+        one_thread: one thread loads batches, instead of the p_0 threads of the staging buffer.
+        own_lanes: the PFS, the peers and each class have threads of their own, which work side by side for all GPUs.
         true_order: every sample of the data set is read in the sampler's own order.
-        queues: see there.
         free: reads cost nothing and come from nowhere: the lower bound.
     """
 
@@ -136,8 +135,10 @@ class Policy:
     """A policy.
 
     Attributes:
-        name: as the user writes it. summary: one line with the source.
-        traits: how data move. begin: starts a run; raises `Unfit` for a cluster that the policy cannot serve.
+        name: the name that users write.
+        summary: one line with the source.
+        traits: how data move.
+        begin: starts a run; raises `Unfit` for a cluster that the policy cannot serve.
     """
 
     name: str
@@ -152,7 +153,7 @@ class Unfit(ValueError):
 
 @dataclass(slots=True)
 class Kept:
-    """One copy of each sample at most: who keeps it, and in which class. Entry F stays PFS: id -1 finds it.
+    """At most one copy of each sample: which node keeps it, and in which class. Entry F, where id -1 points, stays PFS.
 
     Attributes:
         node, storage: shape (F + 1,).
@@ -163,7 +164,7 @@ class Kept:
 
     @classmethod
     def none(cls, n_samples: int) -> Kept:
-        """Nothing is kept anywhere."""
+        """A `Kept` of which no sample is kept anywhere."""
         return cls(np.full(n_samples + 1, PFS, dtype=np.int16), np.full(n_samples + 1, PFS, dtype=np.int8))
 
     def reads(self, ids: Ids) -> Reads:

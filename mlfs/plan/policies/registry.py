@@ -44,7 +44,7 @@ OTHER_NAMES = {"lower_bound": "perfect"}
 
 
 def named(name: str) -> Policy | None:
-    """The policy of that name, under the name it was asked for by; hyphens are as good as underscores."""
+    """The policy of that name, under the name that was asked for; hyphens count as underscores."""
     known = name.replace("-", "_")
     policy = POLICIES.get(OTHER_NAMES.get(known, known))
     return replace(policy, name=name) if policy else None

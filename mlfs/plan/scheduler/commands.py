@@ -1,6 +1,7 @@
-"""What the scheduler tells its driver to do. One record a command, in the order in which they are to be carried out.
+"""Commands: what the scheduler tells its driver to do.
 
-Pure. A driver carries each out as soon as it can and reports its end by the event that is named here.
+Pure. Each command is a record. A driver carries them out in their order, each as soon as it can, and reports the end of
+one by the event that the record names.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Fetch(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Nobody waits for this fetch any more: forget it. What it still reports is ignored."""
+    """Nobody waits for this fetch any more. The driver may forget it; the scheduler ignores what it still reports."""
 
     fetch: int
 
@@ -70,9 +71,10 @@ class Answer(NamedTuple):
 
 
 class OpenDirect(NamedTuple):
-    """Open the source for this reader alone, who reads ranges by himself.
+    """The reader with this ticket reads the source by himself, range by range: open it for him alone.
 
-    unstaged: let him go on without that; his READ requests are answered from the copy that this node holds.
+    Attributes:
+        unstaged: open nothing, and let the reader go on: his READ requests are answered from this node's copy.
     """
 
     ticket: int
@@ -81,7 +83,11 @@ class OpenDirect(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """The reader with this ticket gets an error: an errno. timed_out: the source did not answer, twice."""
+    """The reader with this ticket gets an error, an errno.
+
+    Attributes:
+        timed_out: the error is that the source did not answer, twice.
+    """
 
     ticket: int
     sample: int
@@ -103,7 +109,7 @@ class CountReads(NamedTuple):
 
 
 class ForgetReads(NamedTuple):
-    """A job that may have been counted has ended: plan anew without it (Planned)."""
+    """A job whose reads may have been counted has ended: plan anew without it. Ends with Planned."""
 
     name: str
 
@@ -123,23 +129,26 @@ class EpochLeft(NamedTuple):
 
 
 class StartedAgain(NamedTuple):
-    """A job's reads fit its first epoch, and not what it was at: another run of the script, or one that repeats its
-    first epoch's order. The driver decides, and installs the job again if it is a new run."""
+    """A job's reads fit its first epoch and not the one that it was in.
+
+    Either the script runs again, or it repeats its first epoch's order. The driver decides, and installs the job anew
+    if it is a new run.
+    """
 
     job: FollowedJob
 
 
 class JobFailed(NamedTuple):
-    """Following the job failed by a bug: it is given up, its reads are served as they come."""
+    """A bug showed while the job was followed. The job is given up: its reads are served as they come."""
 
     job: FollowedJob
     error: Exception
 
 
 class Fault(NamedTuple):
-    """A bug of the scheduler showed while it took in this event; None: while it decided. It goes on with the others.
+    """A bug of the scheduler showed while it took in this event, or with None while it decided.
 
-    Only where the scheduler was made to go on; in tests it raises.
+    A scheduler that was made with `goes_on` reports bugs by this command and goes on; any other raises.
     """
 
     event: Event | None
@@ -147,11 +156,11 @@ class Fault(NamedTuple):
 
 
 class Digested(NamedTuple):
-    """All reads of this step were taken in: of these jobs the predictions were judged."""
+    """All reads of this step were taken in, and the predictions of all jobs were judged."""
 
 
 class Warn(NamedTuple):
-    """Something that a person should know."""
+    """A person should know this: the driver logs it."""
 
     text: str
 

@@ -20,10 +20,11 @@ class PlaceInfo:
     """A place, as decisions see it. Places are numbered: the source is 0, then come the node's tiers, then its peers.
 
     Attributes:
-        lanes: most prefetch threads (NoPFS, Section 4: p_j). Peers share those of the first peer.
-        capacity_bytes, used_bytes: of a tier. largest_bytes: the largest sample that it takes, 0 for no limit.
-        footprint_bytes: what a sample of a size would occupy there.
-        node: of a peer, its number in the placement.
+        lanes: the most prefetch threads (NoPFS, Section 4: p_j). All peers share those of the first peer.
+        capacity_bytes, used_bytes: for a tier, its budget and what it holds at the start.
+        largest_bytes: the largest sample that a tier takes, 0 for no limit.
+        footprint_bytes: gives what a sample of some size would occupy there.
+        node: for a peer, its number in the placement.
     """
 
     kind: PlaceKind
@@ -37,7 +38,7 @@ class PlaceInfo:
 
     @property
     def is_afar(self) -> bool:
-        """Whether it is no place of this node: what comes from there may be kept here."""
+        """Whether the place is outside of this node: what comes from there may be kept here."""
         return self.kind in (PlaceKind.SOURCE, PlaceKind.PEER)
 
 
@@ -46,8 +47,8 @@ class Limits:
     """Budgets and patience of a node.
 
     Attributes:
-        window_bytes: the staging window. source_lanes_at_first: how many lanes of the source are tried with first, 0
-            when nothing is known.
+        window_bytes: the size of the staging window.
+        source_lanes_at_first: with how many lanes the source begins, 0 when nothing was measured.
         hedge_s: how long a reader waits for a fetch before the place is asked once more.
         timeout_s: how long that second try may take before the reader gets an error.
         largest_whole_bytes: a reader who waits for a larger sample reads it by ranges instead.

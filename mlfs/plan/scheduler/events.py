@@ -1,8 +1,8 @@
-"""What a driver tells the scheduler. One record an event; times stand in `step(now_s, ...)`, not in the events.
+"""Events: what a driver tells the scheduler.
 
-Pure. Samples, places and fetches are numbers: place 0 is the source, then come this node's tiers, then its peers
-(`PlaceInfo` in mlfs.plan.scheduler.config). A driver gives a ticket's number to whoever waits; the scheduler gives a
-fetch's.
+Pure. Each event is a record; its time is that of `step(now_s, ...)`. Samples, places, fetches and tickets are numbers:
+place 0 is the source, then come this node's tiers, then its peers (`PlaceInfo` in mlfs.plan.scheduler.config). The
+scheduler numbers fetches; the driver numbers tickets, one for each reader who waits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from mlfs.plan.scheduler.keeping import Plan
 
 
 class ReadSeen(NamedTuple):
-    """A reader holds the sample open since `at_s`.
+    """A reader has opened the sample at `at_s` and holds it open.
 
     Attributes:
-        process: who reads. parent: that one's parent process. source_bytes: what the source gave for this very read,
-            because the reader had to wait for it; 0 where the bytes were there, or came from elsewhere.
-        more: whether further reads follow at once: predictions are judged with the last one.
+        process, parent: the process that reads, and its parent process.
+        source_bytes: what the source gave for this very read because the reader had to wait; 0 where the bytes were
+            in place or came from elsewhere.
+        more: whether further reads follow at once: predictions are judged after the last one.
     """
 
     sample: int
@@ -39,14 +40,14 @@ class Released(NamedTuple):
 
 
 class ReadWaits(NamedTuple):
-    """A reader opened a sample that is not in place; the ticket is to be answered."""
+    """A reader opened a sample that is not in place, and waits until his ticket is answered."""
 
     ticket: int
     sample: int
 
 
 class Touched(NamedTuple):
-    """A reader opened a sample that is DROPPING: rescue it."""
+    """A reader opened a sample that is DROPPING: it must be rescued."""
 
     sample: int
 
@@ -55,8 +56,10 @@ class Landed(NamedTuple):
     """What became of one sample of a fetch.
 
     Attributes:
-        place: where the bytes came from. size_bytes: of the content that was fetched. staged: whether all of it lies in
-            the page cache. error: an errno, 0 for none; then nothing else holds.
+        place: where the bytes came from.
+        size_bytes: the size of the content that was fetched.
+        staged: whether all of it lies in the page cache.
+        error: an errno, 0 for none. With an error the other attributes mean nothing.
     """
 
     fetch: int
@@ -68,10 +71,12 @@ class Landed(NamedTuple):
 
 
 class FetchEnded(NamedTuple):
-    """A fetch is over: its samples' ends (those that were told before once more), and what it took a thread.
+    """A fetch is over.
 
     Attributes:
-        wall_s: seconds in all. cpu_s: of these computing. keeping_s: of these giving copies to tiers.
+        landed: the end of each sample, also of those that were reported before.
+        wall_s: seconds that it took its thread. cpu_s: how many of these it computed. keeping_s: how many of these it
+            gave copies to tiers.
     """
 
     fetch: int
@@ -82,14 +87,18 @@ class FetchEnded(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """The driver took a sample back from a lane that had not begun it (the answer to `Recall`)."""
+    """The driver took a sample back from a lane that had not begun it: the answer to `Recall`."""
 
     fetch: int
     sample: int
 
 
 class Kept(NamedTuple):
-    """A fetch's sample was to be kept; its copy is in `place` now, 0 for nowhere. used_bytes: of that place."""
+    """A fetch's sample was to be kept: its copy is in `place` now, 0 for nowhere.
+
+    Attributes:
+        used_bytes: what that place holds now.
+    """
 
     fetch: int
     sample: int
@@ -98,7 +107,7 @@ class Kept(NamedTuple):
 
 
 class CopiesFound(NamedTuple):
-    """A place holds copies of these samples from before."""
+    """A place holds copies of these samples from an earlier mount."""
 
     place: int
     samples: Sequence[int]
@@ -117,7 +126,7 @@ class Dropped(NamedTuple):
 
 
 class Outdated(NamedTuple):
-    """What is in place of the sample is of the past: the next reader shall get what the source has now."""
+    """The sample has changed at the source: the next reader must get the new content, not what is in place."""
 
     sample: int
 
@@ -127,7 +136,7 @@ class SourceHung(NamedTuple):
 
 
 class Resized(NamedTuple):
-    """The sample has another size at the source; the table's `sizes` have the new one already."""
+    """The sample has another size at the source; `SampleTable.sizes` has the new one already."""
 
     sample: int
     old_bytes: int
@@ -135,7 +144,7 @@ class Resized(NamedTuple):
 
 
 class JobInstalled(NamedTuple):
-    """A job begins, or goes on in another way, in place of one of the same name."""
+    """A job begins, in place of a job of the same name if there is one."""
 
     job: FollowedJob
 
@@ -161,20 +170,20 @@ class EpochUnknown(NamedTuple):
 
 
 class JobBroken(NamedTuple):
-    """A bug showed in computing for a job (an order of another package, perhaps): it is given up."""
+    """A bug showed in computing for a job, perhaps in another package's order: the job is given up."""
 
     job: FollowedJob
     error: Exception
 
 
 class Planned(NamedTuple):
-    """What this node shall keep, and who owns the rest; None: keep what comes first."""
+    """A plan was made of what this node keeps and who owns the rest; None: it keeps what comes first."""
 
     plan: Plan | None
 
 
 class PlacesMeasured(NamedTuple):
-    """What each place gives as far as it is known, bytes a second by place, 0 for not known."""
+    """The bandwidth of each place was measured anew: bytes a second by place, 0 where it is not known."""
 
     bytes_per_s: Sequence[float]
 
@@ -191,8 +200,8 @@ class PeersJoined(NamedTuple):
 class PeerAsks(NamedTuple):
     """Another node wants a sample that this one owns; the ticket is answered once it is in place here.
 
-    It is refused where the source fails, or where this node's plan says that a third one owns it. However it ends, the
-    driver tells Released when it is done with the sample.
+    It is refused where the source fails, or where this node's plan says that a third node owns the sample. However it
+    ends, the driver reports Released when it is done with the sample.
     """
 
     ticket: int
@@ -200,7 +209,7 @@ class PeerAsks(NamedTuple):
 
 
 class PeerLost(NamedTuple):
-    """A peer does not answer: nothing is asked of it any more."""
+    """A peer does not answer: nothing is asked of it until PeerBack."""
 
     place: int
 
@@ -212,7 +221,7 @@ class PeerBack(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Fetch nothing ahead any more; or, with False, go on after all."""
+    """Nothing is fetched ahead from now on; with False, fetching ahead goes on after all."""
 
     stop: bool
 

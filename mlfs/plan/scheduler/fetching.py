@@ -16,14 +16,14 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.queues import PoolQueue, Running, Wanted
+from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A pool of lanes: samples that wait, lanes that work, lanes that may."""
+    """What `status` shows of a pool of lanes: samples that wait, lanes at work, lanes that may work."""
 
     queued: int
     working: int
@@ -34,7 +34,7 @@ class Fetching:
     """See the module.
 
     Attributes:
-        stopped: fetch nothing ahead.
+        stopped: whether nothing is fetched ahead any more.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Fetching:
         self._queues: dict[int, PoolQueue] = {}
         self.joined(places)
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
-        self._queued: dict[int, Wanted] = {}  # by sample; what else stands in a queue is of the past
+        self._queued: dict[int, Wanted] = {}  # by sample; anything else in a queue is outdated
         self._flying: dict[int, int] = {}
         self._running: dict[int, Running] = {}
         self._items: dict[tuple[int, int], Item] = {}
@@ -75,7 +75,7 @@ class Fetching:
                 self._queues[pool] = PoolQueue(pool, place.lanes)
 
     def statistics(self) -> dict[int, PoolStatistics]:
-        """Frozen figures by pool."""
+        """What `status` shows, a frozen record a pool."""
         return {
             pool: PoolStatistics(len(queue.items), queue.working, queue.governor.allowed)
             for pool, queue in self._queues.items()
@@ -83,7 +83,7 @@ class Fetching:
 
     @property
     def under_way(self) -> int:
-        """Samples that are queued or that a thread has."""
+        """Samples that are queued or handed to a thread."""
         return len(self._queued) + len(self._items)
 
     # -- ahead of the readers
@@ -100,7 +100,7 @@ class Fetching:
         (items.appendleft if first else items.append)(wanted)
 
     def dispatch(self) -> None:
-        """Give free lanes work."""
+        """Give free lanes their next batches."""
         for queue in self._queues.values():
             while queue.items and queue.has_lane:
                 batch = queue.take(self._may_begin)
@@ -113,12 +113,12 @@ class Fetching:
                 self._out.append(Fetch(self._fetches, queue.pool, items))
 
     def _may_begin(self, wanted: Wanted) -> bool:
-        """Whether a queued sample is still to be fetched; it begins then."""
+        """Whether a queued sample is still to be fetched. If so, its fetch has begun."""
         if self._queued.get(wanted.sample) is not wanted:
-            return False  # a reader's fetch took it over; it may be queued once more since
+            return False  # a reader's fetch took it over, and it may have been queued again since
         held_by = self._table.held_by[wanted.sample]
-        if held_by and wanted.place != held_by and not self._routing.left[held_by]:
-            self._queue(wanted._replace(place=held_by), first=True)  # it was kept since it was queued
+        if held_by and wanted.place != held_by and not self._routing.passed_over[held_by]:
+            self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
         if self.stopped or not self._table.pending[wanted.sample]:
@@ -129,14 +129,14 @@ class Fetching:
 
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
         held_by = self._table.held_by[sample]
-        keep_in = self._keeping.promise(fetch, sample, self._routing.left)
+        keep_in = self._keeping.promise(fetch, sample, self._routing.passed_over)
         item = Item(sample, place, held_by if held_by != place else 0, keep_in)
         self._flying[sample] = fetch
         self._items[fetch, sample] = item
         return item
 
     def hangs(self, sample: int) -> None:
-        """A reader has waited too long for a lane's fetch of the sample: another lane goes on in its place."""
+        """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place."""
         running = self._running.get(self._flying.get(sample, 0))
         if running is not None and not running.hangs:
             running.hangs = True
@@ -167,16 +167,16 @@ class Fetching:
         return self._flying.get(sample, 0)
 
     def forget(self, fetch: int, sample: int) -> None:
-        """What a fetch still says of a sample does not count any more."""
+        """Ignore what a fetch still reports of a sample."""
         if self._flying.get(sample) == fetch:
             del self._flying[sample]
         if self._items.pop((fetch, sample), None) is not None:
-            self._keeping.settle(fetch, sample)
+            self._keeping.release_promise(fetch, sample)
 
     # -- ends
 
     def wanted_by(self, fetch: int, sample: int) -> Wanted | None:
-        """Whom a lane's fetch of the sample is for; None for a reader's fetch."""
+        """For which job and epoch a lane fetches the sample; None for a reader's fetch."""
         running = self._running.get(fetch)
         return running.wanted.get(sample) if running is not None else None
 
@@ -186,27 +186,27 @@ class Fetching:
         return item is not None and self._is_peer[item.place]
 
     def landed(self, landed: Landed) -> bool:
-        """Whether the end of a sample's fetch counts: it is the first one that is told."""
+        """Take in the end of a sample's fetch; whether it counts, as only the first report of it does."""
         fetch, sample = landed.fetch, landed.sample
         item = self._items.pop((fetch, sample), None)
         if item is None or self._flying.get(sample) != fetch:
             return False
         del self._flying[sample]
         if landed.error or not item.keep_in or not (landed.place == SOURCE or self._is_peer[landed.place]):
-            self._keeping.settle(fetch, sample)
+            self._keeping.release_promise(fetch, sample)
         if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:
-            self._keeping.lost(sample)  # the tier did not have it after all
+            self._keeping.lost(sample)  # the tier turned out not to hold it
         if not landed.error and landed.place and not self._is_peer[landed.place] and not self._table.held_by[sample]:
-            self._keeping.found(sample, landed.place)  # from an earlier mount, or about to be kept
+            self._keeping.found(sample, landed.place)  # a copy from an earlier mount, or one that is about to be kept
         return True
 
     def again_from_source(self, wanted: Wanted) -> None:
-        """A peer did not have a sample: the source has, and it is needed next."""
+        """A peer did not have the sample: queue it first, at the source."""
         self._table.move(wanted.sample, Verb.RESERVE)
         self._queue(wanted._replace(place=SOURCE), first=True)
 
     def ended(self, ended: FetchEnded, now_s: float) -> None:
-        """A lane is free again; its batch tells of the pool's pace."""
+        """A lane is free again. Its batch shows how fast the pool is."""
         running = self._running.pop(ended.fetch, None)
         if running is None:
             return
@@ -214,7 +214,7 @@ class Fetching:
         done = [one for one in ended.landed if not one.error]
         if ended.landed and len(done) == len(ended.landed) and all(self._by_pool(one, queue.pool) for one in done):
             lanes = running.lanes if queue.items else 0
-            if self._routing.tries(queue.pool):  # a few samples, one by one: as if all lanes worked like this
+            if self._routing.is_probed(queue.pool):  # a probe's few samples count as if all lanes worked like this
                 lanes = queue.governor.allowed
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)

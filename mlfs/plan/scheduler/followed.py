@@ -1,6 +1,6 @@
-"""What the scheduler needs of a job that is followed: where its ranks are, and what its streams are.
+"""The contract between the scheduler and a followed job: where its ranks are, and what its streams are.
 
-Pure. `mlfs.follow.job.JobRun` is one; the scheduler knows no more of it than this.
+Pure. `mlfs.follow.job.JobRun` fulfils it; the scheduler knows no more of a job than this.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Given = tuple[int, int]
-"""Positions that are given up: from, up to but without."""
+"""Positions that are given up: the first, and the one after the last."""
 
 
 class Match(NamedTuple):
@@ -27,7 +27,7 @@ class EpochStreams(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Its number."""
+        """The epoch's number."""
 
     @property
     def base(self) -> int:
@@ -35,11 +35,11 @@ class EpochStreams(Protocol):
 
     @property
     def length(self) -> int:
-        """Samples a rank."""
+        """How many samples each rank reads."""
 
     @property
     def ids(self) -> Sequence[npt.NDArray[np.int32]]:
-        """Each local rank's stream: sample numbers, below 0 for what is not ours."""
+        """Each local rank's stream: sample numbers, below 0 for a file that the mount does not have."""
 
 
 class RankAt(Protocol):
@@ -54,11 +54,12 @@ class RankAt(Protocol):
 
 
 class Seen(NamedTuple):
-    """What a read came to.
+    """What the job made of a read.
 
     Attributes:
-        match: the position it was matched to, None when to none. given: positions given up, by local rank.
-        restarted: it fits the job's first epoch, and not what the job was at.
+        match: the position that the read was matched to, None for none.
+        given: positions that are given up by it, by local rank.
+        restarted: the read fits the job's first epoch, and not the one that the job was in.
     """
 
     match: Match | None
@@ -71,11 +72,11 @@ class FollowedEpochs(Protocol):
 
     @property
     def at_hand(self) -> Mapping[int, EpochStreams]:
-        """Those whose order is known and needed, by number."""
+        """The epochs whose order is known and still needed, by number."""
 
     @property
     def first_length(self) -> int:
-        """Samples a rank of the first epoch."""
+        """How many samples each rank reads in the first epoch."""
 
     @property
     def end(self) -> int:
@@ -100,10 +101,10 @@ class FollowedRanks(Protocol):
 
     @property
     def silent(self) -> Iterable[int]:
-        """Indexes of those that nobody reads here."""
+        """Indexes of the ranks for which nobody reads on this node."""
 
     def newly_silent(self) -> list[int]:
-        """Those that turn out to be silent now."""
+        """Ranks that turned out to be silent since this was last asked."""
 
     def epochs_begun(self) -> range:
         """Epochs that the fastest rank has come to since this was last asked."""
@@ -133,7 +134,7 @@ class FollowedJob(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether all its ranks have read all."""
+        """Whether all its ranks have read their whole streams."""
 
     @property
     def given_up(self) -> bool:
@@ -152,25 +153,25 @@ class FollowedJob(Protocol):
         """Its ranks on this node. When the script is started again there is another object for them."""
 
     def observe(self, sample: int, process: int, parent: int, at_s: float, others: Iterable[Any]) -> Seen:
-        """A read; `others`: the other jobs of the node."""
+        """Match a read; `others` are the other jobs of the node."""
 
     def release_held(self, others: Iterable[Any]) -> list[Seen]:
-        """What reads that waited for an epoch's order came to."""
+        """Match the reads that waited for an epoch's order; what the job made of each."""
 
     def wanted_epochs(self) -> list[int]:
-        """Epochs whose order is needed soon, and shall be computed now."""
+        """Epochs whose order must be computed now, as it is needed next."""
 
     def add_epoch(self, index: Any) -> list[int]:
         """Take an epoch's order; returns the epochs that are not needed any more."""
 
     def judge(self, now_s: float) -> list[str]:
-        """Judge the prediction; in words, what has changed that a person should know."""
+        """Judge the prediction. Returns sentences about changes that a person should know."""
 
     def count_pfs(self, epoch: int, size_bytes: int) -> None:
-        """Bytes came from the source for an epoch."""
+        """Count bytes that came from the source for an epoch."""
 
     def give_up(self) -> None:
-        """Following it failed: predict nothing any more."""
+        """Predict nothing any more, as following the job failed."""
 
     def resized(self, sample: int, more_bytes: int) -> None:
         """A sample has changed its size."""

@@ -1,7 +1,7 @@
-"""The jobs of the node: reads are matched to them, their uses are counted and uncounted, their epochs asked for.
+"""The jobs of the node: which job a read belongs to, which predicted uses are over, which epochs' orders are needed.
 
-Pure. In: reads, jobs that come and go, orders of epochs. Out: samples whose last counted use is over, commands. The
-thinking about one job is the job's own (mlfs.follow); a bug in it costs that job its prediction, never the node.
+Pure. In: reads, jobs that come and go, orders of epochs. Out: samples whose last counted use is over, commands. How one
+job is followed is the affair of `mlfs.follow`; a bug there costs that job its prediction and nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Following:
     # -- jobs come and go
 
     def install(self, job: FollowedJob) -> None:
-        """A job begins or goes on in another way: registered, adopted, started again."""
+        """A job begins: it was registered, adopted in place of another, or started again."""
         self.end(job.name)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
         self._out.append(CountReads(job))
@@ -50,7 +50,7 @@ class Following:
         self.set_linger()
 
     def end(self, name: str) -> None:
-        """A job has ended, if there is one of that name."""
+        """The job of that name, if there is one, has ended."""
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
@@ -58,16 +58,16 @@ class Following:
         self.set_linger()
 
     def set_linger(self) -> None:
-        """Used pages linger while no job's reads are predicted."""
+        """Have used pages linger exactly while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
 
     def broken(self, job: FollowedJob, error: Exception) -> None:
-        """A bug showed in computing for a job."""
+        """A bug showed in computing for a job: give the job up."""
         if self._jobs.get(job.name) is job:
             self._give_up(job, error)
 
     def _give_up(self, job: FollowedJob, error: Exception) -> None:
-        """A bug in following a job: it costs this job its prediction."""
+        """A bug showed while the job was followed: it is predicted no more."""
         self._over(self._uses[job.name].release())
         job.give_up()
         self._out.append(JobFailed(job, error))
@@ -81,7 +81,7 @@ class Following:
             self._out.append(LoadEpoch(job, epoch))
 
     def epoch_known(self, known: EpochKnown) -> None:
-        """An epoch's order was computed: reads that waited for it are matched, epochs that were left are let go."""
+        """An epoch's order was computed: match the reads that waited for it, and forget epochs that are over."""
         job = known.job
         if self._jobs.get(job.name) is not job:
             return
@@ -96,7 +96,7 @@ class Following:
             self._give_up(job, error)
 
     def epoch_unknown(self, job: FollowedJob, epoch: int) -> None:
-        """An epoch's order could not be computed: what waited for it is matched without."""
+        """An epoch's order could not be computed: match the reads that waited for it without it."""
         if self._jobs.get(job.name) is not job:
             return
         job.epochs.failed(epoch)
@@ -107,7 +107,7 @@ class Following:
     # -- reads
 
     def read(self, read: ReadSeen) -> None:
-        """A read of a sample: by the jobs that it belongs to."""
+        """Have the jobs that read the sample match a read of it."""
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -122,7 +122,7 @@ class Following:
         return [other for other in self._jobs.values() if other is not job]
 
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
-        """Act on what a read came to."""
+        """Act on what a job made of a read."""
         if source_bytes:
             position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks.progress)
             job.count_pfs(job.epochs.epoch_of(position), source_bytes)
@@ -136,7 +136,7 @@ class Following:
             self._window.retire(sample)
 
     def _over(self, samples: Iterable[int]) -> None:
-        """Uses that were counted ahead came, or were given up."""
+        """Uses that were counted ahead are over: they came, or were given up."""
         for sample in samples:
             if self._table.fulfil(sample):
                 self._window.retire(sample)
@@ -144,7 +144,7 @@ class Following:
     # -- judging
 
     def judge(self, now_s: float) -> None:
-        """After reads: judge all predictions, and move on where epochs begin and end."""
+        """After reads: judge all predictions, and report epochs that begin and end."""
         for job in list(self._jobs.values()):
             if job.given_up:
                 continue

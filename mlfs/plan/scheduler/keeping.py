@@ -1,12 +1,12 @@
 """What this node keeps of what it fetches, and in which of its places.
 
 Pure. In: the plan (mlfs.plan.owners), the places' budgets, samples about to be fetched, copies that came or went. Out:
-the places that shall keep a sample. Room is promised when a fetch begins and settled when its copy is kept, so that no
-budget is promised twice.
+the places that shall keep a sample. Room is promised when a fetch begins, until the copy is kept, so that no budget is
+promised twice.
 
-Without a plan a node keeps what comes first, for within an epoch no sample is read twice and any copies that stay save
-as many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it owns
-or copies.
+Without a plan a node keeps what comes first: within an epoch no sample is read twice, so any copies that stay save
+equally many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it
+owns or copies.
 """
 
 from __future__ import annotations
@@ -44,11 +44,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class KeepingStatistics:
-    """What `status` shows: whether there is a plan, what it is about, and bytes promised to fetches under way."""
+    """What the node keeps.
+
+    Attributes:
+        planned: whether there is a plan. about: what it is about.
+        promised_bytes: room promised to fetches under way.
+        held: samples that each place holds, by the place's number; at 0 those that no place of this node holds.
+    """
 
     planned: bool
     about: Mapping[str, Any]
     promised_bytes: int
+    held: tuple[int, ...]
 
 
 class Keeping:
@@ -66,26 +73,28 @@ class Keeping:
         self._used_bytes = [place.used_bytes for place in places]
         self._promised_bytes = [0] * len(places)
         self._promises: dict[int, tuple[int, int, int]] = {}  # sample -> fetch, place, bytes: one a sample
+        self._held = [len(table.held_by), *([0] * (len(places) - 1))]  # samples by place, as `held_by` has them
         self._slower = [0] * len(places)
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
 
     @property
     def plan(self) -> Plan | None:
-        """The plan at work."""
+        """The plan by which samples are kept, None without one."""
         return self._plan
 
     def statistics(self) -> KeepingStatistics:
-        """Frozen figures."""
+        """What `status` shows, as a frozen record."""
         plan = self._plan
-        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes))
+        held = tuple(self._held)
+        return KeepingStatistics(plan is not None, plan.about if plan else {}, sum(self._promised_bytes), held)
 
     def owner(self, sample: int) -> int:
         """The node that owns the sample, -1 for none or for a node alone."""
         return -1 if self._plan is None or self._plan.owner is None else int(self._plan.owner[sample])
 
     def measured(self, bytes_per_s: Sequence[float]) -> None:
-        """What each place gives is known anew: clearly slower disks are filled last."""
+        """The bandwidths of places were measured anew: clearly slower disks are filled last."""
         slower = slower_groups(
             [self._places[number].kind for number in self._stores], [bytes_per_s[number] for number in self._stores]
         )
@@ -94,7 +103,7 @@ class Keeping:
 
     @property
     def capacities_bytes(self) -> list[int]:
-        """Of memory and of all disks, those that are clearly slower apart: what a plan fills."""
+        """The capacities that a plan fills: memory, all disks together, and each group of clearly slower disks."""
         capacities = [0] * (DISK + 1 + max(self._slower))
         for number in self._stores:
             ram = self._places[number].kind is PlaceKind.RAM
@@ -102,7 +111,7 @@ class Keeping:
         return capacities
 
     def adopt(self, plan: Plan | None) -> None:
-        """Keep by this plan from now on."""
+        """Keep samples by this plan from now on."""
         self._plan = plan
         self._reserved_bytes = []
         if plan is None:
@@ -113,25 +122,25 @@ class Keeping:
         levels = range(max(2, int(plan.classes.max(initial=NOWHERE)) + 1))
         self._reserved_bytes = [int(sizes[missing & (plan.classes == level)].sum()) for level in levels]
 
-    def promise(self, fetch: int, sample: int, left: Sequence[bool]) -> tuple[int, ...]:
+    def promise(self, fetch: int, sample: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """The places that shall keep a sample about to be fetched, the best first; room in the first is promised.
 
         Args:
-            left: by place, whether it is passed over.
+            passed_over: by place, whether it gets nothing new.
         """
         held_by = self._table.held_by[sample]
-        if held_by:  # room is there: if the copy is lost or outdated after all, another one takes its place
-            return () if left[held_by] else (held_by,)
-        if not self._stores or sample in self._promises:  # or another fetch's copy is about to be kept
+        if held_by:  # its room stays: if the copy is lost or outdated, the new one takes its place
+            return () if passed_over[held_by] else (held_by,)
+        if not self._stores or sample in self._promises:  # or the copy of another fetch is about to be kept
             return ()
         size, wanted = self._table.sizes[sample], MEMORY
-        if self._plan is None and len(self._stores) == 1:  # nothing to choose: what follows comes to the same
-            return self._promise_only(fetch, sample, size, left)
+        if self._plan is None and len(self._stores) == 1:  # a shortcut: the rest gives the same
+            return self._promise_only(fetch, sample, size, passed_over)
         if self._plan is not None:
             wanted = int(self._plan.classes[sample])
             if wanted == NOWHERE and self._plan.owner is not None:
                 return ()
-        numbers = [number for number in self._stores if not left[number]]
+        numbers = [number for number in self._stores if not passed_over[number]]
         rooms = [self._room(number, size) for number in numbers]
         if self._plan is not None:
             rooms = spare(rooms, wanted, self._reserved_bytes)
@@ -144,13 +153,13 @@ class Keeping:
         self._promised_bytes[first] += bytes_
         return tuple(numbers[index] for index in chosen)
 
-    def _promise_only(self, fetch: int, sample: int, size_bytes: int, left: Sequence[bool]) -> tuple[int, ...]:
-        """Promise room in the only place that stores, without a plan."""
+    def _promise_only(self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
+        """Promise room in the only place that stores; there is no plan."""
         number = self._stores[0]
         place = self._places[number]
         bytes_ = place.footprint_bytes(size_bytes)
         free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
-        if left[number] or bytes_ > free or (place.largest_bytes and size_bytes > place.largest_bytes):
+        if passed_over[number] or bytes_ > free or (place.largest_bytes and size_bytes > place.largest_bytes):
             return ()
         self._promises[sample] = fetch, number, bytes_
         self._promised_bytes[number] += bytes_
@@ -163,16 +172,16 @@ class Keeping:
             place.kind, free, place.footprint_bytes(size_bytes), place.largest_bytes, self._slower[number]
         )  # fmt: skip
 
-    def settle(self, fetch: int, sample: int) -> None:
-        """A promise is off: nothing is to be kept of that fetch, or its copy is there."""
+    def release_promise(self, fetch: int, sample: int) -> None:
+        """Take a promise back: the fetch keeps nothing, or its copy is there and counts as used."""
         promised, place, bytes_ = self._promises.get(sample, (0, 0, 0))
         if promised == fetch and place:
             del self._promises[sample]
             self._promised_bytes[place] -= bytes_
 
     def kept(self, fetch: int, sample: int, place: int, used_bytes: int) -> None:
-        """A place keeps the sample now; 0: none does."""
-        self.settle(fetch, sample)
+        """The fetch has ended: a place keeps the sample now, or with 0 none does."""
+        self.release_promise(fetch, sample)
         if place:
             self._used_bytes[place] = used_bytes
             self.found(sample, place)
@@ -184,8 +193,14 @@ class Keeping:
             if planned != NOWHERE:
                 size = self._table.footprint(sample)
                 self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - size)
-        self._table.held_by[sample] = place
+        self._hold(sample, place)
 
     def lost(self, sample: int) -> None:
         """No place of this node holds the sample any more."""
-        self._table.held_by[sample] = 0
+        self._hold(sample, 0)
+
+    def _hold(self, sample: int, place: int) -> None:
+        held_by = self._table.held_by
+        self._held[held_by[sample]] -= 1
+        self._held[place] += 1
+        held_by[sample] = place

@@ -1,28 +1,38 @@
 """How far each rank's stream has been looked at, and which predicted uses are counted ahead.
 
 Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
-use is over. The look-ahead goes step by step across jobs and ranks, the nearest need first: a rank that stands still
-does not hold the others, what counts is the distance to its own reader.
+use is over. The look-ahead goes across jobs and ranks, the nearest need first. Need is the distance to the rank's own
+reader, so a rank that stands still does not hold up the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob, Given, Match
+from mlfs.plan.scheduler.states import SampleTable, State
 from mlfs.plan.sequence import next_rank
 
-# Most samples of a rank that are looked at before the next rank's need is compared again.
+# The most samples of a rank that are looked at before the needs of all ranks are compared again: enough for a usual
+# batch, so that comparing costs little, and not so many that a huge batch keeps the other ranks waiting.
 LOOK_SAMPLES = 256
+
+
+class Ahead(NamedTuple):
+    """Samples that lie in the page cache for a rank, from its next read on without a gap, and their bytes."""
+
+    samples: int = 0
+    bytes: int = 0
 
 
 class Uses:
     """The predicted uses of one job that are counted ahead: between each rank's reader and its cursor.
 
     Attributes:
-        cursors: linear position by local rank that is looked at next.
+        cursors: by local rank, the linear position that is looked at next.
 
     Invariants: a rank's cursor is at or above its frontier; a position's `_counted` byte is 1 exactly while its use
     counts in `SampleTable.pending`, which the caller updates by what the methods here return.
@@ -41,8 +51,10 @@ class Uses:
         return None
 
     def coming(self, rank: int) -> Iterator[tuple[int, int, int]]:
-        """(position, sample, epoch) of the rank's next batch, what was read already left out; moves the cursor behind
-        each that the caller goes beyond."""
+        """(position, sample, epoch) of the rank's next batch, without what was read already.
+
+        The cursor moves behind a position when the caller asks for the one after it.
+        """
         index = self.streams_at(self.cursors[rank])
         if index is None:
             return
@@ -55,8 +67,29 @@ class Uses:
                 yield position, sample, index.epoch
             self.cursors[rank] = position + 1
 
+    def ahead(self, table: SampleTable) -> tuple[Ahead, ...]:
+        """What is staged ahead of each rank."""
+        return tuple(self._ahead_of(rank, table) for rank in range(len(self.cursors)))
+
+    def _ahead_of(self, rank: int, table: SampleTable) -> Ahead:
+        """What was read out of turn leaves no gap: it is not read again."""
+        progress, cursor = self.job.ranks.progress[rank], self.cursors[rank]
+        position, samples, total_bytes = progress.frontier, 0, 0
+        while position < cursor:
+            index = self.streams_at(position)
+            if index is None:
+                break
+            for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
+                if sample >= 0 and not progress.is_done(position):
+                    if table.state[sample] not in (State.STAGED, State.RECENT):
+                        return Ahead(samples, total_bytes)
+                    samples += 1
+                    total_bytes += table.sizes[sample]
+                position += 1
+        return Ahead(samples, total_bytes)
+
     def count(self, rank: int, position: int) -> None:
-        """The use at a position is counted ahead from now on."""
+        """Count the use at a position ahead."""
         index = self.streams_at(position)
         assert index is not None
         counted = self._counted.get(index.epoch)
@@ -65,7 +98,7 @@ class Uses:
         counted[rank][position - index.base] = 1
 
     def passed(self, match: Match) -> int:
-        """A position was read: its sample if the use had been counted ahead, else -1."""
+        """A position was read. Returns its sample if the use had been counted ahead, else -1."""
         rank, position = match
         self.cursors[rank] = max(self.cursors[rank], self.job.ranks.progress[rank].frontier)
         index = self.streams_at(position)
@@ -76,7 +109,7 @@ class Uses:
         return int(index.ids[rank][position - index.base])
 
     def given_up(self, given: Iterable[tuple[int, Given]]) -> list[int]:
-        """Positions were given up, by rank: the samples of those whose use had been counted ahead."""
+        """Positions were given up, by rank. Returns the samples whose uses had been counted ahead."""
         samples: list[int] = []
         for rank, (low, high) in given:
             for index in self.job.epochs.at_hand.values():
@@ -90,7 +123,7 @@ class Uses:
         return samples
 
     def forget_epoch(self, index: EpochStreams) -> list[int]:
-        """An epoch is not needed any more: the samples of uses that were counted and never came."""
+        """An epoch is not needed any more. Returns the samples of uses that were counted ahead and never came."""
         counted = self._counted.pop(index.epoch, None)
         if counted is None:
             return []
@@ -100,13 +133,13 @@ class Uses:
         return samples
 
     def leave_rank(self, rank: int, start: int) -> list[int]:
-        """Nobody reads for a rank here: the samples of its counted uses, once each; its look-ahead begins anew."""
+        """Nobody reads for a rank here: its look-ahead begins anew. Returns the samples of its counted uses."""
         samples = self.given_up([(rank, (start, self.cursors[rank]))])
         self.cursors[rank] = start
         return samples
 
     def release(self) -> list[int]:
-        """Nothing is counted ahead any more: the samples of all uses that were, once each."""
+        """Count nothing ahead any more. Returns the samples of all uses that were counted, one a use."""
         samples: list[int] = []
         for index in self.job.epochs.at_hand.values():
             samples += self.forget_epoch(index)
@@ -116,7 +149,7 @@ class Uses:
 
 
 def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
-    """The job and rank whose next sample that was not looked at is needed soonest, counted in steps; None: nobody's."""
+    """The job and the rank whose next sample to look at is needed soonest, in steps; None when there is none."""
     best: tuple[Uses, int] | None = None
     least = float("inf")
     for of in uses.values():
@@ -125,9 +158,9 @@ def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
             continue
         frontiers = [rank.frontier for rank in job.ranks.progress]
         limit, silent, end = max(1, job.epochs.first_length), job.ranks.silent, job.epochs.end
-        # A rank that cannot be looked at now counts as one that is looked at as far as allowed.
+        # A rank that cannot be looked at now counts as one that was looked at as far as is allowed.
         open_ends = []
-        low = high = 0  # the epoch at hand that the rank before is in: mostly the next one's too
+        low = high = 0  # the epoch that the rank before is in: mostly that of the next rank, too
         for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True)):
             looks = cursor < end and rank not in silent
             if looks and not low <= cursor < high:

@@ -1,8 +1,8 @@
-"""From which place a sample is fetched, this node's copy, its owner or the source; and when a slow tier is left.
+"""From which place a sample is fetched: this node's copy, its owner or the source; and slow tiers that are passed over.
 
 Pure. In: who holds and who owns a sample, paces measured by the lanes, how long readers waited. Out: place numbers.
-When a tier is left and tried again is decided in mlfs.plan.circuit_breaker. The RAM class is never left. A tier that is
-left keeps what it holds and gets nothing new; if the source fails, it is used as if it had not been left.
+`mlfs.plan.circuit_breaker` decides when a tier is passed over and when it is probed. The RAM class never is. A tier
+that is passed over keeps what it holds and gets nothing new; when the source fails, it is used again at once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Warn
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 
-# Paces change over seconds; judging more often would only see the same batches again.
+# Paces change over seconds: more frequent judgements would only see the same batches again.
 JUDGE_EVERY_S = 1.0
-# Enough samples of a tier that was left to see how it does now, few enough that a slow one costs little.
-TRIED_AT_ONCE = 32
+# Samples of one probe: enough batches for a judgement, few enough that a slow tier costs little.
+PROBE_SAMPLES = 32
 
 
 class Rates(Protocol):
-    """Measured rates of pools (mlfs.measure.rates): what is asked of them and told them here."""
+    """Measured rates of pools, as far as routing asks for them and reports to them; `mlfs.measure.rates` has them."""
 
     def batch(
         self, pool: int, lanes: int, size_bytes: int, wall_s: float, samples: int = 1, pace_lanes: int = 0
     ) -> None:
-        """A batch is done: bytes and samples in so many seconds, while so many lanes worked."""
+        """A batch has ended: its bytes and samples took a lane `wall_s`, while `lanes` lanes worked."""
 
     def paces(self, pool: int) -> dict[int, Pace]:
         """What all lanes of the pool together gave lately, by classes of sizes."""
@@ -39,15 +39,12 @@ class Rates(Protocol):
     def forget_pace(self, pool: int) -> None:
         """Measure the pool's pace anew."""
 
-    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """A job has read so many samples, and readers have waited so long in all."""
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:
-    """What `status` shows: by place, whether it is left, and what the last judgement was about."""
+    """What `status` shows: by place, whether it is passed over, and what the last judgement was about."""
 
-    left: tuple[bool, ...]
+    passed_over: tuple[bool, ...]
     found: tuple[Evidence | None, ...]
 
 
@@ -66,48 +63,44 @@ class Routing:
         self._rates = rates
         self._out = out
         self._known_source = dict(known_source)
-        self._left = [False] * len(places)
+        self._passed_over = [False] * len(places)
         self._lost_peers: set[int] = set()
         self._peer_of_node = {place.node: number for number, place in enumerate(places) if place.node >= 0}
         self._uses = [Use() for _ in places]
         self._found: list[Evidence | None] = [None] * len(places)
         self._batches = [0] * len(places)
-        self._tried: set[int] = set()  # samples that are fetched from a tier that is left, to see how it does now
-        self._to_try = 0
+        self._probed: set[int] = set()  # samples that are fetched from a tier that is passed over, to measure it
+        self._probes_left = 0
         self._judged_s = self._waited_s = 0.0
 
     def statistics(self) -> RoutingStatistics:
-        """Frozen figures."""
-        return RoutingStatistics(tuple(self._left), tuple(self._found))
+        """What `status` shows, as a frozen record."""
+        return RoutingStatistics(tuple(self._passed_over), tuple(self._found))
 
     @property
-    def left(self) -> Sequence[bool]:
+    def passed_over(self) -> Sequence[bool]:
         """By place, whether it is passed over for the source."""
-        return self._left
-
-    def is_left(self, place: int) -> bool:
-        """Whether a tier is passed over for the source."""
-        return self._left[place]
+        return self._passed_over
 
     def for_reader(self, sample: int, held_by: int, owner: int) -> int:
-        """The place for a reader who waits: this is no time to try how a tier does now."""
-        self._tried.discard(sample)
-        return SOURCE if held_by and self._left[held_by] else self._near(held_by, owner)
+        """The place for a reader who waits; such a fetch never probes."""
+        self._probed.discard(sample)
+        return SOURCE if held_by and self._passed_over[held_by] else self._near(held_by, owner)
 
     def ahead(self, sample: int, held_by: int, owner: int, now_s: float) -> int:
-        """The place for a prefetch. A few may try a tier that is left."""
-        if not held_by or not self._left[held_by]:
+        """The place for a prefetch. A few prefetches probe a tier that is passed over."""
+        if not held_by or not self._passed_over[held_by]:
             return self._near(held_by, owner)
-        if self._uses[held_by].may_try(now_s) and not any(use.trying_s is not None for use in self._uses):
-            self._uses[held_by] = self._uses[held_by].begin_try(now_s)
+        if self._uses[held_by].may_probe(now_s) and not any(use.probing_since_s is not None for use in self._uses):
+            self._uses[held_by] = self._uses[held_by].begin_probe(now_s)
             self._rates.forget_pace(held_by)
             self._batches[held_by] = 0
-            self._tried.clear()
-            self._to_try = TRIED_AT_ONCE
-        if self._uses[held_by].trying_s is None or not self._to_try:
+            self._probed.clear()
+            self._probes_left = PROBE_SAMPLES
+        if self._uses[held_by].probing_since_s is None or not self._probes_left:
             return SOURCE
-        self._to_try -= 1
-        self._tried.add(sample)
+        self._probes_left -= 1
+        self._probed.add(sample)
         return held_by
 
     def _near(self, held_by: int, owner: int) -> int:
@@ -121,7 +114,7 @@ class Routing:
         """Peers are places from now on."""
         first = len(self._places)
         self._places = (*self._places, *places)
-        self._left += [False] * len(places)
+        self._passed_over += [False] * len(places)
         self._uses += [Use() for _ in places]
         self._found += [None] * len(places)
         self._batches += [0] * len(places)
@@ -132,25 +125,25 @@ class Routing:
         return owner in self._peer_of_node
 
     def peer_lost(self, place: int, lost: bool) -> None:
-        """A peer does not answer any more, or does again."""
+        """A peer does not answer any more, or with `lost` False it does again."""
         (self._lost_peers.add if lost else self._lost_peers.discard)(place)
 
-    def tries(self, place: int) -> bool:
-        """Whether a tier that was left is being tried."""
-        return self._uses[place].trying_s is not None
+    def is_probed(self, place: int) -> bool:
+        """Whether a probe of a tier is under way."""
+        return self._uses[place].probing_since_s is not None
 
     def come_back(self, now_s: float) -> None:
-        """The source failed or hangs: all tiers are used again, until it is measured anew."""
-        if any(self._left):
+        """The source failed or hangs: all tiers are used again until the source is measured anew."""
+        if any(self._passed_over):
             self._known_source = {}
             self._rates.forget_pace(SOURCE)
-        for place, left in enumerate(self._left):
-            if left:
+        for place, was_passed_over in enumerate(self._passed_over):
+            if was_passed_over:
                 self._out.append(Warn(f"{self._places[place].name} is used again: the source does not answer"))
                 self._change(place, self._uses[place].come_back(now_s), say=False)
 
     def judge(self, now_s: float, waited_s: float) -> None:
-        """Think it over, once a second at most. `waited_s`: how long readers have waited in all."""
+        """Judge each tier, once a second at most. `waited_s`: how long readers have waited in all."""
         passed = now_s - self._judged_s
         if passed < JUDGE_EVERY_S:
             return
@@ -171,7 +164,7 @@ class Routing:
         paces = self._rates.paces(place)
         batches = sum(pace.batches for pace in paces.values())
         new = batches - self._batches[place]
-        if new >= FEWEST_BATCHES and not self._left[place]:  # else it goes on counting: a very slow tier gives few
+        if new >= FEWEST_BATCHES and not self._passed_over[place]:  # else the count goes on: a very slow tier gives few
             self._batches[place] = batches
         rates = in_common(paces, source)
         sample = self._rates.sample(place)
@@ -181,16 +174,16 @@ class Routing:
 
     def _change(self, place: int, use: Use, say: bool = True) -> None:
         before, self._uses[place] = self._uses[place], use
-        if before.trying_s is not None and use.trying_s is None:
-            self._tried.clear()
-            self._to_try = 0
-        if before.left == use.left:
+        if before.probing_since_s is not None and use.probing_since_s is None:
+            self._probed.clear()
+            self._probes_left = 0
+        if before.passed_over == use.passed_over:
             return
-        self._left[place] = use.left
+        self._passed_over[place] = use.passed_over
         if say:
             found = self._found[place]
             rates = f"{found.tier_bytes_per_s / 1e6:.1f} and {found.source_bytes_per_s / 1e6:.1f} MB/s" if found else ""
-            said = "is slow: its samples come from the source" if use.left else "is used again"
+            said = "is slow: its samples come from the source" if use.passed_over else "is used again"
             self._out.append(Warn(f"{self._places[place].name} {said} (it and the source gave {rates})"))
 
 

@@ -7,7 +7,7 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
 (uses that are counted ahead), `fetching` (single flight, lanes), `waiting` (readers who wait, second tries),
-`routing` (from where), `keeping` (what is kept and where), `following` (jobs).
+`routing` (which place a sample is fetched from), `keeping` (what is kept and where), `following` (jobs).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
-from mlfs.plan.scheduler.look_ahead import Uses, nearest
+from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
+from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
 
-# Samples that one step looks at ahead of the readers: a driver has others to serve between two steps, and lanes that
-# are done with a batch, which takes about two milliseconds, want the next one.
+# Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
+# is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
 
 
@@ -41,9 +42,14 @@ class Statistics:
     """What the scheduler tells of itself.
 
     Attributes:
-        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
-        waiting: readers who wait. waited_s: seconds that readers waited, all together. fetches: samples under way.
+        window_bytes, window_capacity_bytes: the staging window.
+        dropping: samples on their way out of the window.
+        waiting: readers who wait.
+        waited_s: seconds that readers have waited, all together.
+        fetches: samples whose fetch is queued or under way.
         looking: whether the look-ahead has more to do at once.
+        stopped: whether nothing is fetched ahead.
+        pools: by number. reading: how long each job has been reading, by its name.
     """
 
     window_bytes: int
@@ -57,15 +63,18 @@ class Statistics:
     pools: Mapping[int, PoolStatistics]
     routing: RoutingStatistics
     keeping: KeepingStatistics
+    reading: Mapping[str, ReadingTime]
 
 
 class Scheduler:
     """See the module.
 
     Args:
-        sizes: bytes by sample, live. places: of this node, the source first. rates: what lanes measure is told there.
+        sizes: bytes by sample; the caller keeps them up to date.
+        places: those of this node, the source first.
+        rates: takes what lanes measure.
         known_source: what an earlier measurement says of the source, by class of sizes (`Routing`).
-        goes_on: a bug in taking an event in is told by Fault, and costs what that event is about; else it raises.
+        goes_on: a bug in taking an event in is reported by Fault, and costs what that event is about; else it raises.
 
     Attributes:
         table: the samples' records, for others to read.
@@ -88,7 +97,7 @@ class Scheduler:
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
         self._out = out
-        self._rates = rates
+        self._reading_times = ReadingTimes()
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
         self._following = Following(table, window, out)
@@ -139,23 +148,32 @@ class Scheduler:
 
     @property
     def keeping(self) -> Keeping:
-        """What is kept, for whoever plans."""
+        """The part that decides what is kept, for those who make plans."""
         return self._keeping
 
     def where(self, sample: int) -> tuple[int, int]:
-        """The place to read the sample from now, and the one of this node that has a copy for when that fails, or 0."""
+        """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
         held_by = self.table.held_by[sample]
-        place = SOURCE if held_by and self._routing.left[held_by] else held_by
+        place = SOURCE if held_by and self._routing.passed_over[held_by] else held_by
         return place, held_by if held_by != place else 0
 
+    def holder(self, sample: int) -> int:
+        """The place of this node that holds a copy of the sample, 0 for none. From any thread."""
+        return self.table.held_by[sample]
+
     def statistics(self) -> Statistics:
-        """Frozen figures."""
+        """What `status` shows, as a frozen record."""
         table, fetching = self.table, self._fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
-            self._routing.statistics(), self._keeping.statistics(),
+            self._routing.statistics(), self._keeping.statistics(), self._reading_times.statistics(),
         )  # fmt: skip
+
+    def ahead(self, name: str) -> tuple[Ahead, ...]:
+        """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""
+        uses = self._following.uses.get(name)
+        return uses.ahead(self.table) if uses is not None else ()
 
     # -- the step
 
@@ -173,13 +191,13 @@ class Scheduler:
                 raise
             self._out.append(Fault(event, error))
             if event is not None:
-                return self.step(now_s, taken)  # with the others
+                return self.step(now_s, taken)  # goes on with the other events
         commands = self._out[:]
         self._out.clear()
         return commands
 
     def _decide(self, now_s: float, room_came_free: bool) -> None:
-        """All events were taken in: what follows?"""
+        """Decide what follows from the events that were taken in."""
         if self._seen:
             self._seen = False
             self._judge(now_s)
@@ -187,13 +205,13 @@ class Scheduler:
             self._look_ahead(now_s)
         before = self.table.window_bytes
         self._fetching.dispatch()
-        if self.table.window_bytes < before:  # what nobody needs any more gave its room back
+        if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
         self._window.send()
         self._set_alarm(now_s)
 
     def _set_alarm(self, now_s: float) -> None:
-        """Ask to be woken when a patience ends, or at once where the look-ahead has more to do."""
+        """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
         wake_s = now_s if self._look else self._waiting.next_due_s()
         if wake_s < self._wake_s:
             self._wake_s = wake_s
@@ -222,11 +240,11 @@ class Scheduler:
             self.table.move(touched.sample, Verb.TOUCH)
 
     def _judge(self, now_s: float) -> None:
-        """Reads were taken in: what do they say of the predictions, and of the places?"""
+        """After reads: judge the predictions and the places by them."""
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
         for job in self._following.jobs.values():
-            self._rates.job_read(job.name, job.observed, now_s, waited_s)
+            self._reading_times.job_read(job.name, job.observed, now_s, waited_s)
         self._following.judge(now_s)
         self._look = self._look or bool(self._following.jobs)
         self._out.append(Digested())
@@ -234,7 +252,7 @@ class Scheduler:
     # -- looking ahead
 
     def _look_ahead(self, now_s: float) -> None:
-        """Have what is needed soonest staged, until the window is full, nothing is left, or the step is long enough."""
+        """Have what is needed soonest staged, until the window is full, nothing is left, or LOOK_A_STEP is reached."""
         looked = 0
         while looked < LOOK_A_STEP and not self._fetching.stopped:
             found = nearest(self._following.uses)
@@ -276,7 +294,7 @@ class Scheduler:
     # -- ends of fetches, copies and drops
 
     def _landed(self, landed: e.Landed, now_s: float) -> None:
-        """A sample's fetch has ended: single flight and states first, then those who wait."""
+        """A sample's fetch has ended: update its state first, then answer those who wait."""
         wanted = self._fetching.wanted_by(landed.fetch, landed.sample)
         peer = self._fetching.asked_peer(landed)
         if not self._fetching.landed(landed):
@@ -306,7 +324,7 @@ class Scheduler:
             self._window.retire(sample)
 
     def _lane_failed(self, sample: int, error: int, peer: bool, now_s: float) -> None:
-        """A lane's fetch failed: it is left to the reader; what a peer did not have comes from the source."""
+        """A lane's fetch failed: the sample is left to its reader. What a peer did not have comes from the source."""
         self.table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
         if not peer:
@@ -366,6 +384,7 @@ class Scheduler:
 
     def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
         self._following.end(ended.name)
+        self._reading_times.forget(ended.name)
         self._look = True
 
     def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:
@@ -394,10 +413,10 @@ class Scheduler:
         self._fetching.joined(joined.places)
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
-        """A peer wants what this node owns: a copy at once, else as for a reader. Released tells that it has it.
+        """A peer wants a sample that this node owns: it gets a copy at once, else it waits as a reader does.
 
-        What another node owns by this node's own plan is refused unless it is in place: the peer's plan is another, and
-        nodes that asked on for each other could wait for each other. The peer asks the source then.
+        A sample that a third node owns by this node's plan is refused unless it is in place. The peer's plan is then
+        another one, and nodes that passed questions on could wait for each other. The peer asks the source instead.
         """
         sample = asks.sample
         self.table.opened(sample)

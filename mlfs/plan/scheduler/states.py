@@ -15,7 +15,7 @@ PAGE_BYTES = 4096
 
 
 class State:
-    """Where a sample's pages are, as far as this node believes. The kernel may forget pages: a READ request then tells.
+    """Where a sample's pages are, as far as this node knows. When the kernel has forgotten pages, a READ request comes.
 
     ABSENT    not in the page cache, and nothing is under way.
     QUEUED    room in the window is reserved; the sample waits for a lane.
@@ -23,9 +23,9 @@ class State:
     STAGED    in the page cache, and a predicted use is to come.
     RECENT    in the page cache, and no predicted use is to come.
     DROPPING  queued for dropping; a reader or the look-ahead can still rescue it.
-    GOING     handed to the dropper: its pages are of no use any more.
+    GOING     handed to the dropper: it cannot be rescued any more.
 
-    Plain ints, not an enum: they are compared several times for each read.
+    The states are plain ints and no enum, because they are compared several times for each read.
     """
 
     ABSENT: Final = 0
@@ -43,8 +43,8 @@ STATE_NAMES: Final = ("ABSENT", "QUEUED", "FETCHING", "STAGED", "RECENT", "DROPP
 class Verb:
     """What happens to a sample.
 
-    RESERVE   the look-ahead takes room for it.        CANCEL  it is not needed any more, and no lane has begun it.
-    BEGIN     a lane gets it.                          DEMAND  a fetch for a reader who waits begins.
+    RESERVE   the look-ahead reserves room for it.     CANCEL  it is not needed any more, and no lane has begun it.
+    BEGIN     a lane begins to fetch it.               DEMAND  a fetch for a reader who waits begins.
     LAND      its bytes are in the page cache.         FAIL    the fetch ended without that.
     EXPECT    a predicted use was counted ahead.       USED    the last predicted use is over.
     TOUCH     a reader rescues it from being dropped.  LET_GO  its pages shall be dropped.
@@ -71,8 +71,8 @@ VERB_NAMES: Final = (
 
 ILLEGAL: Final = -1
 
-# state -> verb -> state. What does not stand here is illegal. LAND leads to RECENT; where a predicted use is to come,
-# the table goes on to STAGED by itself (`SampleTable.move`).
+# state -> verb -> next state. Any transition that is missing here is illegal. LAND leads to RECENT; where a predicted
+# use is to come, the table goes on to STAGED by itself (`SampleTable.move`).
 ALLOWED: Final[dict[int, dict[int, int]]] = {
     State.ABSENT: {Verb.RESERVE: State.QUEUED, Verb.DEMAND: State.FETCHING},
     State.QUEUED: {Verb.BEGIN: State.FETCHING, Verb.DEMAND: State.FETCHING, Verb.CANCEL: State.ABSENT},
@@ -99,9 +99,10 @@ class SampleTable:
     """The records of all samples, and the staging window's budget.
 
     Attributes:
-        state: see State. held_by: number of the place of this node that holds a copy, 0 (the source) for none.
-        pending: predicted uses that are counted ahead and not over, saturating at 255.
-        readers: how many readers hold the sample open; only samples that are open.
+        state: see State.
+        held_by: the number of the place of this node that holds a copy, 0 (the source) for none.
+        pending: predicted uses that are counted ahead and not over; it saturates at 255.
+        readers: how many readers hold each sample open; a sample that nobody holds open is missing.
         sizes: bytes by sample; changes are reported by `resize`.
 
     Invariants:
@@ -144,14 +145,14 @@ class SampleTable:
         return new
 
     def expect(self, sample: int) -> None:
-        """One more predicted use is counted ahead: pages that are in place stay until it is over."""
+        """Count one more predicted use ahead: pages that are in place stay until it is over."""
         if self.pending[sample] < 255:
             self.pending[sample] += 1
         if self.state[sample] in (State.RECENT, State.DROPPING):
             self.move(sample, Verb.EXPECT)
 
     def fulfil(self, sample: int) -> bool:
-        """One predicted use came, or was given up; whether it was the last one."""
+        """One predicted use is over: it came, or was given up. Returns whether it was the last one."""
         if self.pending[sample]:
             self.pending[sample] -= 1
         if self.pending[sample]:
@@ -165,7 +166,7 @@ class SampleTable:
         self.readers[sample] = self.readers.get(sample, 0) + 1
 
     def closed(self, sample: int) -> bool:
-        """A reader closed the sample; whether nobody holds it open any more."""
+        """A reader closed the sample. Returns whether nobody holds it open any more."""
         left = self.readers.get(sample, 0) - 1
         if left > 0:
             self.readers[sample] = left
@@ -174,6 +175,6 @@ class SampleTable:
         return True
 
     def resize(self, sample: int, old_bytes: int, new_bytes: int) -> None:
-        """The sample's size has changed, in `sizes` too: the window has to count the new one."""
+        """The sample's size has changed, and `sizes` has the new one: the window counts it."""
         if self.state[sample] != State.ABSENT:
             self.window_bytes += footprint_bytes(new_bytes) - footprint_bytes(old_bytes)

@@ -1,7 +1,7 @@
-"""Readers who wait: who waits for which sample, when a fetch is given up on, and what they are told.
+"""Readers who wait: who waits for which sample, when a fetch has taken too long, and how readers are answered.
 
 Pure. In: readers who opened what is not in place, ends of fetches, time. Out: fetches for them, answers, refusals. A
-reader joins the fetch that is under way; takes a sample over that only waits for a lane; and when the fetch hangs the
+reader joins a fetch that is under way, and takes over a sample that still waits for a lane. When the fetch hangs, the
 place is asked once more. A reader gets an error only when the source failed or hung twice.
 """
 
@@ -20,16 +20,16 @@ from mlfs.plan.scheduler.routing import Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.window import Window
 
-# Asking again does not mend these: the file is gone, replaced, or not ours to read.
+# A second try cannot help: the file is gone, was replaced, or may not be read.
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
 
-
-# A clock that was asked to wake us at a time may round it: so much earlier counts as that time.
+# A driver's clock may round the time at which it was asked to wake the scheduler: so much too early is in time. It is
+# far below any waiting time, and above the error of rounding seconds in floating point.
 SAME_TIME_S = 1e-6
 
 
 class Waiter(NamedTuple):
-    """A reader who waits since then."""
+    """A reader who waits since `since_s`."""
 
     ticket: int
     since_s: float
@@ -37,7 +37,7 @@ class Waiter(NamedTuple):
 
 @dataclass(slots=True)
 class Flight:
-    """A fetch for readers who wait. attempt: 1 or 2. due_s: when it is given up on."""
+    """A fetch for readers who wait, on the first or second attempt; at `due_s` it has taken too long."""
 
     fetch: int
     place: int
@@ -72,14 +72,15 @@ class Waiting:
         self._waiters: dict[int, list[Waiter]] = {}
         self._flights: dict[int, Flight] = {}
         self._lane_due_s: dict[int, float] = {}  # of samples that a lane has and a reader waits for
-        # (due, sample), ascending: first attempts and readers behind lanes, who all have the same patience; seconds.
+        # (due_s, sample), ascending as all have the same waiting time: first attempts and readers behind lanes; then
+        # second attempts.
         self._hedges: deque[tuple[float, int]] = deque()
         self._timeouts: deque[tuple[float, int]] = deque()
         self.waited_s = 0.0
 
     @property
     def waiting(self) -> int:
-        """Readers who wait."""
+        """How many readers wait."""
         return sum(map(len, self._waiters.values()))
 
     def has_flight(self, sample: int) -> bool:
@@ -91,7 +92,7 @@ class Waiting:
         return sample in self._waiters
 
     def wait(self, ticket: int, sample: int, now_s: float) -> None:
-        """A reader opened a sample that was not in place a moment ago."""
+        """A reader opened a sample that was not in place when the driver looked."""
         state = self._table.state[sample]
         if state == State.DROPPING and self._window.rescue(sample):
             state = self._table.move(sample, Verb.TOUCH)
@@ -110,7 +111,7 @@ class Waiting:
             self._out.append(Recall(self._fetching.fetch_of(sample), sample))
 
     def begin(self, sample: int, now_s: float) -> None:
-        """Fetch a sample for those who wait for it: room is taken, whatever the window has."""
+        """Fetch a sample for those who wait for it, even if the window has no room."""
         self._lane_due_s.pop(sample, None)
         if self._table.state[sample] == State.ABSENT:
             self._window.make_room(self._table.footprint(sample))
@@ -124,7 +125,7 @@ class Waiting:
         (self._hedges if attempt == 1 else self._timeouts).append((due_s, sample))
 
     def recalled(self, sample: int, now_s: float) -> None:
-        """A lane gave a sample back that it had not begun."""
+        """A lane gave a sample back that it had not begun: fetch it for its readers."""
         self._table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
         self.begin(sample, now_s)
@@ -140,13 +141,17 @@ class Waiting:
             self._out.append(Answer(waiter.ticket, sample))
 
     def outdated(self, sample: int) -> None:
-        """The sample's fetch has ended, but what it brought may be of the past: those who wait get it anew when it is
-        dropped."""
+        """The sample's fetch has ended, but what it brought may be outdated.
+
+        Those who wait go on waiting: the sample is fetched anew once its pages are dropped.
+        """
         self._flights.pop(sample, None)
         self._lane_due_s.pop(sample, None)
 
     def failed(self, sample: int, error: int, now_s: float, peer: bool = False) -> None:
-        """The sample's fetch has failed; it is ABSENT now, or still FETCHING for a reader. Those who wait get another.
+        """The sample's fetch has failed: begin another one for those who wait, or refuse them.
+
+        The sample is ABSENT now, or still FETCHING when the fetch was for a reader.
 
         Args:
             peer: a peer did not have it, which is no failure: the source is asked at once.
@@ -174,7 +179,7 @@ class Waiting:
     # -- time
 
     def next_due_s(self) -> float:
-        """When somebody's patience ends next, infinity when nobody waits. Forgets those that have ended meanwhile."""
+        """When the next fetch has taken too long, infinity when nobody waits. Forgets fetches that have ended."""
         due_s = float("inf")
         for queue in (self._hedges, self._timeouts):
             while queue and not self._is_due(*queue[0]):
@@ -188,7 +193,7 @@ class Waiting:
         return (flight is not None and flight.due_s == due_s) or self._lane_due_s.get(sample) == due_s
 
     def time_passed(self, now_s: float) -> None:
-        """Give up on what has taken too long."""
+        """Deal with the fetches that have taken too long."""
         for queue in (self._hedges, self._timeouts):
             while queue and queue[0][0] <= now_s + SAME_TIME_S:
                 due_s, sample = queue.popleft()
@@ -200,7 +205,7 @@ class Waiting:
                     self._lane_hangs(sample, now_s)
 
     def _flight_hangs(self, sample: int, now_s: float) -> None:
-        """A reader's fetch hangs: the source is asked instead of another place, and once more, and no third time."""
+        """A reader's fetch hangs: ask the source instead of another place, or the source a second time."""
         flight = self._flights.pop(sample)
         self._fetching.forget(flight.fetch, sample)
         self._out.append(Abandon(flight.fetch))
@@ -215,11 +220,11 @@ class Waiting:
             self._refuse(sample, errno.ETIMEDOUT, True, now_s)
 
     def _lane_hangs(self, sample: int, now_s: float) -> None:
-        """A lane's fetch hangs: those who wait are served past it, and its end is left to it."""
+        """A lane's fetch hangs: those who wait are served without it. It may still end later."""
         del self._lane_due_s[sample]
         self._out.append(Count("prefetch_hung"))
         self._fetching.hangs(sample)
-        unstaged = bool(self._table.held_by[sample]) and self._routing.is_left(self._table.held_by[sample])
+        unstaged = bool(self._table.held_by[sample]) and self._routing.passed_over[self._table.held_by[sample]]
         if unstaged:
             self._routing.come_back(now_s)
         small = self._table.sizes[sample] <= self._limits.largest_whole_bytes

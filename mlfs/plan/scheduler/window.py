@@ -12,7 +12,8 @@ from collections import deque
 from mlfs.plan.scheduler.commands import Command, Drop
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 
-# Large enough that a hop to a thread costs little for each sample, small enough that rescues are rarely too late.
+# Samples that are dropped at once. The hop to a thread must cost little for each of them; and a sample that was handed
+# to the dropper cannot be rescued, so there must not be many.
 DROP_BATCH = 64
 
 
@@ -27,21 +28,21 @@ class Window:
         self._table = table
         self._out = out
         self.linger = True
-        # Lingering samples, in the order in which they began to linger. Each stands there once, however often it is
-        # read: `_lingers` says whether it does. Some have gone another way meanwhile, or are open.
+        # Lingering samples, in the order in which they began to linger. Each stands there once at most, however often
+        # it is read; `_lingers` says whether it does. Some may have left RECENT since, or are open.
         self._recent: deque[int] = deque()
         self._lingers = bytearray(len(table.state))
-        self._to_drop: deque[int] = deque()  # DROPPING, but for those that were rescued
-        self._outdated: set[int] = set()  # DROPPING, and not to be rescued; or FETCHING, and to go once they land
-        self._going = 0  # samples of the batch that is under way
+        self._to_drop: deque[int] = deque()  # samples that became DROPPING; those that were rescued since are skipped
+        self._outdated: set[int] = set()  # DROPPING and not to be rescued, or FETCHING and to be dropped once landed
+        self._going = 0  # samples in the batch that the dropper has
 
     @property
     def dropping(self) -> int:
-        """Samples that are queued for the dropper, or that it has."""
+        """Samples that are queued for the dropper or handed to it."""
         return len(self._to_drop) + self._going
 
     def retire(self, sample: int) -> None:
-        """A use is over. Without another one to come, and without a reader, the pages go."""
+        """A use of the sample is over. Without another one to come, and without a reader, its pages linger or go."""
         if self._table.state[sample] != State.RECENT or sample in self._table.readers:
             return
         if not self.linger:
@@ -53,7 +54,7 @@ class Window:
         self.make_room(0)
 
     def set_linger(self, linger: bool) -> None:
-        """Whether used pages linger. A predicted stream needs the room of those that do."""
+        """Set whether used pages linger. If not, all that linger are dropped: a predicted stream needs their room."""
         self.linger = linger
         while not linger and self._recent:
             self._drop_oldest()
@@ -69,7 +70,7 @@ class Window:
             over -= self._drop_oldest()
 
     def _drop_oldest(self) -> int:
-        """Begin to drop what lingers longest; returns the bytes that will be free, 0 when it is in use."""
+        """Begin to drop the sample that lingers longest. Returns the bytes that will be free, 0 when it is in use."""
         sample = self._recent.popleft()
         self._lingers[sample] = 0
         if self._table.state[sample] != State.RECENT or sample in self._table.readers:
@@ -78,11 +79,11 @@ class Window:
         return self._table.footprint(sample)
 
     def rescue(self, sample: int) -> bool:
-        """Whether a sample that is DROPPING may be kept after all: what is of the past may not."""
+        """Whether a sample that is DROPPING may stay after all: an outdated one may not."""
         return sample not in self._outdated
 
     def outdated(self, sample: int) -> None:
-        """What is in place is of the past: it has to go, whoever needs it."""
+        """The sample has changed at the source: its pages must go, whoever needs them."""
         state = self._table.state[sample]
         if state in (State.STAGED, State.RECENT):
             self._drop(sample)
@@ -91,7 +92,7 @@ class Window:
         self._outdated.add(sample)
 
     def landed(self, sample: int, staged: bool) -> bool:
-        """A fetch has ended; whether its pages go again: what is in place may be of before the sample was outdated."""
+        """A fetch has ended. Returns whether its pages go again: it may have begun before the sample changed."""
         if sample not in self._outdated:
             return False
         if staged:
@@ -120,7 +121,7 @@ class Window:
             self._out.append(Drop(tuple(batch)))
 
     def dropped(self, samples: tuple[int, ...]) -> None:
-        """The dropper is done with its batch."""
+        """The dropper has dropped its batch."""
         self._going = 0
         for sample in samples:
             self._table.move(sample, Verb.GONE)

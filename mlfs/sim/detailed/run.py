@@ -61,9 +61,6 @@ class NothingMeasured:
     def forget_pace(self, pool: int) -> None:
         """Not used."""
 
-    def job_read(self, name: str, observed: int, now_s: float, stall_s: float) -> None:
-        """Not used."""
-
 
 @dataclass(frozen=True, slots=True)
 class DetailedResult:

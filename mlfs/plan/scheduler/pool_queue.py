@@ -1,4 +1,4 @@
-"""One queue a pool of lanes: samples that wait for a lane, the lanes that are at work, and how many may be.
+"""The queue of a pool of lanes: samples that wait for a lane, lanes at work, and how many may work.
 
 Pure. In: samples in the order of need, ends of fetches. Out: batches for lanes. A pool is a place's prefetch threads
 (NoPFS, Section 4: the p_j threads of class j); all peers share one.
@@ -14,17 +14,18 @@ from typing import NamedTuple
 from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.scheduler.followed import FollowedJob
 
-# A hop to a thread and back costs about as much as a sample from memory: a batch takes this long, so that the hop is
-# cheap beside it. A reader who needs a sample behind others of its batch takes it back, so he does not wait for them.
+# How long a batch shall take a lane. A hop to a thread and back costs about as much as a sample from memory: it must
+# be cheap beside the batch. A longer batch delays no reader, who takes his sample back if the lane has not begun it.
 # With 2 ms a local source gave 8,000 samples a second, with 4 ms 9,300, with 8 ms 10,200 (medians of 5, 2 cores).
 BATCH_S = 0.004
+# The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
-# A new observation's weight in the smoothed time that a sample takes.
+# The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
 
 class Wanted(NamedTuple):
-    """A sample to fetch, where from, and for whom: the job and the epoch that the source's bytes count for."""
+    """A sample to fetch, its place, and the job and the epoch for which bytes of the source are counted."""
 
     sample: int
     place: int
@@ -34,7 +35,7 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A fetch that a lane is at. One that hangs does not count as working: another lane takes its place."""
+    """A fetch of a lane. A lane whose fetch hangs does not count as working: another lane may take its place."""
 
     fetch: int
     queue: PoolQueue
@@ -49,7 +50,7 @@ class PoolQueue:
 
     Attributes:
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
-        working: lanes that are at work and do not hang.
+        working: lanes at work whose fetch does not hang.
     """
 
     pool: int
@@ -68,7 +69,7 @@ class PoolQueue:
         return self.working < self.governor.allowed
 
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
-        """The next batch, by sample: about BATCH_S of work, of those that may begin; the others leave the queue."""
+        """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
         most = max(1, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
         while self.items and len(batch) < most:
@@ -78,7 +79,7 @@ class PoolQueue:
         return batch
 
     def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float) -> None:
-        """A batch is over: have it tell how many lanes pay."""
+        """A batch is over: the governor decides by it how many lanes may work."""
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
         if self.items:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 Nodes = npt.NDArray[np.unsignedinteger[Any]]
 
-# Reads of samples that were read before in the epoch, as padding at its end makes them. Up to so many are noted one by
-# one, which is quicker than the pass over the whole epoch that finds any number of them.
+# A rank's reads of samples that other ranks have read in the epoch already, as padding makes them. Up to so many are
+# noted one by one, which is quicker than the pass over the whole epoch that finds any number of them.
 _FEW = 64
 
 

@@ -1,9 +1,9 @@
-"""Nodes of several GPUs: what the queue of each GPU has to do, beside what the node as a whole has to do.
+"""Nodes of several GPUs: the work of each GPU's queue, beside the work of the node as a whole.
 
 In: a `Tally`, what one loading thread gets, a policy's traits. Out: how a node's threads are used, and lanes of each
 GPU. Called by `mlfs.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4; docs/model.md.
 
-A queue of k of the node's P threads has k / P of what the node gets. The node's own lanes stand beside those of its
+A queue with k of the node's P threads gets k / P of what the node gets. The node's own lanes stand beside those of its
 queues: however threads are divided, and whichever queue runs ahead, a node never loads faster than all its threads do.
 """
 
@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlfs.plan.gpu_queues import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Queues, Traits, Writing
-from mlfs.plan.queues import Batch, GpuNode, coordinated, divided
 from mlfs.sim.tally import Tally
 
-ThreadCost = Callable[[int], Floats]  # by how many threads load: (R,) seconds a byte for one of them
+ThreadCost = Callable[[int], Floats]
+"""Given how many threads load, the seconds that one of them takes for a byte by each route, shape (R,)."""
 
 
 class Stage(NamedTuple):
@@ -37,7 +38,7 @@ class GpuQueues:
         self.assigned = traits.queues is Queues.ASSIGNED
 
     def stage(self, tally: Tally, loading: int, thread_s: ThreadCost) -> Stage:
-        """Threads as the cluster's record has them; a policy that assigns them may move some to loading."""
+        """Threads as the scenario has them; a policy that assigns threads may move some to loading."""
         node, usual = self.node, Stage(loading, self.model.preprocess_bytes_per_s)
         if not (self.assigned and node.preprocessing):
             return usual
@@ -50,11 +51,11 @@ class GpuQueues:
         return Stage(loading + node.preprocess_threads - count, node.preprocess_bytes_per_s(sample_bytes, count))
 
     def loading(self, tally: Tally, stage: Stage, thread_s: Floats, pfs_thread_s: Floats | float) -> list[Floats]:
-        """(T, N * M) seconds: loading of each GPU's batch, where the policy gives it threads of its own.
+        """Seconds to load each GPU's batch, shape (T, N * M), where each GPU has threads of its own; else nothing.
 
         Args:
-            thread_s: (R,) seconds a byte for one thread, by which threads are assigned. pfs_thread_s: the same for the
-            PFS, step by step (T, N, 1).
+            thread_s: seconds a byte for one thread, shape (R,), by which threads are assigned.
+            pfs_thread_s: the same for the PFS, step by step, shape (T, N, 1).
         """
         if self.traits.own_lanes or self.traits.queues is Queues.POOLED:
             return []
@@ -64,14 +65,14 @@ class GpuQueues:
         return [(work / self._threads(tally, stage, thread_s)).reshape(len(work), -1)]
 
     def preprocessing(self, tally: Tally, stage: Stage) -> list[Floats]:
-        """(T, N * M) seconds: the training framework's own workers, as many for each GPU; Lobster's serve all."""
+        """Seconds to preprocess each GPU's batch, (T, N * M), with as many workers each; nothing if all serve all."""
         if self.assigned:
             return []
         work = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
         return [work.reshape(len(work), -1)]
 
     def _threads(self, tally: Tally, stage: Stage, thread_s: Floats) -> Floats | float:
-        """Threads of each queue, (T, N, M) or the same for all: whole ones, and those that are left over idle."""
+        """Threads of each queue, (T, N, M) or one number for all: whole ones, while those that are left over idle."""
         if not self.assigned:
             return float(stage.loading // self.node.gpus)
         preprocess_s = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
@@ -79,6 +80,6 @@ class GpuQueues:
         return threads.astype(np.float64)
 
     def _train_s(self, tally: Tally) -> float:
-        """T_train: what a step trains on average; the paper takes it as constant."""
+        """T_train: how long a step trains on average; the paper takes it as constant."""
         steps = len(tally.queued) * self.model.nodes
         return float(tally.queued.sum()) / steps / self.model.compute_bytes_per_s

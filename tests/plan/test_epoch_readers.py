@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.lookahead import Ids, Readers, read_epochs
+from mlfs.plan.epoch_readers import Ids, Readers, read_epochs
 
 N_SAMPLES = 9
 cluster = st.lists(

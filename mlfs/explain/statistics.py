@@ -1,0 +1,72 @@
+"""What explaining tells of itself: frozen figures of the search for an untold order, and of the searches for each job.
+
+Made by `mlfs.explain.explainer` and its parts, for the status of a mount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class InferenceState(StrEnum):
+    """What inferring does, as `status` says it."""
+
+    OFF = "off"
+    IDLE = "a job is registered"
+    WATCHING = "watching the first reads"
+    SEARCHING = "searching"
+    LOCKED = "locked on"
+    UNKNOWN = "no order that mlfs knows explains the reads"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStatistics:
+    """Where a search for a seed is.
+
+    Attributes:
+        stage: which seeds are being tried. tried: how many of them were. of: how many there are.
+        remaining_s: how long trying the others takes, None while that is not known.
+        compiled: whether compiled code tries them.
+    """
+
+    stage: str
+    tried: int
+    of: int
+    remaining_s: float | None
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceStatistics:
+    """The search for the order of an unregistered mount.
+
+    Attributes:
+        searches: how many were made.
+        attempt: where the search under way is, None without one.
+        explanation: what explains the reads, in words; "" while nothing does.
+        other_explanations: how many others explain the same reads.
+    """
+
+    state: InferenceState
+    searches: int = 0
+    attempt: AttemptStatistics | None = None
+    explanation: str = ""
+    other_explanations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaseStatistics:
+    """The searches for what a registered job does otherwise than it was registered."""
+
+    searching: bool = False
+    searches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainerStatistics:
+    """Both searches; `cases` by the job's name."""
+
+    inference: InferenceStatistics
+    cases: Mapping[str, CaseStatistics]

@@ -1,0 +1,84 @@
+"""What a job tells of itself while it runs: frozen figures, for the status and the metrics of a mount.
+
+Pure; made by `mlfs.follow.job`. Nothing here changes when the job goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mlfs.follow.agreement import Share, SharesByRank
+from mlfs.follow.loader import LoaderStatistics
+
+
+class JobState(StrEnum):
+    """What a job does, as `status` says it."""
+
+    WAITING = "waiting for the first read"
+    RUNNING = "running"
+    DRIFTING = "prediction failing"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsStatistics:
+    """What was found out about the job; see `mlfs.follow.findings.Findings`."""
+
+    known: tuple[str, ...]
+    way_out: str
+    counted_anew: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatistics:
+    """How far one local rank is.
+
+    Attributes:
+        rank: its number in the job.
+        epoch: the epoch that it reads. position: how many samples of this epoch it has come past. length: of them all.
+        reads_here: whether it reads through this mount.
+        samples_per_s: how many it has read a second lately; 0.0 while that is not known.
+    """
+
+    rank: int
+    epoch: int
+    position: int
+    length: int
+    reads_here: bool
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job.
+
+    Attributes:
+        inferred: nobody registered the job, the reads told it. given_up: following it failed.
+        share: of all observed opens, those that were predicted. recent: the same of the last opens.
+        shares: the same by epoch, ascending, and by rank (`mlfs.follow.agreement.NO_RANK` among them).
+        epochs: how many the job has. epoch: the one that the fastest rank reads.
+        batch_files: files of a rank's batch. files_per_sample: files that one sample of the script consists of.
+        stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
+        pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
+        specification: the registration as it was understood, as JSON has it.
+    """
+
+    name: str
+    inferred: bool
+    state: JobState
+    given_up: bool
+    share: Share
+    recent: Share
+    shares: Mapping[int, SharesByRank]
+    loader: LoaderStatistics
+    findings: FindingsStatistics
+    epochs: int
+    epoch: int
+    ranks: tuple[RankStatistics, ...]
+    batch_files: int
+    files_per_sample: int
+    stream_bytes: int
+    pfs_bytes_by_epoch: Mapping[int, int]
+    specification: Mapping[str, object]

@@ -1,0 +1,99 @@
+"""All that is known of a mount at one moment: frozen figures, put together from what each part tells of itself.
+
+In: the parts of a mount. Out: `MountStatistics`. Made anew whenever somebody reads the status or the metrics; called by
+mountd.control on the loop. What is shown of it is the business of mountd.status alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlfs
+from mlfs.engine.engine import Engine
+from mlfs.engine.statistics import EngineStatistics
+from mlfs.explain.explainer import Explainer
+from mlfs.explain.statistics import ExplainerStatistics
+from mountd.prime_inodes import InodePrimer, PrimerStatistics
+from mountd.requests import ChannelStatistics
+
+
+class Channel(Protocol):
+    """What carries the kernel's requests."""
+
+    def statistics(self) -> ChannelStatistics:
+        """Frozen figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What never changes while a mount lives.
+
+    Attributes:
+        how: how its list of files was made. started: when, in seconds since 1970.
+    """
+
+    source: str
+    mountpoint: str
+    how: str
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatistics:
+    """The daemon's process.
+
+    Attributes:
+        version: of mlfs. uptime_s: since the mount. rss_bytes: resident memory.
+    """
+
+    version: str
+    pid: int
+    uptime_s: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MountStatistics:
+    """A mount."""
+
+    about: About
+    process: ProcessStatistics
+    engine: EngineStatistics
+    explainer: ExplainerStatistics
+    channel: ChannelStatistics
+    primer: PrimerStatistics
+
+
+class Parts:
+    """The parts of a mount, to be asked about themselves."""
+
+    def __init__(
+        self, about: About, engine: Engine, explainer: Explainer, channel: Channel, primer: InodePrimer
+    ) -> None:
+        self._about = about
+        self._engine = engine
+        self._explainer = explainer
+        self._channel = channel
+        self._primer = primer
+
+    def statistics(self) -> MountStatistics:
+        """Ask them all."""
+        return MountStatistics(
+            about=self._about,
+            process=ProcessStatistics(
+                mlfs.__version__, os.getpid(), time.time() - self._about.started, resident_bytes()
+            ),
+            engine=self._engine.statistics(),
+            explainer=self._explainer.statistics(),
+            channel=self._channel.statistics(),
+            primer=self._primer.statistics(),
+        )
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
