@@ -32,10 +32,11 @@ from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
+from mlfs.job import JobSpec
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside
 from mlfs.orders.layouts.outside import files_behind
-from mlfs.orders.streams import build_streams
+from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
@@ -196,9 +197,12 @@ class _Service:
         return Explainer(
             Build(
                 lambda spec: samples_of(spec, self.manifest, source, self.outside),
-                lambda spec: build_streams(spec, self.manifest, source, self.outside),
+                self._build_streams,
             )
         )
+
+    def _build_streams(self, spec: JobSpec) -> JobStreams:
+        return build_streams(spec, self.manifest, os.fsencode(self.config.source), self.outside)
 
     def _make_engine(self, runner: Runner, explainer: Explainer, listeners: Sequence[Listener]) -> Engine:
         config = self.config
@@ -210,7 +214,7 @@ class _Service:
         pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(
             self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners,
-            showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint),
+            showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:

@@ -27,9 +27,11 @@ from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
+from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
 from mlfs.engine.write_behind import WriteBehind
+from mlfs.errors import JobError
 from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -79,6 +81,10 @@ class Limits:
     pfs_lanes_at_first: int = 0
 
 
+def _cannot_build(spec: JobSpec) -> JobStreams:
+    raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
+
+
 class Engine:
     """See the module. `run` must be running for anything to move.
 
@@ -102,6 +108,7 @@ class Engine:
         cpu_clock: Callable[[], float] = time.thread_time,
         showcase: Showcase | None = None,
         agent_socket: str | None = None,
+        build: Callable[[JobSpec], JobStreams] = _cannot_build,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -123,7 +130,7 @@ class Engine:
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.keeping.capacities_bytes, runner,
-            lambda plan: self._step(e.Planned(plan)),
+            lambda plan: self._shared.plan_made(plan),  # noqa: PLW0108 - made later
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
@@ -145,9 +152,10 @@ class Engine:
         )
         self.opens = Opens(samples, self.scheduler, self._driver, tickets, self.ranges, self.counters, clock)
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
+        self._shared = SharedJobs(self._jobs, self._planner, runner, self._step, build)
         self.peering = Peering(
             agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
-            showcase or Showcase(), runner,
+            showcase or Showcase(), runner, self._shared,
         )  # fmt: skip
         self._changed_files = 0
         self._measure_places()
@@ -183,10 +191,11 @@ class Engine:
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        return await self._jobs.register(spec, streams)
+        return await (self._shared if self._shared.active else self._jobs).register(spec, streams)
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
+        self._shared.ended(name)
         return self._jobs.end(name)
 
     def stop_prefetching(self, stop: bool) -> None:
@@ -234,8 +243,11 @@ class Engine:
             planner=planner,
             ranges=self.ranges.statistics(),
             places=self.places.statistics(),
-            speeds=self._speeds.statistics(stream_bytes, scheduler.routing.passed_over[1:]),
+            speeds=self._speeds.statistics(
+                stream_bytes, scheduler.routing.passed_over[1 : 1 + len(self.places.storing)]
+            ),
             counters=self.counters.statistics(),
+            peering=self.peering.statistics(),
             under_way={
                 "opens_and_releases": self.digest.under_way,
                 "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,

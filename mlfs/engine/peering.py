@@ -13,14 +13,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import trio
 
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.runner import Runner
+from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.tickets import Tickets
 from mlfs.peers import link
 from mlfs.peers.desk import Desk
@@ -31,7 +31,7 @@ from mlfs.places.place import Places, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
-from mlfs.plan.owners import shared_by_hash
+from mlfs.plan.members import Members
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
@@ -44,7 +44,6 @@ log = logging.getLogger("mlfs.peers")
 LANDING_BYTES = 64 << 20
 PEER_LANES = 4
 HELLO_PATIENCE_S = 5.0
-ALREADY_THERE = 4096  # copies that are shown to a new agent at once, between two looks at other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class PeeringStatistics:
     nodes: int = 0
     joined: bool = False
     lost: tuple[int, ...] = ()
-    refused: Mapping[int, str] | None = None
+    refused: Mapping[int, str] = field(default_factory=dict)
     wanted: int = 0
     under_way: int = 0
 
@@ -76,6 +75,10 @@ class _Session:
         self.lost: set[int] = set()
         self.about: dict[int, Mapping[str, Any]] = {}
         self.joined = False
+
+    def tell(self, value: Mapping[str, Any]) -> None:
+        """Say something to the servers of all other nodes."""
+        self.send(link.pack_json(link.Kind.TELL, value))
 
     def send(self, packet: bytes) -> bool:
         """From any thread: whether the agent's socket took a packet; one that is stopped does not hold a lane up."""
@@ -122,6 +125,7 @@ class Peering:
         infos: list[PlaceInfo],
         showcase: Showcase,
         runner: Runner,
+        shared: SharedJobs,
     ) -> None:
         self._path = path
         self._samples = samples
@@ -135,6 +139,7 @@ class Peering:
         self._showcase = showcase
         self._runner = runner
         self._session: _Session | None = None
+        self._shared = shared
         self._wanted = 0
         self._refused: dict[int, str] = {}
 
@@ -154,15 +159,11 @@ class Peering:
         """Let agents in, one after the other, for as long as the mount lives."""
         if self._path is None:
             return
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
-        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        mask = os.umask(0o177)
         try:
-            await listener.bind(self._path)
-        finally:
-            os.umask(mask)
-        listener.listen(1)
+            listener = trio.socket.from_stdlib_socket(_listen(self._path))
+        except OSError as error:
+            log.warning("no agent can come: %s: %s", self._path, error.strerror)
+            return
         try:
             while True:
                 connection, _ = await listener.accept()
@@ -213,7 +214,7 @@ class Peering:
             "capacities_bytes": list(self._scheduler.keeping.capacities_bytes),
         }
         session.about[session.node] = about
-        session.send(link.pack_json(link.Kind.TELL, {"about": about}))
+        session.tell({"about": about})
         log.info("the agent of node %d of %d has come", session.node, session.nodes)
         self._join(session)
         return session
@@ -232,7 +233,7 @@ class Peering:
         session.desk.close()
         if session.joined:
             self._lose(session, [node for node in range(session.nodes) if node != session.node])
-            self._step(e.Planned(None))
+            self._shared.end()
         session.connection.close()
         self._session = None
 
@@ -252,6 +253,7 @@ class Peering:
         elif packet.kind is link.Kind.BACK:
             for node in packet.records["node"].tolist():
                 session.lost.discard(node)
+                self._shared.back(node)
                 log.warning("node %d answers again", node)
                 if (place := self._place_of(node)) is not None:
                     self._step(e.PeerBack(place))
@@ -266,6 +268,7 @@ class Peering:
             if node in session.lost:
                 continue
             session.lost.add(node)
+            self._shared.lose(node)
             log.warning("node %d does not answer: its samples come from the source", node)
             if (place := self._place_of(node)) is not None:
                 self._step(e.PeerLost(place))
@@ -277,6 +280,7 @@ class Peering:
         if "bad" in value:
             self._refused[node] = str(value["bad"])
             log.warning("node %d is not understood: %s", node, value["bad"])
+        self._shared.hear(node, value)
         if "about" in value:
             session.about[node] = value["about"]
             self._join(session)
@@ -294,11 +298,12 @@ class Peering:
             elif node != session.node:
                 peers.append(node)
         self._enter(session, peers)
-        members = sorted([*peers, session.node])
+        nodes = tuple(sorted([*peers, session.node]))
+        capacities = [session.about[node]["capacities_bytes"] for node in nodes]
+        classes = max(map(len, capacities))
+        rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
         log.info("joined %d other nodes", len(peers))
-        capacities = [session.about[node]["capacities_bytes"] for node in members]
-        sizes = np.asarray(self._samples.sizes)
-        self._runner.start("plan", shared_by_hash, sizes, members, capacities, session.node, then=self._shared)
+        self._shared.begin(Members(nodes, session.node, rows), session.tell)
 
     def _enter(self, session: _Session, peers: Sequence[int]) -> None:
         """The peers' places: those of an agent before have the same numbers."""
@@ -311,16 +316,11 @@ class Peering:
         self._places.join([NodePlace(node, session.desk) for node in peers])
         self._step(*(e.PeerBack(place) for node in peers if (place := self._place_of(node)) is not None))
 
-    def _shared(self, plan: Any, error: BaseException | None) -> None:
-        if error is not None:
-            log.error("who owns what could not be computed", exc_info=error)
-        elif self._session is not None:
-            self._step(e.Planned(plan))
-
     # -- what peers want
 
     def _wish(self, session: _Session, token: int, sample: int, version: Version) -> None:
         self._wanted += 1
+        self._shared.adopt()  # whoever asks by a new plan knows that all have it
         if not 0 <= sample < len(self._samples) or self._samples.version_of(sample) != version:
             session.send(link.pack(link.Kind.READY, [(token, Ready.MISSING, 0, 0)])[0])
             return
@@ -356,3 +356,21 @@ class Peering:
         """On the loop: tell the agent, and be done with the sample."""
         session.send(link.pack(link.Kind.READY, [(token, how, offset, version.size_bytes)])[0])
         self._step(e.Released(sample))
+
+
+def _listen(path: str) -> socket.socket:
+    """A socket that only this user can connect to."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    mask = os.umask(0o177)
+    try:
+        with link.short_name(path) as name:
+            listener.bind(name)
+        listener.listen(1)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(mask)
+    return listener

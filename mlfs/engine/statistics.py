@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
 from mlfs.follow.job_statistics import JobStatistics
@@ -48,4 +49,5 @@ class EngineStatistics:
     places: tuple[PlaceStatistics, ...]
     speeds: SpeedsStatistics
     counters: CounterStatistics
+    peering: PeeringStatistics
     under_way: Mapping[str, int]

@@ -8,8 +8,10 @@ what is named by an offset lies in the landing memory.
 from __future__ import annotations
 
 import json
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -124,6 +126,17 @@ def unpack(data: bytes) -> Packet:
         return Packet(kind, np.frombuffer(data[1:], _RECORDS[kind]))
     except (IndexError, ValueError) as error:
         raise BadPacket(str(error)) from None
+
+
+@contextmanager
+def short_name(path: str) -> Iterator[str]:
+    """A name for a socket's path that fits into an address, which takes 107 bytes. Raises: OSError."""
+    directory, name = os.path.split(path)
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
 
 
 def send_with_fds(connection: socket.socket, packet: bytes, fds: Sequence[int]) -> None:

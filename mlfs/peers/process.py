@@ -154,7 +154,8 @@ def connect(path: str, mountpoint: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.settimeout(10.0)
-        connection.connect(path)
+        with link.short_name(path) as name:
+            connection.connect(name)
     except OSError as error:
         connection.close()
         raise MlfsError(
