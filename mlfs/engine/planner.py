@@ -97,7 +97,6 @@ class Planner:
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._members: Members | None = None
         self._plan_again = False
-        self._prepared: dict[str, JobRun] = {}
         self._wanted, self._done = trio.Event(), trio.Event()
 
     def statistics(self) -> PlannerStatistics:
@@ -105,18 +104,20 @@ class Planner:
         return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
 
     def count(self, job: JobRun) -> None:
-        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first."""
-        if self._prepared.get(job.name) is job:
-            return
-        room = sum(self._capacities()) if self._members is None else sum(map(sum, self._members.capacities_bytes))
-        if room and needs_counting(job.spec, self._members):
+        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first.
+
+        In a cluster nothing follows from that: its jobs are those that all nodes have prepared.
+        """
+        if self._members is None and sum(self._capacities()) > 0 and needs_counting(job.spec, None):
             self._waiting[job.name] = job
             self._wanted.set()
 
     async def prepare(self, job: JobRun) -> None:
-        """Plan with a job that is not installed yet."""
-        self.count(job)
-        self._prepared[job.name] = job
+        """Plan with a job of the cluster, which is not installed yet."""
+        if self._members is None or not needs_counting(job.spec, self._members):
+            return
+        self._waiting[job.name] = job
+        self._wanted.set()
         while self._waiting.get(job.name) is job or self._plan_again:
             await self._done.wait()
 
@@ -125,16 +126,22 @@ class Planner:
         self._members = members
         self._counted.clear()
         self._readers.clear()
-        self._prepared.clear()
         self._waiting.clear()
         self.plan_again()
         for job in jobs:
             self.count(job)
 
     def forget(self, name: str) -> None:
-        """The job has ended."""
+        """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
+        if self._members is None:
+            self._waiting.pop(name, None)
+            if self._counted.pop(name, None) is not None:
+                self.plan_again()
+
+    def forget_prepared(self, name: str) -> None:
+        """A job of the cluster has ended."""
         self._waiting.pop(name, None)
-        if self._counted.pop(name, None) is not None or self._readers.pop(name, None) is not None:
+        if self._readers.pop(name, None) is not None:
             self.plan_again()
 
     def plan_again(self) -> None:

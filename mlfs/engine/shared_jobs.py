@@ -112,6 +112,7 @@ class SharedJobs:
     def ended(self, name: str) -> None:
         """A job was ended on this node: it is over on all."""
         if self._told.pop(name, None) is not None:
+            self._planner.forget_prepared(name)
             self._tell({"ended": name})
 
     # -- what other nodes say
@@ -126,6 +127,7 @@ class SharedJobs:
         if "ready" in value:
             self._agreement(str(value["ready"])).add(node)
         if "ended" in value and self._told.pop(str(value["ended"]), None) is not None:
+            self._planner.forget_prepared(str(value["ended"]))
             self._jobs.end(str(value["ended"]))
 
     def lose(self, node: int) -> None:

@@ -26,13 +26,13 @@ class _Request:
     """A sample under way.
 
     Attributes:
-        end: what became of it; None while it is under way. awaited: somebody wants the bytes. taken: somebody has them.
+        end: what became of it; None while it is under way. awaited: somebody wants the bytes. over: set at the end.
     """
 
     want: Want
     offset: int
     end: Ended | None = None
-    awaited: int = 1
+    awaited: bool = True
     over: threading.Event | None = None
 
 
@@ -56,25 +56,30 @@ class Desk:
 
     def ahead(self, wants: Iterable[Want]) -> list[Want]:
         """Ask for samples that will be wanted soon. Returns those for which `no_longer` has to follow."""
-        asked = [want for want in wants if want not in self._by_want]
-        return self._ask(asked, wait_s=0.0)
+        return [request.want for _, request in self._ask(want for want in wants if want not in self._by_want)]
 
-    def _ask(self, wants: list[Want], wait_s: float) -> list[Want]:
-        """Ask for samples for which there is room to land; returns those."""
+    def _ask(self, wants: Iterable[Want], wait_s: float = 0.0, awaited: bool = False) -> list[tuple[int, _Request]]:
+        """Ask for samples for which there is room to land.
+
+        Args:
+            awaited: the caller waits for them, so nobody else may take or leave them.
+        """
         records, asked = [], []
         for want in wants:
             offset = self._landing.reserve(want.version.size_bytes, wait_s)
             if offset is None:
                 break
             number = next(self._numbers) & 0xFFFFFFFF
+            request = _Request(want, offset, over=threading.Event() if awaited else None)
             with self._lock:
-                if self._closed or want in self._by_want:
+                if self._closed or (not awaited and want in self._by_want):
                     self._landing.release(offset, want.version.size_bytes)
                     continue
-                self._requests[number] = _Request(want, offset)
-                self._by_want[want] = number
+                self._requests[number] = request
+                if not awaited:
+                    self._by_want[want] = number
             records.append((number, want.node, want.sample, 0, *want.version, offset))
-            asked.append(want)
+            asked.append((number, request))
         for packet in link.pack(link.Kind.FETCH, records):
             if not self._send(packet):
                 self.ended([(record[0], Ended.MISSING) for record in records])
@@ -82,26 +87,27 @@ class Desk:
 
     def get(self, want: Want) -> memoryview | None:
         """The sample's bytes, None where the peer does not give them. Waits for them."""
-        if want not in self._by_want:
-            self._ask([want], self._patience_s)
         with self._lock:
-            number = self._by_want.pop(want, None)
-            request = self._requests.get(number) if number is not None else None
-            if request is None:
-                return None
-            if request.end is None:
+            number = self._by_want.pop(want, 0)
+            request = self._requests.get(number)
+            if request is not None and request.end is None:
                 request.over = threading.Event()
+        if request is None:
+            asked = self._ask([want], self._patience_s, awaited=True)
+            if not asked:
+                return None
+            number, request = asked[0]
         if request.over is not None and not request.over.wait(self._patience_s):
             with self._lock:
                 if request.end is None:
-                    request.awaited = 0  # what still comes goes back by itself
+                    request.awaited = False  # what still comes goes back by itself
                     return None
-        return self._take(number or 0, request)
+        return self._take(number, request)
 
     def _take(self, number: int, request: _Request) -> memoryview | None:
         with self._lock:
             if request.end is Ended.LOST:
-                request.awaited = 0
+                request.awaited = False
                 return None
             self._requests.pop(number, None)
         if request.end is Ended.HERE:
@@ -117,7 +123,7 @@ class Desk:
                 request = self._requests.get(number) if number is not None else None
                 if request is None:
                     continue
-                request.awaited = 0
+                request.awaited = False
                 if request.end is None or request.end is Ended.LOST:
                     continue
                 del self._requests[number or 0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,35 +22,28 @@ def source(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "source", files)
 
 
-def read_as_rank(cluster: MountedCluster, node: int, source: Path, epoch: int, rank: int) -> None:
-    """Read what a rank reads in an epoch, in its order, and compare every byte."""
-    mount = cluster.mounts[node].path
-    paths = (mount / ".mlfs" / "order" / "train" / str(epoch) / str(rank)).read_text().splitlines()
+READER = """
+import sys, pathlib
+mount, source, epoch, *ranks = sys.argv[1:]
+mount, source = pathlib.Path(mount), pathlib.Path(source)
+for rank in ranks:
+    paths = (mount / ".mlfs" / "order" / "train" / epoch / rank).read_text().splitlines()
     assert paths
     for path in paths:
-        assert (mount / path).read_bytes() == (source / path).read_bytes()
+        assert (mount / path).read_bytes() == (source / path).read_bytes(), path
+"""
 
 
 def read_epoch(cluster: MountedCluster, source: Path, epoch: int, ranks_a_node: int) -> None:
-    """All ranks at once, each on its node."""
-    failed: list[BaseException] = []
-
-    def run(node: int, rank: int) -> None:
-        try:
-            read_as_rank(cluster, node, source, epoch, rank)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [
-        threading.Thread(target=run, args=(node, node * ranks_a_node + local))
-        for node in range(len(cluster.mounts))
+    """All ranks at once, each a process on its node: they read in their order and compare every byte."""
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", READER, str(mount.path), str(source), str(epoch), str(node * ranks_a_node + local)]
+        )
+        for node, mount in enumerate(cluster.mounts)
         for local in range(ranks_a_node)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    assert [reader.wait(120) for reader in readers] == [0] * len(readers)
 
 
 def test_the_source_is_read_once_for_all_nodes_and_never_again(source: Path, tmp_path: Path) -> None:
