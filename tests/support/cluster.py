@@ -97,7 +97,9 @@ class MountedCluster:
         return found
 
     def fetched(self, route: str) -> list[int]:
-        """How many samples each node has fetched from there."""
+        """How many samples each node has fetched from there, once nothing is under way."""
+        for mount in self.mounts:
+            mount.settle()
         return [mount.status()["fetches"].get(route, {"count": 0})["count"] for mount in self.mounts]
 
     def register(self, node: int, **fields: object) -> None:

@@ -154,7 +154,7 @@ class Scheduler:
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
         held_by = self.table.held_by[sample]
-        place = SOURCE if held_by and self._routing.passed_over[held_by] else held_by
+        place = self._routing.for_reader(sample, held_by, self._keeping.owner(sample))
         return place, held_by if held_by != place else 0
 
     def holder(self, sample: int) -> int:
