@@ -27,6 +27,7 @@ class Liveness:
         self._asked_s: list[float | None] = [None] * nodes  # since when it owes an answer
         self._said_s = [0.0] * nodes
         self._lost: set[int] = set()
+        self._left: set[int] = set()
 
     @property
     def lost(self) -> frozenset[int]:
@@ -41,8 +42,9 @@ class Liveness:
     def heard(self, node: int, now_s: float) -> bool:
         """Something came from a peer. Returns whether it was lost and is back."""
         self._heard_s[node] = now_s
-        back = node in self._lost
-        self._lost.discard(node)
+        back = node in self._lost and node not in self._left
+        if back:
+            self._lost.discard(node)
         return back
 
     def asked(self, node: int, now_s: float) -> None:
@@ -71,12 +73,18 @@ class Liveness:
         return lost
 
     def leaves(self, node: int) -> bool:
-        """A peer said that it leaves: as if it were lost. Returns whether that is new."""
+        """A peer said that it leaves: it is asked nothing any more. Returns whether it was there until now."""
         new = node not in self._lost
         self._lost.add(node)
+        self._left.add(node)
         return new
+
+    @property
+    def all_left(self) -> bool:
+        """Whether all peers have said that they leave."""
+        return len(self._left) == len(self._others)
 
     def to_be_told(self, owed: Iterable[int], now_s: float) -> list[int]:
         """Peers to say ALIVE to: those that this node owes an answer, and, to learn when they are back, the lost."""
-        wanted = {*owed, *self._lost}
+        wanted = {*owed, *self._lost} - self._left
         return [node for node in sorted(wanted) if now_s - self._said_s[node] >= self.beat_s]

@@ -30,6 +30,8 @@ SPIN_S = 200e-6
 FIRST_NAP_S = 50e-6
 LONGEST_NAP_S = 5e-3
 LONGEST_NAP_AWAITED_S = 500e-6
+# So long an agent that leaves waits for the others to leave too. MPI ends well only together.
+LEAVE_PATIENCE_S = 2.0
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
 
@@ -99,7 +101,7 @@ class AgentProcess:
     def run(self, ends: Sequence[int]) -> bool:
         """Serve until one of these descriptors can be read, or until the server is gone.
 
-        Returns whether no peer was ever lost: then all can end MPI together.
+        Returns whether all peers leave at the same time: then they can end MPI together.
         """
         self._connection.setblocking(False)
         ears = [self._connection.fileno(), *ends]
@@ -119,10 +121,11 @@ class AgentProcess:
             else:
                 os.sched_yield()
         self._agent.leave()
-        until_s = time.monotonic() + LONGEST_NAP_S
-        while time.monotonic() < until_s:
+        until_s = time.monotonic() + LEAVE_PATIENCE_S
+        while not self._liveness.all_left and time.monotonic() < until_s:
             self._agent.poll(time.monotonic())
-        return not self._liveness.lost
+            time.sleep(LONGEST_NAP_AWAITED_S)
+        return self._liveness.all_left
 
     def _hear_server(self, now_s: float) -> bool:
         heard = False
