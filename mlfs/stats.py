@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-ROUTES = ("page_cache", "ram", "ssd", "lmdb", "peer", "pfs")
+PAGE_CACHE = "page_cache"
+ROUTES = (PAGE_CACHE, "ram", "ssd", "lmdb", "peer", "pfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,17 @@ class StallStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SpanStatistics:
-    """What was counted since the mount, or in one epoch; see `Span`."""
+    """What was counted since the mount, or in one epoch; see `Span`.
+
+    Attributes:
+        reads: opens by the route that their bytes came by for the reader.
+        staged: opens of files that were believed to be staged.
+        taken_back: those of them whose pages the kernel had taken back, by the route that answered them.
+    """
 
     reads: Mapping[str, Tally]
+    staged: Tally
+    taken_back: Mapping[str, Tally]
     fetches: Mapping[str, Tally]
     stalls: StallStatistics
 
@@ -55,9 +64,13 @@ class CountAndBytes:
     count: int = 0
     bytes: int = 0
 
-    def add(self, size_bytes: int) -> None:
-        """Count an event that moved `size_bytes`."""
-        self.count += 1
+    def add(self, size_bytes: int, count: int = 1) -> None:
+        """Count an event, or several, that moved `size_bytes`."""
+        self.count += count
+        self.bytes += size_bytes
+
+    def add_bytes(self, size_bytes: int) -> None:
+        """More bytes of an event that was counted before."""
         self.bytes += size_bytes
 
     def statistics(self) -> Tally:
@@ -93,19 +106,34 @@ class Span:
     """What is counted both since the mount and in one epoch.
 
     Attributes:
-        reads: opens, by where the bytes were when the open came. `page_cache`: they were staged ahead. `ram`: the RAM
-            tier had them. `ssd`, `lmdb`, `pfs`: they were fetched from there while the reader waited.
-        fetches: samples that were fetched from `ssd`, `lmdb` or `pfs`, ahead of the reader or on demand.
+        reads: opens, by where their bytes were when the open came. `page_cache`: they were staged ahead. `ram`, `ssd`,
+            `lmdb`, `pfs`: they were fetched from there while the reader waited. Bytes are whole files, but for files
+            that are read by ranges: those count what was handed out.
+        taken_back: of the opens that count as `page_cache`, those whose pages the kernel had taken back, by the route
+            that answered them. Apart, since counters that metrics are made from must only grow.
+        fetches: samples that were fetched from each place, ahead of the reader or on demand, and bytes that it gave.
     """
 
     reads: dict[str, CountAndBytes] = field(default_factory=_by_route)
+    taken_back: dict[str, CountAndBytes] = field(default_factory=_by_route)
     fetches: dict[str, CountAndBytes] = field(default_factory=_by_route)
     stalls: Stalls = field(default_factory=Stalls)
 
     def statistics(self) -> SpanStatistics:
         """Frozen figures."""
+        staged = self.reads[PAGE_CACHE].statistics()
+        taken_back = {route: tally.statistics() for route, tally in self.taken_back.items()}
+        reads = {
+            route: Tally(tally.count + taken_back[route].count, tally.bytes + taken_back[route].bytes)
+            for route, tally in self.reads.items()
+        }
+        gone = [sum(tally.count for tally in taken_back.values()), sum(tally.bytes for tally in taken_back.values())]
+        # Some were opened in the epoch before: those are not among this one's.
+        reads[PAGE_CACHE] = Tally(max(0, staged.count - gone[0]), max(0, staged.bytes - gone[1]))
         return SpanStatistics(
-            {route: tally.statistics() for route, tally in self.reads.items()},
+            reads,
+            staged,
+            taken_back,
             {route: tally.statistics() for route, tally in self.fetches.items()},
             self.stalls.statistics(),
         )
@@ -128,6 +156,22 @@ class Counters:
         """An open was served by `route`."""
         self.all.reads[route].add(size_bytes)
         self.epoch.reads[route].add(size_bytes)
+
+    def handed_out(self, route: str, size_bytes: int) -> None:
+        """Bytes of an open that was counted before came from `route`, for a reader, and went to him."""
+        self.all.reads[route].add_bytes(size_bytes)
+        self.epoch.reads[route].add_bytes(size_bytes)
+        self.gave(route, size_bytes)
+
+    def gave(self, route: str, size_bytes: int) -> None:
+        """Bytes came from `route` of a file of which not all was fetched."""
+        self.all.fetches[route].add_bytes(size_bytes)
+        self.epoch.fetches[route].add_bytes(size_bytes)
+
+    def taken_back(self, route: str, opens: int, size_bytes: int) -> None:
+        """What counts as read from the page cache was really served by `route`."""
+        for span in (self.all, self.epoch):
+            span.taken_back[route].add(size_bytes, opens)
 
     def fetch(self, route: str, size_bytes: int, by_choice: bool = False) -> None:
         """A sample was fetched from `route`. `by_choice`: from the PFS, although a tier that is slower now holds it."""

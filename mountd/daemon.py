@@ -61,24 +61,31 @@ log = logging.getLogger("mlfs.daemon")
 
 Report = Callable[[dict[str, object]], None]
 
+# What LMDB saves is to open a file for each sample, which matters where samples are small.
 LARGEST_LMDB_SAMPLE_BYTES = 256 << 10
+# The loop competes with the workers for the interpreter. At the default of 5 ms it would wait as long as a slow read.
 SWITCH_INTERVAL_S = 0.0005
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# How long readers may finish after a signal (docs/semantics.md, `end-signals`), and how often unmounting is tried.
 STOP_PATIENCE_S = 10.0
 STOP_RETRY_S = 0.2
+# How long the channel has to notice that its mount is gone before it is ended.
 DETACHED_PATIENCE_S = 1.0
+# Large files are read by ranges: longer requests mean fewer of them. The kernel's own default is 128.
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "peers": 4}
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "look": 1, "peers": 4}
+# Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
+# Parameters of mallopt(3), from malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 def serve(config: MountConfig, report: Report) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
     _log_to(config.log_file)
     _keep_freed_memory()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # the loop competes with workers for the interpreter: hand over sooner
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
@@ -152,6 +159,9 @@ class _Service:
         self.how = how
         self.report = report
         self.channel = Pyfuse3Channel()
+        self.pages = MountPages(
+            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
+        )  # fmt: skip
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -211,9 +221,8 @@ class _Service:
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
-        pages = MountPages(self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate)
         return Engine(
-            self.samples, self.source, self.places, pages, runner, limits, time.monotonic, explainer, listeners,
+            self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
             showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
         )  # fmt: skip
 
@@ -223,7 +232,7 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, primer), self.config.mountpoint, options)
+            self.channel.mount(Handlers(engine, virtual, primer, self.pages), self.config.mountpoint, options)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",
@@ -292,7 +301,7 @@ class _Service:
             log.error("the mount stays behind: %s", error)
 
     def note_signal(self, _number: int, _frame: object) -> None:
-        """A signal before we listen to them in the loop, or after."""
+        """A signal came before the loop listens to signals, or after."""
         self.told_to_stop = True
 
 
@@ -307,8 +316,9 @@ def _raise_readahead(device: str) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Have malloc reuse the fetches' buffers instead of giving each back to the kernel: faulting its pages in anew, and
-    flushing them from all cores' TLBs when they go, costs more than the fetch itself.
+    """Have malloc reuse the buffers of fetches instead of giving each back to the kernel.
+
+    To fault the pages of a new buffer in, and to flush them from all cores' TLBs at the end, costs more than the fetch.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:

@@ -19,6 +19,7 @@ from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 from mountd.inodes import (
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
+    LOOKING_HANDLE,
     ROOT_INODE,
     entry_of,
     entry_of_handle,
@@ -26,6 +27,7 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
+from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
@@ -85,22 +87,32 @@ def kind_of(a: Attributes) -> Kind:
 class Handlers:
     """Requests of one mount. Methods raise OSError; those that may wait are async."""
 
-    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer) -> None:
-        self.engine = engine
-        self.inode_primer = inode_primer
+    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer, pages: MountPages) -> None:
         self.manifest = engine.manifest
-        self.virtual = virtual
+        self._virtual = virtual
+        self._pages = pages
+        self._inode_primer = inode_primer
+        self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
+        self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
 
     # -- names and attributes
 
+    def forget(self, inode: int, count: int) -> None:
+        """The kernel forgot `count` look-ups of a virtual file."""
+        self._virtual.forget(inode, count)
+
+    def is_priming(self, thread: int) -> bool:
+        """Whether a thread lists a directory to make the kernel know its files."""
+        return thread == self._inode_primer.thread
+
     def lookup(self, parent: int, name: bytes) -> int:
         """The inode of a name, 0 when there is none."""
         if parent >= FIRST_VIRTUAL:
-            return self.virtual.lookup(parent, name)
+            return self._virtual.lookup(parent, name)
         if parent == ROOT_INODE and name == CONTROL_DIRECTORY:
-            return self.virtual.root
+            return self._virtual.root
         if name in {b".", b".."}:
             entry = entry_of(parent)
             return inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
@@ -108,16 +120,16 @@ class Handlers:
         entry = self.manifest.lookup(directory, name)
         if entry < 0:
             return 0
-        self.inode_primer.looked_up(directory)
+        self._inode_primer.looked_up(directory)
         return inode_of(entry)
 
     def attributes(self, inode: int) -> Attributes:
         """Attributes of an inode that the kernel knows."""
         if inode >= FIRST_VIRTUAL:
-            node = self.virtual.node(inode)
-            times = self.virtual.started_ns
+            node = self._virtual.node(inode)
+            times = self._virtual.started_ns
             return Attributes(
-                inode, node.mode, 1, self.virtual.owner_uid, self.virtual.owner_gid, 0, 0, times, times, False
+                inode, node.mode, 1, self._virtual.owner_uid, self._virtual.owner_gid, 0, 0, times, times, False
             )
         m, entry = self.manifest, entry_of(inode)
         mode = m.mode_view[entry]
@@ -133,7 +145,7 @@ class Handlers:
 
     def check_directory(self, inode: int) -> None:
         """Before readdir."""
-        mode = self.virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
+        mode = self._virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
@@ -151,7 +163,7 @@ class Handlers:
         return (row for row in rows if row[0] != CONTROL_DIRECTORY) if inode == ROOT_INODE else rows
 
     def _listed_virtual(self, inode: int, start: int) -> Iterator[Listed]:
-        for position, (name, child) in enumerate(self.virtual.children(inode)[start:], start):
+        for position, (name, child) in enumerate(self._virtual.children(inode)[start:], start):
             a = self.attributes(child)
             yield name, position + 1, child, kind_of(a), a.size, a.mtime_ns, a.ctime_ns
 
@@ -178,11 +190,16 @@ class Handlers:
     # -- files
 
     def open_staged(self, inode: int, flags: int, pid: int) -> int:
-        """A handle, without waiting; 0 (no file's) when the bytes are not in place or the file is special."""
+        """A handle, without waiting; 0 (no file's) when the bytes are not in place or the file is special.
+
+        An open by the thread that looks which pages are there is no reader's: it counts for nothing.
+        """
         if inode >= FIRST_VIRTUAL:
             return 0
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if pid == self._pages.looking:
+            return LOOKING_HANDLE
         entry = inode - 1
         if not self._hit(entry):
             return 0
@@ -202,55 +219,57 @@ class Handlers:
         def in_place(source_bytes: int) -> bool:
             due = answer.take()
             if due:
-                self.engine.digest.opened_in_worker(entry, pid, source_bytes)
+                self._digest.opened_in_worker(entry, pid, source_bytes)
                 answer.give(handle_of(entry, generations[entry]))
             return due
 
         def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
             if not answer.take():
-                self.engine.digest.soon()
+                self._digest.soon()
             elif error is not None:
                 answer.refuse(error)
             else:
-                self.engine.digest.opened(entry, pid, source_bytes)
+                self._digest.opened(entry, pid, source_bytes)
                 answer.give(handle or handle_of(entry, generations[entry]))
             answer.over()
 
-        self.engine.opens.begin(entry, in_place, landed)
+        self._opens.begin(entry, in_place, landed)
         return True
 
     async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
         """Open, waiting for the bytes if need be."""
         if inode >= FIRST_VIRTUAL:
-            return Opened(await self.virtual.open(inode, bool(flags & WRITING), uid), True)
+            return Opened(await self._virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
-        handle, source_bytes = await self.engine.opens.open(entry)
-        self.engine.digest.opened(entry, pid, source_bytes)
+        handle, source_bytes = await self._opens.open(entry)
+        self._digest.opened(entry, pid, source_bytes)
         return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""
         if handle >= FIRST_VIRTUAL_HANDLE:
-            return self.virtual.read(handle, offset, size)
+            return self._virtual.read(handle, offset, size)
         if handle >= FIRST_LARGE_HANDLE:
-            return await self.engine.ranges.read_large(handle, offset, size)
-        return await self.engine.ranges.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
+            return await self._ranges.read_large(handle, offset, size)
+        return await self._ranges.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""
         if handle < FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return await self.virtual.write(handle, data, offset)
+        return await self._virtual.write(handle, data, offset)
 
     def release(self, handle: int) -> None:
         """The last descriptor of an open file was closed."""
+        if handle == LOOKING_HANDLE:
+            return
         if handle >= FIRST_VIRTUAL_HANDLE:
-            self.virtual.release(handle)
+            self._virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
-            self.engine.digest.released(self.engine.ranges.close_large(handle))
+            self._digest.released(self._ranges.close_large(handle))
         else:
-            self.engine.digest.released(entry_of_handle(handle))
+            self._digest.released(entry_of_handle(handle))
 
     async def statvfs(self) -> os.statvfs_result:
         """Sizes of the source file system. May hang as long as that does; whoever gives up leaves a thread of few."""
-        return await self.engine.runner.run("statvfs", self.engine.source.statvfs)
+        return await self._runner.run("statvfs", self._source.statvfs)

@@ -11,6 +11,8 @@ from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 ROOT_INODE = 1
 FIRST_VIRTUAL = 1 << 48
 FIRST_VIRTUAL_HANDLE = FIRST_LARGE_HANDLE << 1
+# Of a file that the daemon itself opens to see which of its pages are there: no reader has it.
+LOOKING_HANDLE = FIRST_VIRTUAL_HANDLE << 1
 _GENERATION_SHIFT = 40
 _ENTRY_MASK = (1 << _GENERATION_SHIFT) - 1
 

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.agreement import NO_RANK
 from mlfs.follow.job_statistics import JobStatistics
-from mlfs.stats import CounterStatistics
+from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
 from mountd.statistics import MountStatistics
 
 
@@ -41,11 +41,21 @@ class _Families(Collector):
 
 
 def _counters(counters: CounterStatistics) -> Iterator[Metric]:
-    reads = CounterMetricFamily("mlfs_reads", "Opens by where the bytes were", labels=["route"])
+    # What counts as staged when a file is opened stays so here: a counter must not fall.
+    reads = CounterMetricFamily("mlfs_reads", "Opens by where the bytes were when the open came", labels=["route"])
     read_bytes = CounterMetricFamily("mlfs_read_bytes", "Bytes of those opens", labels=["route"])
+    gone = CounterMetricFamily(
+        "mlfs_reads_taken_back",
+        "Opens from the page cache whose pages the kernel had taken back, by where they were answered",
+        labels=["route"],
+    )
     for route, tally in counters.all.reads.items():
-        reads.add_metric([route], tally.count)
-        read_bytes.add_metric([route], tally.bytes)
+        taken_back = counters.all.taken_back[route]
+        opened = counters.all.staged if route == PAGE_CACHE else tally
+        late = taken_back if route != PAGE_CACHE else Tally()
+        reads.add_metric([route], opened.count - late.count)
+        read_bytes.add_metric([route], opened.bytes - late.bytes)
+        gone.add_metric([route], taken_back.count)
     fetches = CounterMetricFamily("mlfs_fetches", "Samples fetched by where from", labels=["route"])
     fetched = CounterMetricFamily("mlfs_fetched_bytes", "Bytes of those fetches", labels=["route"])
     for route, tally in counters.all.fetches.items():
@@ -55,7 +65,7 @@ def _counters(counters: CounterStatistics) -> Iterator[Metric]:
     for kind, count in counters.errors.items():
         errors.add_metric([kind], count)
     stalls = counters.all.stalls
-    yield from (reads, read_bytes, fetches, fetched)
+    yield from (reads, read_bytes, gone, fetches, fetched)
     yield CounterMetricFamily("mlfs_stalls", "Reads that had to wait", value=stalls.count)
     yield CounterMetricFamily("mlfs_stall_seconds", "Seconds readers waited", value=stalls.total_s)
     yield errors

@@ -1,18 +1,21 @@
 """The page cache of our own mount, filled and emptied by FUSE notifications.
 
-In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache; the
-binding's two notifications are passed in, so that either channel can serve.
+In: bytes from the engine's worker threads. Out: pages in the kernel. Implements mlfs.engine.pagecache.PageCache. The
+two notifications of the FUSE binding are passed in, so that this module knows no binding.
 
-What the kernel asks for: it takes pages only for an inode it has looked up, and completes a file's last page only
-when it knows the file's size. So an inode it does not know, or whose attributes went with its pages, is first looked
-up through our own mount (a request that the loop answers; hence worker threads only).
+The kernel takes pages only for an inode that it has looked up, and completes a file's last page only when it knows the
+file's size. So an inode that it does not know, or whose attributes went with its pages, is first looked up through our
+own mount. The loop answers that look-up; so this code runs in worker threads only.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
+import mmap
 import os
+import threading
 from collections.abc import Callable
 
 from mlfs.engine.pagecache import Buffer
@@ -21,7 +24,35 @@ from mountd.inodes import inode_of
 
 log = logging.getLogger("mlfs.pagecache")
 
+# Larger contents are pushed in pieces: a notification holds pages locked until it is through.
 PIECE_BYTES = 8 << 20
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def all_resident(fd: int, size_bytes: int) -> bool:
+    """Whether all pages of an open file are in the page cache; True where mincore(2) does not tell.
+
+    Nothing is read: the file is mapped, and no page of the mapping is touched.
+    """
+    address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address == _MAP_FAILED:
+        return True
+    try:
+        pages = ctypes.create_string_buffer(-(-size_bytes // mmap.PAGESIZE))  # a byte each, 1: it is there
+        if _libc.mincore(address, size_bytes, pages):
+            return True
+        return b"\0" not in pages.raw
+    finally:
+        _libc.munmap(address, size_bytes)
 
 
 class MountPages:
@@ -31,6 +62,10 @@ class MountPages:
         mountpoint: absolute path of the mount.
         store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
         invalidate: (inode), the binding's FUSE_NOTIFY_INVAL_INODE: pages and attributes.
+
+    Attributes:
+        looking: the native id of the thread that opens files to see which pages are there, 0 when none does. Only one
+            thread does (the pool mlfs.engine.page_watch.POOL).
     """
 
     def __init__(
@@ -45,6 +80,7 @@ class MountPages:
         self._store = store
         self._invalidate = invalidate
         self._attributes_gone = bytearray(len(manifest))
+        self.looking = 0
         self.pushed = 0
         self.refused = 0
 
@@ -64,6 +100,25 @@ class MountPages:
                 return self._refuse(entry, second)
         self.pushed += 1
         return True
+
+    def resident(self, entry: int) -> bool:
+        """See PageCache. It opens the file through our own mount: the handlers know the thread by `looking`.
+
+        mincore(2) tells only the file's owner, root, and who may write to it; others hear that all pages are there.
+        """
+        size_bytes = self.manifest.size_view[entry]
+        if not size_bytes:
+            return True
+        self.looking = threading.get_native_id()
+        try:
+            fd = os.open(self._prefix + self.manifest.path(entry), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return True
+        try:
+            return all_resident(fd, size_bytes)
+        finally:
+            os.close(fd)
+            self.looking = 0
 
     def drop(self, entry: int) -> None:
         """See PageCache."""

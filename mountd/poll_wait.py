@@ -1,22 +1,22 @@
-"""Waiting for the next request of the kernel without falling asleep too soon.
+"""How the loop waits for the kernel's next request: awake at first, then asleep, each stage cheaper for the machine.
 
-In: the FUSE descriptor, from the tasks of mountd.requests, and interrupts from workers that finished something for the
-loop. Out: the moment there is something to do.
+In: the FUSE descriptor, from the tasks of mountd.requests; interrupts from workers that finished something for the
+loop. Out: the call returns when there is something to do.
 
-Three stages, each dearer to leave than the one before:
-1. After a request that was answered at once, while requests come fast and where it pays (`Worth`), the descriptor is
-   polled without sleeping, for at most AWAKE_S (`arrived`): to be woken from sleep costs 50 us and more, several times
-   what a staged open takes.
-2. Then a moment in the kernel, LINGER_S, without entering trio's scheduler, which costs more than a request does.
-   While workers are busy and trio has nothing to run, up to BUSY_LINGER_S, timers served in between: a worker that is
-   done, and has somebody wait for what the loop makes of it, interrupts; a task that waited for it goes on after one
-   pass of the scheduler, where trio's own way takes three. What nobody waits for comes behind the next request.
-3. Then trio's own wait, where everything else gets its turn; after REQUESTS_A_TURN requests in any case.
+The loop goes through three stages. To leave a later one takes longer:
+1. It polls the descriptor without sleeping, for at most AWAKE_S (`arrived`). Being woken from sleep takes 50 us and
+   more, several times what a staged open takes. It does so only after a request that was answered at once, while
+   requests come fast, and where trials show that it pays (`Worth`).
+2. It sleeps in select(2) for LINGER_S, without entering trio's scheduler, which costs more than a request does. While
+   workers are busy and trio has nothing to run it sleeps for up to BUSY_LINGER_S, and serves timers in between. A
+   worker whose result somebody waits for interrupts this sleep, and the task that waited goes on after one pass of the
+   scheduler; by trio's own way it would take three. A result that nobody waits for comes after the next request.
+3. It waits as trio does, so that every other task gets its turn. After REQUESTS_A_TURN requests it does so in any case.
 
-A READ that waits for a worker sleeps like stage 2 in its own place (`in_place`), and goes on without any pass of the
-scheduler if nothing else comes meanwhile; else another task waits here. After a request that gave a worker something
-to do nobody polls (`calm`): the worker needs the interpreter, and our core maybe. An idle mount sleeps in stage 3.
-Numbers: docs/decisions/channel.md.
+A READ that waits for a worker sleeps in its own task as in stage 2 (`in_place`), and goes on without any pass of the
+scheduler unless something else comes meanwhile. After a request that gave a worker something to do nobody polls
+(`calm`): the worker needs the interpreter, and perhaps this core. An idle mount sleeps in stage 3.
+docs/decisions/channel.md has the measurements that the constants below come from.
 """
 
 from __future__ import annotations
@@ -28,26 +28,40 @@ from collections.abc import Callable
 
 import trio
 
+from mlfs.engine.runner import Calls
+
+# Two milliseconds of staged opens: no other task waits longer for its turn.
 REQUESTS_A_TURN = 64
+# What a reader does between two opens is mostly over by then; longer only delays the other tasks.
 LINGER_S = 0.0003
+# Most demand reads are over by then. trio's timers are served that often while workers are busy.
 BUSY_LINGER_S = 0.01
+# A few times what waking up takes: a request that has not come by then will probably not come soon.
 AWAKE_S = 0.0002
+# A longer pause between two requests says that nobody was reading, and nothing about how we wait.
 LONGEST_GAP_S = 0.02
+# A trial has enough requests for its mean to be steady, and lasts less than a second while readers read fast.
 TRIAL_REQUESTS = 512
+# What a trial decided holds for so many requests: trials cost at most a few percent of the time.
 KEPT_REQUESTS = 32 * TRIAL_REQUESTS
+# Polling takes a core. It must win clearly: by more than two trials differ by chance.
 GAIN = 1.05
-FAST_REQUESTS = 4  # so many in a row, none of which had to be waited for longer than AWAKE_S, before polling begins
+# Polling begins after so many requests in a row none of which was waited for longer than AWAKE_S.
+FAST_REQUESTS = 4
 
 
 class Worth:
-    """Whether staying awake pays: tried without and with it in turn, and the better is kept for a while.
+    """Whether polling pays. Both ways are tried in turn, and the faster one is kept for a while.
 
-    It does where waking up is dear and cores are free; where readers want the core that we keep busy it harms them.
+    Polling pays where waking up takes long and cores are free. It harms readers who want the core that it keeps busy.
+
+    Attributes:
+        on: whether to poll now.
     """
 
     def __init__(self) -> None:
         self.on = False
-        self._trial = 0  # 0: without, 1: with, 2: the better of them
+        self._trial = 0  # 0: without polling, 1: with it, 2: the faster of the two
         self._means = [0.0, 0.0]
         self._sum_s = self._last_s = 0.0
         self._count = 0
@@ -57,7 +71,7 @@ class Worth:
         gap_s = now_s - self._last_s
         self._last_s = now_s
         if gap_s > LONGEST_GAP_S:
-            return  # nobody was asking
+            return
         self._sum_s += gap_s
         self._count += count
         if self._count >= (TRIAL_REQUESTS if self._trial < 2 else KEPT_REQUESTS):
@@ -75,24 +89,18 @@ class PollWait:
     """See the module. Called with the descriptor; returns when it is readable.
 
     Attributes:
-        lingers: whether `interrupt` will be noticed without trio's help; workers look at it.
-        busy: whether workers are at something the loop waits for. collect: has those go on whose work is done.
-            resuming: whether some of those have not gone on yet. owing: whether `collect` has something to do. These
-            four are the runner's.
-        next_woken: whether a task has been woken to wait here and has not run yet. The lock's that stands before us.
+        lingers: whether the loop sleeps where `interrupt` wakes it without trio's help. Workers read it.
+        calls: what workers are at, and have finished; of the runner that is made with this wait.
 
     Args:
-        awake_s: 0 never polls.
+        awake_s: how long to poll at most; 0 never polls.
     """
 
     def __init__(self, awake_s: float = AWAKE_S) -> None:
         self.awake_s = awake_s
         self.lingers = False
-        self.busy: Callable[[], bool] = lambda: False
-        self.collect: Callable[[], None] = lambda: None
-        self.resuming: Callable[[], bool] = lambda: False
-        self.owing: Callable[[], bool] = lambda: False
-        self.next_woken = False
+        self.calls = Calls()
+        self._next_woken = False
         self._turn = 0
         self._worth = Worth()
         self._fast = 0
@@ -101,8 +109,18 @@ class PollWait:
         self._fd = -1
         self.ready: Callable[[int], object] = lambda _: False
 
+    def wakes_next(self) -> bool:
+        """The lock before this wait may wake a task that shall wait here; False while one that was woken has not run:
+        one is enough."""
+        woken, self._next_woken = self._next_woken, True
+        return not woken
+
+    def next_runs(self) -> None:
+        """The task that was woken runs."""
+        self._next_woken = False
+
     def arrived(self) -> bool:
-        """Whether another request is there, now or in the moment that staying awake for it pays."""
+        """Whether another request is there, now or within the time for which polling pays."""
         ready = self.ready
         if ready(0):
             return True
@@ -116,7 +134,7 @@ class PollWait:
         return True
 
     def calm(self) -> None:
-        """A worker was given something to do: let it."""
+        """A worker was given something to do: do not poll, so that it gets the interpreter."""
         self._fast = 0
 
     async def __call__(self, fd: int, served: int = 1) -> None:
@@ -131,8 +149,8 @@ class PollWait:
         began = time.perf_counter()
         self._worth.request(began, served)
         while self._turn < REQUESTS_A_TURN:
-            if self.resuming():
-                await trio.lowlevel.checkpoint()  # those whose work is done go first
+            if self.calls.resuming():
+                await trio.lowlevel.checkpoint()  # tasks whose work is done run before the next request is read
                 continue
             if not self._interrupted:
                 self.lingers = True
@@ -141,31 +159,34 @@ class PollWait:
                 if came:
                     return
             self._interrupted = False
-            self.collect()
-            if self.resuming():
+            self.calls.collect()
+            if self.calls.resuming():
                 continue
-            if not self.busy() or time.perf_counter() - began > BUSY_LINGER_S:
+            if not self.calls.busy() or time.perf_counter() - began > BUSY_LINGER_S:
                 break
             await trio.lowlevel.checkpoint()  # a timer is due
-            await trio.lowlevel.checkpoint()  # trio runs what it wakes in any order: now all have gone before us
+            await trio.lowlevel.checkpoint()  # trio runs woken tasks in any order; after this pass all have run
         self._turn = 0
-        self.collect()
+        self.calls.collect()
         await trio.lowlevel.wait_readable(fd)
 
     def idle_s(self) -> float:
-        """How long trio has nothing to run, at most BUSY_LINGER_S. For a task that wants to wait `in_place`."""
+        """For how long trio has nothing to run, at most BUSY_LINGER_S. Asked by a task that may wait `in_place`."""
         if self._fd < 0:
             return 0.0
         now = trio.lowlevel.current_statistics()
-        return 0.0 if now.tasks_runnable > self.next_woken else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
+        return 0.0 if now.tasks_runnable > self._next_woken else min(BUSY_LINGER_S, now.seconds_to_next_deadline)
 
     def in_place(self, limit_s: float) -> None:
-        """Sleep where a task waits for a worker, until one interrupts or a request comes, with `lingers` set."""
-        if self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
+        """Sleep in the task that waits for a worker, until a worker interrupts or a request comes; not at all where a
+        call is done."""
+        self.lingers = True
+        if not self.calls.owing() and self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
             os.eventfd_read(self._wake)
+        self.lingers = False
 
     def _came(self) -> bool:
-        """Whether a request came, at once or a moment later: it goes before what a worker interrupted for."""
+        """Sleep a moment; whether a request came. A request goes before what a worker interrupted for."""
         began = time.perf_counter()
         # Not poll(2), which counts whole milliseconds.
         ready = select.select((self._fd, self._wake), (), (), max(0.0, self._limit_s()))[0]
@@ -177,15 +198,15 @@ class PollWait:
         return self._fd in ready
 
     def _limit_s(self) -> float:
-        """How long the loop may sleep here. While workers are busy longer, since who is waited for will interrupt.
+        """How long the loop may sleep here: longer while workers are busy, since they interrupt it.
 
-        What is left to do of a call that nobody waits for has to wait until a worker is under way that was woken a
-        moment ago, on our core maybe.
+        With a finished call that nobody waits for still to be dealt with (`owing`) it sleeps for LINGER_S only: long
+        enough for a worker that was woken a moment ago, perhaps on this core, to begin.
         """
-        if not self.busy():
+        if not self.calls.busy():
             return LINGER_S
         now = trio.lowlevel.current_statistics()
-        limit_s = LINGER_S if self.owing() else BUSY_LINGER_S
+        limit_s = LINGER_S if self.calls.owing() else BUSY_LINGER_S
         return 0.0 if now.tasks_runnable else min(limit_s, now.seconds_to_next_deadline)
 
     def interrupt(self) -> None:

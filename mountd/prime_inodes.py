@@ -22,8 +22,11 @@ from mlfs.tree.manifest import Manifest
 
 log = logging.getLogger("mlfs.inodes")
 
-ENOUGH_LOOKUPS = 8  # in one directory: whoever looked up so many will want the others, too
-MOST_CHILDREN = 20_000  # of a directory that is listed because of look-ups: few of many files may be all they want
+# Whoever looked up so many files of a directory one by one will want the others, too.
+ENOUGH_LOOKUPS = 8
+# A larger directory is not listed because of look-ups: these few files may be all that somebody wants of it.
+MOST_CHILDREN = 20_000
+# Directories whose look-ups are counted at once; then counting begins anew, so that memory is bounded.
 MOST_COUNTED = 65_536
 
 
@@ -72,7 +75,7 @@ class InodePrimer:
         self._paused = pause
 
     def opened(self, entry: int, process: int, parent: int) -> None:
-        """See mlfs.engine.mount_jobs.Listener: no matter here."""
+        """See mlfs.engine.mount_jobs.Listener. Opens change nothing here."""
 
     def installed(self, job: JobRun) -> None:
         """A job will read its files (those inside of the mount)."""

@@ -28,21 +28,33 @@ from mountd.poll_wait import PollWait
 
 log = logging.getLogger("mlfs.channel")
 
+# How long the kernel may keep names and attributes: the data set is frozen while it is mounted.
 FROZEN_S = 365 * 86400
+# `df` waits so long for a source that hangs, then gets the last answer.
 STATFS_S = 1.0
-EARLY_S = 0.1  # many times what the loop needs, unless a worker that was given up on has answered
-WITH_ATTRIBUTES = 1 << 62  # in the handle of a directory: its listing makes the kernel know the files
-AT_ONCE = 32  # requests read without looking whether anything else is to be done
-MOST_RELEASES = 8  # unanswered: the kernel keeps only so many requests under way that nobody waits for
-IDLE_TASKS = 16  # are kept: making and ending one for each demand read is dear
+# The status waits so long for opens that workers have answered to be counted: many times what the loop takes for that.
+EARLY_S = 0.1
+# A bit in the handle of a directory: its listing gives attributes, so that the kernel knows the files afterwards.
+WITH_ATTRIBUTES = 1 << 62
+# Requests that are read in a row before the loop looks whether anything else is to be done.
+AT_ONCE = 32
+# Most RELEASEs that wait for their answer: the kernel has only some twelve requests under way that nobody waits for.
+MOST_RELEASES = 8
+# Tasks that are kept for later: to make and end one for each demand read takes longer than the read's other work.
+IDLE_TASKS = 16
+# Requests that wait at once. Further ones stay with the kernel until one of these is answered.
 MOST_TASKS = 256
-NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})  # one that was interrupted before it could be read
+# Errors of a read from the descriptor that say: the request was interrupted before it could be read.
+NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
 Waiting = Coroutine[Any, Any, None]
 
 
 class TurnLock:
-    """A lock whose holder may take it again before those who wait: one is woken when it is let go, and tries then."""
+    """A lock that is not fair: who releases it may take it again before the task that waits, which then waits on.
+
+    A fair one would change tasks after each request. When it is released it wakes one task, and that one tries again.
+    """
 
     def __init__(self, wait: PollWait) -> None:
         self._wait = wait
@@ -59,15 +71,14 @@ class TurnLock:
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
-            self._wait.next_woken = False
+            self._wait.next_runs()
         self._held = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held = False
-        if self._waiting and not self._wait.next_woken:  # one that is woken and has not run yet is enough
-            self._wait.next_woken = True
+        if self._waiting and self._wait.wakes_next():
             trio.lowlevel.reschedule(self._waiting.popleft())
 
 
@@ -91,10 +102,10 @@ class _Answer:
     def give(self, handle: int) -> None:
         """See mountd.handlers.Answer."""
         self._given = handle
-        self._requests.early.add(handle)  # before the reader can close it
+        self._requests.answers_early(handle)  # before the reader can close it
         self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
         if self._over:  # by a worker that had been given up on
-            self._requests.early.discard(handle)
+            self._requests.answered_late(handle)
 
     def refuse(self, error: Exception) -> None:
         """See mountd.handlers.Answer."""
@@ -204,7 +215,7 @@ class Requests:
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
-                    wait.collect()  # nobody else may be left to do it
+                    wait.calls.collect()  # nobody else may be left to do it
                     return waiting
                 served += 1
                 if self._releases:
@@ -306,14 +317,14 @@ class Requests:
 
     def _forget(self, unique: int, inode: int, uid: int, pid: int) -> None:
         if inode >= FIRST_VIRTUAL:
-            self.handlers.virtual.forget(inode, wire.U64.unpack_from(self._buffer, wire.BODY)[0])
+            self.handlers.forget(inode, wire.U64.unpack_from(self._buffer, wire.BODY)[0])
 
     def _forget_many(self, unique: int, inode: int, uid: int, pid: int) -> None:
         count = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
         for number in range(count):
             one, times = wire.PAIR.unpack_from(self._buffer, wire.BODY + 8 + number * wire.PAIR.size)
             if one >= FIRST_VIRTUAL:
-                self.handlers.virtual.forget(one, times)
+                self.handlers.forget(one, times)
 
     def _getattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
         self.counts["getattr"] += 1
@@ -335,7 +346,7 @@ class Requests:
     def _opendir(self, unique: int, inode: int, uid: int, pid: int) -> None:
         self.counts["other"] += 1
         self.handlers.check_directory(inode)
-        handle = inode | WITH_ATTRIBUTES if pid == self.handlers.inode_primer.thread else inode
+        handle = inode | WITH_ATTRIBUTES if self.handlers.is_priming(pid) else inode
         self.opened(unique, handle, 0)
 
     def _readdir(self, unique: int, inode: int, uid: int, pid: int) -> None:
@@ -375,6 +386,14 @@ class Requests:
             self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
         except Exception as error:
             self.failed(unique, error)
+
+    def answers_early(self, handle: int) -> None:
+        """From a worker: it answers an open that the loop has not finished."""
+        self.early.add(handle)
+
+    def answered_late(self, handle: int) -> None:
+        """From a worker: the loop had finished the open before."""
+        self.early.discard(handle)
 
     async def _all_noted(self) -> None:
         """Before the status is made: a read that its reader has had is to be counted in it."""

@@ -6,9 +6,11 @@ figures are made by mountd.metrics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import CaseStatistics, InferenceState, InferenceStatistics
+from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
 from mlfs.follow.job import GAVE_UP
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
@@ -18,15 +20,21 @@ from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
+from mountd.headline import headline
 from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
 
 MISSING_PREDICTION = (
     "job {name}: reads don't come in the registered order (agreement {percent:.0f} % of the last {opens}); nothing is"
-    " fetched ahead. Likely: another seed, set_epoch not called, another world size or batch size, or shuffle off"
-    " (mlfs register again with what the script does; mlfs order SOURCE prints what a registration expects)."
+    " fetched ahead. Likely: {likely} (mlfs register again with what the script does; mlfs order SOURCE prints what a"
+    " registration expects)."
 )
+EXPLAINED_OTHERWISE = (
+    "job {name}: reads don't come in the registered order ({told}), but in this one: {true}. They are fetched ahead by"
+    " that; to say so from the start: mlfs register {mountpoint} {flags}"
+)
+SEARCHING_WORDS = "job {name}: looking for where its epoch begins in the {stage}: {tried:,} of {of:,}"
 INFERRED = (
     "no job is registered: the order of reads was inferred from what was read first, and may prove wrong (mlfs register"
     " tells it for sure; mount with --infer off to forbid guessing)"
@@ -36,9 +44,16 @@ PASSED_OVER = (
     " samples are read from the source ({size} so far, on top of the bound)"
 )
 NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
+TAKEN_BACK = (
+    "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
+    " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
+    " --staging, or without a daemon that reclaims page cache this would not happen"
+)
+# Less than that happens anywhere now and then.
+TAKEN_BACK_SHARE = 0.01
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
-WAY_OUT = "; to say so from the start: mlfs register with {flags}"
+WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
 WITHOUT_NUMBA = "numpy (pip install 'mlfs[fast]' makes it eight times as fast)"
 # Epochs of which the agreement is shown, the last ones: a job of a million short epochs has a status that can be read.
 SHOWN_EPOCHS = 100
@@ -49,13 +64,15 @@ def status(now: MountStatistics) -> Json:
     about, engine = now.about, now.engine
     scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
+        "headline": headline(now),
         "version": now.process.version,
         "pid": now.process.pid,
         "source": about.source,
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": messages(engine),
+        "messages": messages(engine, now.explainer.cases, about.mountpoint),
+        "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
             job_status(
@@ -66,6 +83,7 @@ def status(now: MountStatistics) -> Json:
             )
             for job in engine.jobs
         ],
+        "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
             route: {"count": tally.count, "bytes": tally.bytes}
@@ -90,8 +108,8 @@ def status(now: MountStatistics) -> Json:
 # -- words
 
 
-def messages(engine: EngineStatistics) -> list[str]:
-    """What a person should know, in plain words."""
+def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], mountpoint: str) -> list[str]:
+    """What a person should know, in plain words; each thing once, however many jobs it is said of."""
     said = passed_over(engine)
     if not engine.jobs:
         said.append(NO_JOB)
@@ -102,15 +120,38 @@ def messages(engine: EngineStatistics) -> list[str]:
         if job.inferred:
             said.append(INFERRED)
         if job.findings.known:
-            way_out = WAY_OUT.format(flags=job.findings.way_out) if job.findings.way_out else ""
+            differing, flags = job.findings.way_out, job.findings.flags
+            way_out = WAY_OUT.format(differing=differing, mountpoint=mountpoint, flags=flags) if differing else ""
             told = {"what": job.findings.known[-1], "opens": job.findings.counted_anew, "way_out": way_out}
             said.append(FOUND_OUT.format(name=job.name, **told))
-        if job.state == JobState.DRIFTING:
-            percent = 100 * job.recent.share
-            said.append(MISSING_PREDICTION.format(name=job.name, percent=percent, opens=job.recent.opens))
+        case = cases.get(job.name, CaseStatistics())
+        if case.attempt is not None:
+            words = {"stage": case.attempt.stage, "tried": case.attempt.tried, "of": case.attempt.of}
+            said.append(SEARCHING_WORDS.format(name=job.name, **words))
+        if case.instead is not None:
+            true = {"told": case.instead.told, "true": case.instead.true, "flags": case.instead.flags}
+            said.append(EXPLAINED_OTHERWISE.format(name=job.name, mountpoint=mountpoint, **true))
+        elif job.state == JobState.DRIFTING:
+            about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
+            said.append(MISSING_PREDICTION.format(name=job.name, **about))
+    said += taken_back(engine)
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
-    return said
+    return list(dict.fromkeys(said))
+
+
+def taken_back(engine: EngineStatistics) -> list[str]:
+    """That the machine takes staged pages back, in plain words, if it does so often enough to matter."""
+    watch, late, opens = engine.page_watch, engine.counters.errors.get("pages_taken_back", 0), all_opens(engine)
+    if watch.taken_back <= TAKEN_BACK_SHARE * watch.looked_at and late <= TAKEN_BACK_SHARE * opens:
+        return []
+    told = {"noticed": watch.taken_back, "looked_at": watch.looked_at, "late": late, "opens": opens}
+    return [TAKEN_BACK.format(**told)]
+
+
+def all_opens(engine: EngineStatistics) -> int:
+    """Opens since the mount, by whatever route they were answered."""
+    return sum(tally.count for tally in engine.counters.all.reads.values())
 
 
 def passed_over(engine: EngineStatistics) -> list[str]:
@@ -131,6 +172,8 @@ def inference_status(inference: InferenceStatistics) -> Json:
     if inference.state is InferenceState.OFF:
         return said
     said["searches"] = inference.searches
+    if inference.state is InferenceState.UNKNOWN:
+        said["why"] = WHY_UNKNOWN
     attempt = inference.attempt
     if attempt is not None:
         said |= {
@@ -155,10 +198,13 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "name": job.name,
         "inferred": job.inferred,
         "state": str(job.state),
-        "agreement": round(job.share.share, 6),
-        "agreement_recent": round(job.recent.share, 6),
+        "agreement": job.share.share,
+        "agreement_recent": job.recent.share,
+        "recent_opens": job.recent.opens,
+        "agreed_opens": job.share.agreed,
         "observed_opens": job.share.opens,
         "agreement_by_epoch": agreement_by_epoch(job),
+        "opens_in_unknown_order": {str(epoch): opens for epoch, opens in sorted(job.findings.order_unknown.items())},
         "loader": loader_status(job.loader),
         "reading_s": round(reading.reading_s, 6),
         "stalled_s": round(reading.stalled_s, 6),
@@ -179,10 +225,12 @@ def agreement_by_epoch(job: JobStatistics) -> Json:
     told: Json = {}
     for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
         together = whole(shares.values())
-        by_rank = {str(rank): round(share.share, 6) for rank, share in shares.items() if rank != NO_RANK}
         told[str(epoch)] = {
-            "agreement": round(together.share, 6), "observed_opens": together.opens, "ranks": by_rank
-        }  # fmt: skip
+            "agreement": together.share,
+            "agreed_opens": together.agreed,
+            "observed_opens": together.opens,
+            "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
+        }
     return told
 
 
@@ -213,7 +261,7 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
         "position": rank.position,
         "samples_per_epoch": length // job.files_per_sample,
         "steps_per_epoch": -(-length // job.batch_files),
-        "agreement": round(of_rank(job.shares, rank.rank).share, 6),
+        "agreement": of_rank(job.shares, rank.rank).share,
         "reads_here": rank.reads_here,
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }

@@ -23,7 +23,7 @@ _DEFAULTS = {
     "split_by": "torch",
     **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
-    **{"persistent_workers": "no", "words_before": 0, "words_between": 0},
+    **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},
 }
 _MOST_RANKS = 1 << 20  # a range with more is a slip of the pen, and is not to fill the memory
 

@@ -26,7 +26,8 @@ examples:
   mlfs status /data/imagenet --watch 5s
   mlfs status /data/imagenet --json | jq '.jobs[0].agreement'
 
-agreement: share of the observed opens that were predicted. Under 50 % mlfs stops guessing and says why it may be.
+agreement: share of the opens compared with the prediction that were predicted; opens before a job was found, or of
+files that it does not read, are compared with nothing. Under 50 % mlfs stops guessing and says why it may be.
 ahead: what lies ready for a rank beyond its position. stall: the time a reader waits. bound: what has to come from the
 source in an epoch after the first, because it does not fit into the caches. reads since the epoch began: of all ranks,
 since the fastest one has come to its epoch.
@@ -139,13 +140,15 @@ def _headline(status: dict[str, Any]) -> list[RenderableType]:
     manifest = _part(status, "manifest")
     source = f"source {status.get('source', _NONE)}: {_count(manifest.get('files'))} files, "
     source += f"{_size(manifest.get('bytes'))}, {_count(manifest.get('changed'))} changed since the scan"
-    return [line, Text(source)]
+    said = [Text(str(status["headline"]), style="bold")] if status.get("headline") else []
+    return [*said, line, Text(source)]
 
 
 def _messages(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
-    return [Text(f"! {message}", style="yellow") for message in _list(status, "messages")]
+    # Each once: an earlier version's daemon may say a thing of each job.
+    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(_list(status, "messages"))]
 
 
 def _inference(status: dict[str, Any]) -> list[RenderableType]:
@@ -158,6 +161,8 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
         lines.append(f"inferred, not registered: {told['explanation']}")
     if told.get("other_explanations"):
         lines.append(f"{_count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+    if told.get("why"):
+        lines.append(f"{told['state']}: {told['why']}")
     if told.get("state") == "searching" and "seeds_tried" not in told:
         lines.append("searching for an order that explains the reads")
     if "seeds_tried" in told:
@@ -201,8 +206,16 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
         title = f"job {job.get('name', _NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
         title += str(job.get("state", _NONE))
         if job.get("observed_opens") != 0:
-            title += f", agreement {_percent(job.get('agreement'))} of {_count(job.get('observed_opens'))} opens"
-            title += f", {_percent(job['agreement_recent'])} of the last ones" if "agreement_recent" in job else ""
+            title += f", agreement {_percent(job.get('agreement'))}: {_count(job.get('agreed_opens'))} of "
+            title += (
+                f"{_count(job.get('observed_opens'))} opens that were compared, of {_count(status.get('opens'))} in all"
+            )
+            if "agreement_recent" in job:
+                title += f"; {_percent(job['agreement_recent'])} of the last {_count(job.get('recent_opens'))}"
+        unknown = _part(job, "opens_in_unknown_order")
+        if unknown:
+            title += f" ({_count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
+            title += " was known)"
         table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
         for rank in _list(job, "ranks"):
             ahead = _part(rank, "ahead")
@@ -217,7 +230,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 _duration(ahead.get("seconds")),
             )
         parts += [_title(title), *_loader(job), table]
-        if job.get("message"):
+        if job.get("message") and job["message"] not in _list(status, "messages"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
     if not parts and not _list(status, "messages"):
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]

@@ -1,8 +1,8 @@
 """Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
 
-In: opens and releases, on the loop or from the worker that answered the open. Out: `ReadSeen` and `Released` events;
-those who observe hear of each open once the jobs have counted it. Which process reads, and who its parent is, is looked
-up here, once a reader.
+In: opens and releases, on the loop or from the worker that answered the open; READs that waited. Out: events for the
+scheduler. Those who observe hear of each open once the jobs have counted it. Which process reads, and who its parent
+is, is looked up here, once a reader.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Callable
 import trio
 
 from mlfs.engine.coalesce import Coalesced
-from mlfs.plan.scheduler.events import Event, ReadSeen, Released
+from mlfs.plan.scheduler.events import Event, ReadersWaited, ReadSeen, Released, SourceGave
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
 # Most of them in one step: the loop has requests to answer in between.
 EVENTS_A_TURN = 512
 MOST_READERS = 4096
+# Stand for the process of an event that is no open.
+RELEASED, GAVE = -1, -2
 
 
 def kin_of(pid: int) -> tuple[int, int]:
@@ -57,6 +59,7 @@ class Digest:
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[tuple[int, int, float, int]] = deque()
+        self._waited_s = 0.0  # in READs, not told yet
         self._busy = False
         self._soon = Coalesced(EVENTS_DELAY_S)
 
@@ -81,13 +84,26 @@ class Digest:
     def released(self, entry: int) -> None:
         """A reader closed the file."""
         self._soon.call()
-        self._events.append((entry, -1, 0.0, 0))
+        self._events.append((entry, RELEASED, 0.0, 0))
+
+    def source_gave(self, entry: int, size_bytes: int) -> None:
+        """The source gave bytes of the file to a reader who holds it open."""
+        self._soon.call()
+        self._events.append((entry, GAVE, 0.0, size_bytes))
+
+    def waited(self, seconds: float) -> None:
+        """A reader has waited in a READ."""
+        self._soon.call()
+        self._waited_s += seconds
 
     async def run(self) -> None:
         """For as long as the mount lives."""
         while True:
             await self._soon.wait()
             self._busy, left = True, len(self._events)
+            if self._waited_s:
+                waited_s, self._waited_s = self._waited_s, 0.0
+                self._step(ReadersWaited(waited_s))
             while left:
                 turn = min(left, EVENTS_A_TURN)
                 left -= turn
@@ -113,7 +129,9 @@ class Digest:
 
     def _event(self, entry: int, pid: int, at_s: float, source_bytes: int) -> Event:
         """What an open or a release is to the scheduler."""
-        if pid < 0:
+        if pid == GAVE:
+            return SourceGave(entry, source_bytes)
+        if pid == RELEASED:
             return Released(entry)
         process, parent = self._kin(pid)
         return ReadSeen(entry, process, parent, at_s, source_bytes)

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 
 import trio
 
+from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
+from mlfs.engine.page_watch import PageWatch
 from mlfs.engine.pagecache import PageCache
 from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
@@ -129,7 +131,7 @@ class Engine:
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
         self._planner = Planner(
-            samples.sizes, lambda: self.scheduler.keeping.capacities_bytes, runner,
+            samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
             lambda plan: self._shared.plan_made(plan),  # noqa: PLW0108 - made later
         )  # fmt: skip
         self._jobs = MountJobs(
@@ -147,11 +149,16 @@ class Engine:
         self._driver = Driver(
             self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
         )
-        self.ranges = Ranges(
-            samples, self.scheduler, self._driver, infos, self._fetcher, self.counters, runner, clock, bounds
-        )
-        self.opens = Opens(samples, self.scheduler, self._driver, tickets, self.ranges, self.counters, clock)
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
+        counted = CountedOpens(samples.manifest.size_view, self.counters)
+        self.ranges = Ranges(
+            samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
+            clock, bounds,
+        )  # fmt: skip
+        self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
+        self._page_watch = PageWatch(
+            self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
+        )
         self._shared = SharedJobs(self._jobs, self._planner, runner, self._step, build)
         self.peering = Peering(
             agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
@@ -174,8 +181,9 @@ class Engine:
             nursery.start_soon(self._planner.run)
             nursery.start_soon(self._write_behind.run)
             nursery.start_soon(self.peering.run)
+            nursery.start_soon(self._page_watch.run)
             if any(place.used_bytes for place in self.places.storing):
-                self._fetcher.finding = True  # before the first read is served
+                self._fetcher.begin_finding()  # before the first read is served
                 nursery.start_soon(self._find_again)
 
     def _step(self, *events: e.Event) -> None:
@@ -200,6 +208,7 @@ class Engine:
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
+        self._page_watch.pause(stop)
         self._driver.stop(stop)
 
     def _measure_places(self) -> None:
@@ -218,7 +227,7 @@ class Engine:
             for place, samples in (await self.runner.run("keep", self._find_chunk, chunk)).items():
                 found += len(samples)
                 self._driver.step(e.CopiesFound(place, samples))
-        self._fetcher.finding = False
+        self._fetcher.end_finding()
         log.info("found %d samples in the tiers again", found)
 
     def _find_chunk(self, chunk: Iterable[int]) -> dict[int, list[int]]:
@@ -242,6 +251,7 @@ class Engine:
             scheduler=scheduler,
             planner=planner,
             ranges=self.ranges.statistics(),
+            page_watch=self._page_watch.statistics(),
             places=self.places.statistics(),
             speeds=self._speeds.statistics(
                 stream_bytes, scheduler.routing.passed_over[1 : 1 + len(self.places.storing)]

@@ -61,7 +61,6 @@ class Fetcher:
     Attributes:
         to_keep: what fetches brought and no place keeps yet, by sample, and the place that shall: as good as kept.
             Whoever finds that the source has something else takes it out, and then it is not kept.
-        finding: whether the places are still being asked what they hold from an earlier mount.
 
     Args:
         announce: called from the worker when a file is not what the manifest says: must have updated the manifest, on
@@ -82,10 +81,27 @@ class Fetcher:
         self._places = places
         self._pages = pages
         self._announce = announce
-        self.finding = False
+        self._finding = False
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         self._verified = bytearray(len(samples))  # the version was seen at the source since the mount
         self._locks = [threading.Lock() for _ in range(STRIPES)]
+
+    @property
+    def finding(self) -> bool:
+        """Whether the places are still being asked what they hold from an earlier mount."""
+        return self._finding
+
+    def begin_finding(self) -> None:
+        """The places may hold copies that the scheduler does not know: ask them before the source."""
+        self._finding = True
+
+    def end_finding(self) -> None:
+        """The scheduler knows all copies."""
+        self._finding = False
+
+    def keep_soon(self, fetched: Fetched, place: int) -> None:
+        """A place is about to keep this copy: until it does, or cannot, whoever asks gets it from here."""
+        self.to_keep[fetched.sample] = fetched, place
 
     # -- whole samples
 
@@ -111,7 +127,7 @@ class Fetcher:
         entry = self._samples.file_of(sample)
         generation = self._manifest.generation_view[entry]
         held = self._waiting(sample)
-        if held is None and (place or self.finding):
+        if held is None and (place or self._finding):
             held = self._held(sample, place)
         content: Content | None = None
         if held is None:
@@ -274,7 +290,7 @@ class Fetcher:
 
     def _held(self, sample: int, place: int) -> Fetched | None:
         """The copy of a place that stores."""
-        if not place and self.finding:
+        if not place and self._finding:
             place = self.holder(sample)
         if not place or (place <= len(self._places.storing) and not self._is_current(sample)):
             return None

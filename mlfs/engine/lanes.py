@@ -192,7 +192,7 @@ class _Keep:
     def add(self, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
         """Have it kept soon; until then it is as good as kept."""
         if fetched.data is not None:
-            self._fetcher.to_keep[fetched.sample] = fetched, keep_in[0]
+            self._fetcher.keep_soon(fetched, keep_in[0])
         self._waiting.append((fetched, keep_in))
         self.bytes += fetched.size_bytes
 

@@ -15,9 +15,10 @@ from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.errors import MlfsError
 from mlfs.explain.port import Observer
-from mlfs.follow.agreement import epoch_line
+from mlfs.follow.agreement import SharesByRank, agreement_in_words, epoch_line
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import GAVE_UP, JobRun
+from mlfs.follow.job_statistics import JobStatistics
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -74,6 +75,7 @@ class MountJobs:
         self._listeners = tuple(listeners)
         self._broken: list[object] = []  # what observers failed in
         self._orders_under_way = 0
+        self._logged: dict[str, dict[int, SharesByRank]] = {}  # by job and epoch, what the log says of its agreement
 
     @property
     def jobs(self) -> Mapping[str, JobRun]:
@@ -135,6 +137,7 @@ class MountJobs:
         else:
             samples, epochs = len(job.streams.sample_ids), job.spec.epochs
             log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)
+            self._logged.pop(job.name, None)
         self._install(job)
 
     def _install(self, job: JobRun) -> None:
@@ -147,6 +150,8 @@ class MountJobs:
         """End a job; False when there is none of that name."""
         if name not in self.jobs:
             return False
+        self._log_counted_anew(self.jobs[name].statistics())
+        self._logged.pop(name, None)
         self._step(e.JobEnded(name))
         log.info("unregistered job %s", name)
         self._shield(self._explainer.jobs_changed)
@@ -190,8 +195,19 @@ class MountJobs:
 
     def _epoch_left(self, command: c.EpochLeft) -> None:
         told = cast(JobRun, command.job).statistics()
+        self._log_counted_anew(told)
         shares, pfs_bytes = told.shares.get(command.epoch, {}), told.pfs_bytes_by_epoch.get(command.epoch, 0)
+        self._logged.setdefault(told.name, {})[command.epoch] = shares
         log.info("job %s: %s", told.name, epoch_line(command.epoch, shares, pfs_bytes))
+
+    def _log_counted_anew(self, told: JobStatistics) -> None:
+        """Of epochs that ended before, opens may have come late or been counted anew: the log says so, too."""
+        logged = self._logged.get(told.name, {})
+        for epoch, before in logged.items():
+            now = told.shares.get(epoch, before)  # an epoch long ago is not counted any more
+            if now != before:
+                logged[epoch] = now
+                log.info("job %s: epoch %d counted anew: %s", told.name, epoch, agreement_in_words(now))
 
     def _started_again(self, command: c.StartedAgain) -> None:
         job = cast(JobRun, command.job)

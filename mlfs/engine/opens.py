@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.driver import Driver
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.tickets import Tickets
@@ -19,7 +20,6 @@ from mlfs.plan.scheduler.events import Touched
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 from mlfs.stats import Counters
-from mlfs.tree.samples import Samples
 
 log = logging.getLogger("mlfs.engine")
 
@@ -43,12 +43,13 @@ class _Open:
 
     def answer(self, brought: PlaceKind | None, source_bytes: int) -> None:
         """See Ticket."""
-        self._opens.count(self._entry, brought)
+        self._opens.counted.brought(self._entry, brought)
         self._over(None, 0, source_bytes)
 
     def open_direct(self, unstaged: bool) -> None:
         """See Ticket."""
         if unstaged:
+            self._opens.counted.staged(self._entry)  # the READ that follows tells where the bytes came from
             self._over(None, 0, 0)
         else:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
@@ -59,12 +60,12 @@ class _Open:
 
     async def _read_by_ranges(self) -> None:
         try:
-            handle, size_bytes = await self._opens.ranges.open(self._entry)
+            handle = await self._opens.ranges.open(self._entry)
         except Exception as error:
             self._over(error, 0, 0)
             return
-        self._opens.count_direct(size_bytes)
-        self._over(None, handle, size_bytes)
+        self._opens.counted.direct()
+        self._over(None, handle, 0)
 
     def _over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
         self._opens.stalled(self._began_s)
@@ -75,24 +76,28 @@ class _Open:
 
 
 class Opens:
-    """See the module. A file is opened as the one sample that it is; a file of several samples is read by ranges."""
+    """See the module. A file is opened as the one sample that it is; a file of several samples is read by ranges.
+
+    Attributes:
+        ranges: for readers who read the source by ranges. counted: counts what was opened.
+    """
 
     def __init__(
         self,
-        samples: Samples,
         scheduler: Scheduler,
         driver: Driver,
         tickets: Tickets,
         ranges: Ranges,
+        counted: CountedOpens,
         counters: Counters,
         clock: Callable[[], float],
     ) -> None:
-        self._samples = samples
         self._table = scheduler.table
-        self._sizes = samples.manifest.size_view
         self._driver = driver
         self._tickets = tickets
         self.ranges = ranges
+        self.counted = counted
+        self._counted_staged = counted.staged
         self._counters = counters
         self._clock = clock
 
@@ -103,7 +108,7 @@ class Opens:
             self._driver.step(Touched(entry))
             state = self._table.state[entry]
         if state == State.STAGED or state == State.RECENT:  # noqa: PLR1714 - a tuple costs more
-            self._counters.read("page_cache", self._sizes[entry])
+            self._counted_staged(entry)
             return True
         return False
 
@@ -126,17 +131,6 @@ class Opens:
         if error is not None:
             raise error
         return handle, source_bytes
-
-    # -- counting, for those who waited
-
-    def count(self, entry: int, brought: PlaceKind | None) -> None:
-        """A reader who waited goes on: by where the bytes came from for him."""
-        self._counters.read("page_cache" if brought is None else brought, self._sizes[entry])
-
-    def count_direct(self, size_bytes: int) -> None:
-        """A reader reads the source by himself."""
-        self._counters.read(PlaceKind.SOURCE, size_bytes)
-        self._counters.fetch(PlaceKind.SOURCE, size_bytes)
 
     def stalled(self, began_s: float) -> None:
         """A reader has waited since then."""

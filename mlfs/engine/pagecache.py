@@ -17,6 +17,9 @@ class PageCache(Protocol):
     def push(self, entry: int, offset: int, data: Buffer) -> bool:
         """Store bytes of an entry; True when the kernel took them. Never raises for the kernel's refusals."""
 
+    def resident(self, entry: int) -> bool:
+        """Whether all pages of the entry are there; True where that cannot be told."""
+
     def drop(self, entry: int) -> None:
         """Drop the entry's pages (its attributes may go too)."""
 

@@ -211,7 +211,7 @@ class Peering:
             os.close(catalogue_fd)
         about = {
             "fingerprint": self._fingerprint,
-            "capacities_bytes": list(self._scheduler.keeping.capacities_bytes),
+            "capacities_bytes": list(self._scheduler.capacities_bytes),
         }
         session.about[session.node] = about
         session.tell({"about": about})

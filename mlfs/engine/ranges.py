@@ -19,11 +19,15 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from mlfs.engine.counted_opens import CountedOpens
+from mlfs.engine.digest import Digest
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.pagecache import Buffer
+from mlfs.engine.read_waits import ReadWaits
 from mlfs.engine.runner import Runner
 from mlfs.places.source import OpenFile
+from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import Outdated, SourceHung
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -68,6 +72,8 @@ class Ranges:
         driver: Driver,
         places: Sequence[PlaceInfo],
         fetcher: Fetcher,
+        digest: Digest,
+        counted: CountedOpens,
         counters: Counters,
         runner: Runner,
         clock: Callable[[], float],
@@ -81,7 +87,9 @@ class Ranges:
         self._fetcher = fetcher
         self._counters = counters
         self._runner = runner
-        self._clock = clock
+        self._digest = digest
+        self._counted = counted
+        self._waits = ReadWaits(clock, self._waited)
         self._limits = limits
         self._large: dict[int, LargeHandle] = {}
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
@@ -95,8 +103,8 @@ class Ranges:
 
     # -- large files
 
-    async def open(self, entry: int) -> tuple[int, int]:
-        """Open the source file for one reader: the number of a handle, and the file's bytes. Raises: OSError.
+    async def open(self, entry: int) -> int:
+        """Open the source file for one reader: the number of a handle. Raises: OSError.
 
         The file has the content that the manifest shows when this returns: the handle gets its generation. Somebody
         else may have noticed a change between the open in a worker and its result here: then what is open is of the
@@ -109,7 +117,7 @@ class Ranges:
             if self._fetcher.is_current(entry, opened):
                 number = next(self._large_numbers)
                 self._large[number] = LargeHandle(entry, self._manifest.generation_view[entry], opened)
-                return number, opened.version.size
+                return number
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
@@ -117,10 +125,17 @@ class Ranges:
         """Bytes through a large file's handle."""
         handle = self._large[number]
         self._check_generation(handle.entry, handle.generation)
-        result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
+        with self._waits.of(number):
+            result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
         if isinstance(result, OSError):
             raise result
+        self._counted.ranged(len(result))
+        self._digest.source_gave(handle.entry, len(result))
         return result
+
+    def _waited(self, seconds: float) -> None:
+        self._counters.stall(seconds)
+        self._digest.waited(seconds)
 
     def close_large(self, number: int) -> int:
         """Close a large file's handle; returns its entry."""
@@ -141,8 +156,19 @@ class Ranges:
         whole = len(samples) == 1 and self._samples.is_whole_file(samples[0])
         try:
             if not whole or self._manifest.size_view[entry] > self._limits.largest_whole_bytes:
-                return await self._read_range(entry, generation, offset, size)
-            data = await self._hot_bytes_of(samples[0], entry, generation)
+                with self._waits.of(entry):
+                    part = await self._read_range(entry, generation, offset, size)
+                self._counted.range_answered_elsewhere(entry, offset, len(part))
+                self._digest.source_gave(entry, len(part))
+                return part
+            held = self._held(samples[0], generation)
+            if held is None:
+                with self._waits.of(entry):
+                    data = await self._hot_bytes_of(samples[0], entry, generation)
+            else:
+                data = held
+                if offset == 0:  # the first of the READs of another open
+                    self._counted.answered_elsewhere(entry, PlaceKind.RAM)
         except OSError as error:
             if error.errno not in REPLACED_ERRORS:
                 raise
@@ -164,30 +190,37 @@ class Ranges:
             raise result
         return result
 
+    def _held(self, sample: int, generation: int) -> Buffer | None:
+        """The content, if it was fetched a moment ago."""
+        held = self._hot.get(sample)
+        return held[1] if held is not None and held[0] == generation else None
+
     async def _hot_bytes_of(self, sample: int, entry: int, generation: int) -> Buffer:
         """The whole content, fetched once for the several READs of a file that come together."""
         while True:
-            held = self._hot.get(sample)
-            if held is not None and held[0] == generation:
-                return held[1]
+            held = self._held(sample, generation)
+            if held is not None:
+                return held
             flight = self._hot_flights.get(sample)
             if flight is None:
                 break
             await flight.wait()
         self._hot_flights[sample] = trio.Event()
-        began = self._clock()
         place, instead = self._scheduler.where(sample)
         try:
             fetched = await self._twice("read", self._fetcher.read_bytes, sample, place, instead)
             self._check_generation(entry, generation)
         finally:
             self._hot_flights.pop(sample).set()
-            self._counters.stall(self._clock() - began)
         if fetched.error is not None or fetched.data is None:
             raise fetched.error or OSError(errno.EIO, "no data")
         by_choice = bool(instead) and fetched.place == SOURCE
-        self._counters.fetch(self._places[fetched.place].kind, fetched.size_bytes, by_choice)
+        kind = self._places[fetched.place].kind
+        self._counters.fetch(kind, fetched.size_bytes, by_choice)
         self._counters.error("pages_taken_back")
+        self._counted.answered_elsewhere(entry, kind)
+        if fetched.place == SOURCE:
+            self._digest.source_gave(entry, fetched.size_bytes)
         self._remember(sample, generation, fetched.data)
         return fetched.data
 

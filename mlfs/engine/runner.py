@@ -66,17 +66,19 @@ def start(runner: Runner, pool: str, call: Callable[..., Any], *args: object, th
 class LoopWait(Protocol):
     """A wait of the loop outside of trio (mountd.poll_wait)."""
 
-    lingers: bool
-    busy: Callable[[], bool]
-    collect: Callable[[], None]
-    resuming: Callable[[], bool]
-    owing: Callable[[], bool]
+    @property
+    def calls(self) -> Calls:
+        """The calls that it waits for: those of the runner that is made with it."""
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the loop sleeps where `interrupt` wakes it. Workers read it."""
 
     def idle_s(self) -> float:
         """How long the loop has nothing to do, as far as it knows; at most some milliseconds."""
 
     def in_place(self, limit_s: float) -> None:
-        """Sleep where a task waits, until a worker interrupts or a request comes."""
+        """Sleep where a task waits, until a worker interrupts or a request comes; not at all where a call is done."""
 
     def interrupt(self) -> None:
         """From a worker: end the wait."""
@@ -105,6 +107,55 @@ class _Job:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+class Calls:
+    """The calls that workers have not finished, and those whose end the loop has not dealt with.
+
+    The runner changes it; the loop's wait asks it. All on the loop, but for `finished`.
+    """
+
+    def __init__(self) -> None:
+        self._finished: deque[_Job] = deque()
+        self._unfinished = 0
+        self._resuming = 0
+
+    def begun(self) -> None:
+        """A worker was given a call."""
+        self._unfinished += 1
+
+    def finished(self, job: _Job) -> None:
+        """From a worker: a call is over."""
+        self._finished.append(job)
+
+    def reschedules(self) -> None:
+        """A task was woken whose call is done."""
+        self._resuming += 1
+
+    def resumed(self) -> None:
+        """Such a task goes on."""
+        self._resuming -= 1
+
+    def busy(self) -> bool:
+        """Whether workers are at something that the loop waits for."""
+        return self._unfinished > 0
+
+    def resuming(self) -> bool:
+        """Whether tasks whose calls are done have not gone on yet."""
+        return self._resuming > 0
+
+    def owing(self) -> bool:
+        """Whether `collect` has something to do."""
+        return bool(self._finished)
+
+    def collect(self) -> None:
+        """Those whose calls are done go on at the loop's next pass; what was started is told at once."""
+        while self._finished:
+            job = self._finished.popleft()
+            self._unfinished -= 1
+            job.done = True
+            if job.then is not None and not job.in_place:
+                job.then(job)
 
 
 class _Worker:
@@ -188,12 +239,7 @@ class ThreadRunner:
         self._pools: dict[str, _Pool] = {}
         self._default_threads = default_threads
         self._wait = wait
-        self._unfinished = 0
-        self._resuming = 0
-        self._finished: deque[_Job] = deque()
-        if wait is not None:
-            wait.busy, wait.collect = lambda: self._unfinished > 0, self.collect
-            wait.resuming, wait.owing = lambda: self._resuming > 0, lambda: bool(self._finished)
+        self._calls = Calls() if wait is None else wait.calls
         self._own = threading.local()
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
@@ -234,7 +280,7 @@ class ThreadRunner:
         task = trio.lowlevel.current_task()
 
         def resume(_: _Job) -> None:
-            self._resuming += 1
+            self._calls.reschedules()
             trio.lowlevel.reschedule(task)
 
         return self._submit(pool, call, args, resume)
@@ -242,7 +288,7 @@ class ThreadRunner:
     def _submit(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...], then: Callable[[_Job], None]) -> _Job:
         job = _Job(call, args, then)
         (self._pools.get(pool) or self._make(pool)).submit(job)
-        self._unfinished += 1
+        self._calls.begun()
         return job
 
     async def _resumed(self, job: _Job) -> None:
@@ -251,16 +297,13 @@ class ThreadRunner:
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abandon)
-        self._resuming -= 1
+        self._calls.resumed()
 
     def _done_in_place(self, job: _Job, limit_s: float) -> bool:
         """Whether the job got done while the loop slept here."""
-        wait = cast(LoopWait, self._wait)
-        job.in_place = wait.lingers = True
-        if not self._finished:
-            wait.in_place(limit_s)
-        wait.lingers = False
-        self.collect()
+        job.in_place = True
+        cast(LoopWait, self._wait).in_place(limit_s)
+        self._calls.collect()
         job.in_place = False
         return job.done
 
@@ -280,23 +323,14 @@ class ThreadRunner:
         def finished(job: _Job) -> None:
             hurried = not getattr(self._own, "unhurried", False)
             self._own.unhurried = False
-            self._finished.append(job)
-            # In this order: a loop that stops lingering looks into `_finished` after it has said so.
+            self._calls.finished(job)
+            # In this order: a loop that stops lingering asks `Calls.owing` after it has said so.
             if self._wait is not None and self._wait.lingers:
                 if hurried:
                     self._wait.interrupt()
                 return
             with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
-                self._token.run_sync_soon(self.collect, idempotent=True)
+                self._token.run_sync_soon(self._calls.collect, idempotent=True)
 
         pool = self._pools[name] = _Pool(name, self._threads.get(name, self._default_threads), finished)
         return pool
-
-    def collect(self) -> None:
-        """On the loop: those whose calls are done go on at its next pass; what was started is told at once."""
-        while self._finished:
-            job = self._finished.popleft()
-            self._unfinished -= 1
-            job.done = True
-            if job.then is not None and not job.in_place:
-                job.then(job)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlfs.engine.page_watch import PageWatchStatistics
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
@@ -46,6 +47,7 @@ class EngineStatistics:
     scheduler: SchedulerStatistics
     planner: PlannerStatistics
     ranges: RangesStatistics
+    page_watch: PageWatchStatistics
     places: tuple[PlaceStatistics, ...]
     speeds: SpeedsStatistics
     counters: CounterStatistics

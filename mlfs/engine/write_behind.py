@@ -55,7 +55,7 @@ class WriteBehind:
             return
         self._waiting_bytes += fetched.size_bytes
         self._waiting.append(_Waiting(fetch, fetched, keep_in))
-        self._fetcher.to_keep[fetched.sample] = fetched, keep_in[0]
+        self._fetcher.keep_soon(fetched, keep_in[0])
         self._soon.call()
 
     async def run(self) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
-from mlfs.explain.search_stages import Event, StageProgress, has_numba
+from mlfs.explain.search_stages import Event, StageProgress, WordsAsked, has_numba
 from mlfs.explain.seed_search import SeedSearch
 from mlfs.explain.statistics import AttemptStatistics
 
@@ -48,15 +48,20 @@ class Attempt:
 
     @asynccontextmanager
     async def searching(
-        self, data_sets: Sequence[DataSet], told: Sequence[int], again: bool, enough: Callable[[], bool]
+        self,
+        data_sets: Sequence[DataSet],
+        told: Sequence[int] = (),
+        again: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+        words: WordsAsked | None = None,
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | None]]:
         """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
 
         Args:
-            told, again: see `mlfs.explain.search_stages.SearchExtent`.
+            told, again, words: see `mlfs.explain.search_stages.SearchExtent`.
             enough: asked while the search goes on after an explanation: whether what it may still tell is known.
         """
-        search = self._search = SeedSearch(data_sets, told, again)
+        search = self._search = SeedSearch(data_sets, told, again, words)
         events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
 
         def tell(event: Event | None) -> None:

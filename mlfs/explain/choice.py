@@ -19,6 +19,8 @@ from mlfs.errors import JobError
 from mlfs.explain.confirm import order_head
 from mlfs.explain.fields import Fields
 from mlfs.explain.question import DataSet
+from mlfs.explain.recipes import OF_THREADS
+from mlfs.explain.threads import bits_near_the_start
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.torch_generator import EpochWords
@@ -39,7 +41,11 @@ def chosen(explanations: Iterable[Fields], data_set: DataSet, epochs: Sequence[i
         spec = parse_job(fields)
         for epoch in dict.fromkeys(epochs):
             try:
-                if _bits(list(_positions(spec, data_set, epoch)), data_set) >= FEWEST_BITS:
+                positions = list(_positions(spec, data_set, epoch))
+                bits = _bits(positions, data_set)
+                if spec.sampler in OF_THREADS:
+                    bits = max(bits, *(_bits_of_threads(position_of, data_set) for position_of in positions))
+                if bits >= FEWEST_BITS:
                     return fields, epoch
             except JobError:
                 continue  # an order that mlfs cannot make for so many samples
@@ -75,6 +81,12 @@ def _bits(ranks: list[Mapping[int, int]], data_set: DataSet) -> float:
         following_here, inside_here = max(_fitting(position_of, head) for position_of in ranks)
         total, inside, following = total + len(head), inside + inside_here, following + following_here
     return following * log2(max(2, data_set.n)) if inside >= _LEAST_SHARE * total else 0.0
+
+
+def _bits_of_threads(position_of: Mapping[int, int], data_set: DataSet) -> float:
+    """The same where threads read, which don't read right behind each other."""
+    heads = ([position_of.get(value, -1) for value in head] for head in data_set.heads)
+    return max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
 
 
 def _fitting(position_of: Mapping[int, int], head: Sequence[int]) -> tuple[int, int]:

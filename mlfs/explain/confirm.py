@@ -2,21 +2,28 @@
 
 In: a seed that passed the search's tests, the hypothesis that it passed them for, all first reads. Out: a `Finding`, or
 None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.inference` refines the finding
-with further reads, and asks here first whether the files are read in their own order.
+with further reads, asks here first whether the files are read in their own order, and in the end whether an explanation
+was borne out by all opens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.evidence import JUDGED_OPENS, bits_of_distinct
 from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
+from mlfs.follow.matching import Open
 from mlfs.orders.mt19937 import TorchWords
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
+# An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.
+_LEAST_SHARE = 0.5
+# Worlds of which a node may see half of the ranks or more, each of which reads a piece of the data set.
+_WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)
 
 
 class Finding(NamedTuple):
@@ -29,6 +36,7 @@ class Finding(NamedTuple):
         world: how many ranks there are. ranks: those that were seen reading.
         batch: of a rank, None where no gap tells it. workers: of a rank, None where nothing tells their number.
         bits: how much evidence there is; the choice of hypotheses is not taken off.
+        contiguous: whether each rank reads a piece of the data set, in the order of the files.
     """
 
     data_set: int
@@ -40,6 +48,7 @@ class Finding(NamedTuple):
     batch: int | None
     workers: int | None
     bits: float
+    contiguous: bool = False
 
 
 def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
@@ -58,21 +67,38 @@ def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
     return head
 
 
-def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet) -> Finding | None:
-    """Check all first reads of the process that the hypothesis is about, then learn from the other processes."""
+def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet, fewest_bits: float = FEWEST_BITS) -> Finding | None:
+    """Check all first reads of the process that the hypothesis is about, then learn from the other processes.
+
+    Args:
+        fewest_bits: what they must tell; less will do where fewer seeds were tried.
+    """
     h, n = hypothesis, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
     pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < FEWEST_BITS:
+    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < fewest_bits:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
         h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, told
     )
+
+
+def borne_out(opens: Iterable[Open]) -> bool:
+    """Whether an explanation predicts most of what some reader opened, of all its opens and not of a run of them.
+
+    A reader is a process, or the workers of one. Others may read beside it: they are no evidence against it.
+    """
+    observed, agreed = Counter[int](), Counter[int]()
+    for opened in opens:
+        reader = opened.parent if opened.parent > 1 else opened.process
+        observed[reader] += 1
+        agreed[reader] += opened.agrees
+    return any(of >= JUDGED_OPENS and agreed[reader] >= _LEAST_SHARE * of for reader, of in observed.items())
 
 
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
@@ -87,15 +113,43 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
             world = values[1] - values[0] if len(values) > 1 else 0
             pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
             if pattern is not None and pattern.matched >= FEWEST_READS - 1:
+                pieces = _pieces(data_sets[index])
+                if world == 1 and pieces is not None:
+                    return pieces._replace(data_set=index)
                 batch, workers, ranks = learn(heads, range(n), world)
                 told = bits_of_distinct(n, pattern.matched)
                 return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
     return None
 
 
+def _pieces(data_set: DataSet) -> Finding | None:
+    """Ranks that read a piece each, if at least two of them are seen to begin, and nobody begins otherwise.
+
+    Of a rank's workers one begins where its piece does, and the others one or more batches behind it. Few ranks of many
+    may as well be workers whose batches are as long as a piece: half of the ranks must be here.
+    """
+    n, heads = data_set
+    starts = [head[0] for head in heads if len(head) >= 3 and list(head[:3]) == list(range(head[0], head[0] + 3))]
+    best: tuple[int, Finding] | None = None
+    for world in _WORLDS_IN_PIECES:
+        places = [divmod(start, -(-n // world)) for start in starts]
+        begun = {rank for rank, behind in places if behind == 0}
+        furthest = max((behind for _, behind in places), default=0)
+        plausible = 2 * len(begun) >= max(4, world) and begun == {rank for rank, _ in places}
+        if plausible and (best is None or furthest < best[0]):
+            batch = gcd(*(behind for _, behind in places))
+            workers = furthest // batch + 1 if batch else None
+            told = bits_of_distinct(n, sum(map(len, heads)))
+            ranks = tuple(sorted(begun))
+            best = furthest, Finding(0, n, -1, 0, world, ranks, batch or None, workers, told, contiguous=True)
+    return best[1] if best is not None else None
+
+
 def refine(finding: Finding, data_set: DataSet) -> Finding:
     """Add to the finding what first reads that came since tell of ranks, batch and workers."""
     position_of: Mapping[int, int] | range = range(data_set.n)
+    if finding.contiguous:
+        return (_pieces(data_set) or finding)._replace(data_set=finding.data_set)
     if finding.seed >= 0:
         head = order_head(data_set.n, finding.seed, finding.words_before, _FURTHEST)
         position_of = {value: position for position, value in enumerate(head)}

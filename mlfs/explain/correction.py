@@ -8,18 +8,37 @@ it was not searched with. Part of `mlfs.explain.explainer`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from itertools import islice
+from typing import Any
 
 import trio
 
-from mlfs.explain.evidence import JUDGED_OPENS, confirmed
-from mlfs.explain.misfit import disagreeing, disagrees, epochs_to_try, fits_again, may_lack_set_epoch
+from mlfs.explain.attempt import Attempt
+from mlfs.explain.beginning import Beginnings, enough
+from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
+from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
+from mlfs.explain.misfit import (
+    FEWEST_OPENS,
+    LAST_OPENS,
+    disagreeing,
+    disagrees,
+    epochs_to_try,
+    fits_again,
+    may_lack_set_epoch,
+)
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
+from mlfs.explain.question import DataSet
 from mlfs.explain.screen import Correction, find_correction
-from mlfs.explain.statistics import CaseStatistics
+from mlfs.explain.search_stages import PlaceFound, WordsAsked
+from mlfs.explain.statistics import CaseStatistics, Instead
+from mlfs.explain.word_search import place_nearby
+from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.sentences import flags_of, register_flags
+from mlfs.follow.shape import LearnedLoader
 
 log = logging.getLogger("mlfs.explain")
 
@@ -28,26 +47,51 @@ POOL = "variants"
 MOST_SEARCHES = 8
 # What was found and neither confirmed nor refuted by so many further opens is dropped.
 MOST_FURTHER_OPENS = 96
+# When nothing explained an epoch, so many searches are worth it for the next one, which may lie nearer.
+SEARCHES_OF_A_LATER_EPOCH = 2
+# Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
+SET_ASIDE_AFTER_S = 3.0
 
 
 class Case:
     """A registered job, and when what its script does is searched for.
 
     Attributes:
+        told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
         searches: how many there were. searching: whether one is under way.
+        looked_at: in vain, since the last finding.
+        set_aside: whether its reads are explained as if nobody had registered it.
+        attempt: the search in a process of its own, while it is under way.
+        loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
+            matcher learns of a loader from reads in another order than it expects is wrong.
     """
 
     def __init__(self, job: JobRun) -> None:
         self.job = job
+        self.told = job.spec
+        self.changes: dict[str, Any] = {}
         self.searches = 0
-        self.searching = False
+        self.searching = self.set_aside = False
+        self.looked_at: set[LookedAt] = set()
+        self.attempt: Attempt | None = None
+        self.loader: LearnedLoader | None = None
+        self.beginnings = Beginnings()
+        self._in_vain = 0  # how many of the last searches found nothing
         self._not_before = 0  # how many opens the job must have seen for the next search
+
+    @property
+    def given_up(self) -> bool:
+        """Whether so many searches found nothing that there will be none."""
+        return self._in_vain >= MOST_SEARCHES
 
     def needs_search(self) -> bool:
         """Whether the job's reads call for one now."""
         if self.job.inferred or self.job.finished:
             return False
-        if self.searching or self.searches >= MOST_SEARCHES or self.job.score.observed < self._not_before:
+        if self.searching:
+            return False
+        waits = self.given_up or self.job.score.observed < self._not_before
+        if waits and not self.beginnings.another_began(self.job, FEWEST_OPENS):
             return False
         return disagrees(self.job)
 
@@ -58,28 +102,71 @@ class Case:
     def search_has(self, opens: int, seen: int) -> None:
         """The search has so many opens to go by, the last of `seen`. The next search waits for twice as many more."""
         self.searches += 1
+        passes = self.beginnings.passes
+        self.beginnings.latest(self.job)
+        if self.beginnings.passes > passes:  # what earlier epochs did not tell says nothing of this one
+            self._in_vain = min(self._in_vain, MOST_SEARCHES - SEARCHES_OF_A_LATER_EPOCH)
+        self._in_vain += 1
         self._not_before = seen + 2 * opens
 
     def search_ends(self) -> None:
         """The next search may begin."""
         self.searching = False
 
-    def go_on_with(self, job: JobRun) -> None:
-        """What a search found takes the job's place."""
-        self.job = job
+    def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> CaseStatistics:
+        """Frozen figures."""
+        true = explains(self.job) if self.set_aside else None
+        return CaseStatistics(
+            self.searching,
+            self.searches,
+            None if self.attempt is None else self.attempt.statistics(),
+            likely_causes(self.job.spec, self.looked_at),
+            None if true is None else Instead(*told_and_true(self.job.spec, true.spec)),
+        )
+
+    def comes_as_told(self) -> None:
+        """The last reads came as the job has it by now: what the matcher knows of the loader is right."""
+        self.loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
+
+    def go_on_with(self, job: JobRun, told: Mapping[str, Any]) -> None:
+        """What a search found takes the job's place.
+
+        Args:
+            told: fields that say it; None for one that is as it was registered after all.
+        """
+        self.job, self.set_aside = job, False
+        self._in_vain = self._not_before = 0
+        self.beginnings = Beginnings()
+        self.looked_at.clear()
+        self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}
 
 
 class CorrectionSearch:
-    """Searches for jobs that need it. `run` must be running."""
+    """Searches for jobs that need it. `run` must be running.
 
-    def __init__(self, jobs: Jobs) -> None:
+    Args:
+        explain_anew: takes the first reads of an epoch to which a registration does not lead, as if nobody had told it;
+            None where guessing is forbidden.
+    """
+
+    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None) -> None:
         self._jobs = jobs
+        self._explain_anew = explain_anew
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
 
-    def statistics(self) -> dict[str, CaseStatistics]:
-        """Frozen figures by the job's name."""
-        return {name: CaseStatistics(case.searching, case.searches) for name, case in self._cases.items()}
+    def statistics(self, explains: Callable[[JobRun], JobRun | None]) -> dict[str, CaseStatistics]:
+        """Frozen figures by the job's name.
+
+        Args:
+            explains: the job that explains the reads of one that was set aside, if there is one.
+        """
+        return {name: case.statistics(explains) for name, case in self._cases.items()}
+
+    def is_set_aside(self, job: JobRun) -> bool:
+        """Whether the job's reads have an order to which its registration does not lead."""
+        case = self._cases.get(job.spec.name)
+        return case is not None and case.job is job and case.set_aside
 
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""
@@ -92,15 +179,19 @@ class CorrectionSearch:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
-        if case is not None and case.job is job and case.needs_search():
-            self._wanted.set()
+        if case is not None and case.job is job:
+            if job.score.agreement_of_last(LAST_OPENS) == 1.0:
+                case.comes_as_told()
+                self._take_back(case)
+            elif case.needs_search():
+                self._wanted.set()
         self._more_opens.set()
         self._more_opens = trio.Event()
 
     def explains_restart(self, job: JobRun) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         case = self._cases.get(job.spec.name)
-        if case is None or (case.searches and not case.searching) or case.searches >= MOST_SEARCHES:
+        if case is None or (case.searches and not case.searching) or case.given_up:
             return False
         return may_lack_set_epoch(job)
 
@@ -125,35 +216,131 @@ class CorrectionSearch:
 
     async def _search(self, case: Case) -> None:
         """From the opens that disagree to a hypothesis that explains them."""
-        job, seen = case.job, case.job.score.observed
-        opens = disagreeing(job.score.history)
-        case.search_has(len(opens), seen)
-        epochs, shape = epochs_to_try(job, opens), job.matcher.shape
+        job, score = case.job, case.job.score
+        case.search_has(len(disagreeing(score.history)), score.observed)
         log.info("job %s: reads don't come as registered; trying what else the script may do", job.spec.name)
+        drawing = drawing_of(job.spec, len(job.streams.sample_ids)) if job.streams.sample_ids.ndim == 1 else None
+        if drawing is not None and await self._find_place(case, drawing):
+            return
+        case.looked_at.add(LookedAt.WORDS)
+        if not self._is_followed(case, job) or not disagrees(job):
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._set_aside_later, case)
+            explained = await self._find_variant(case)
+            nursery.cancel_scope.cancel()
+        if not explained:
+            case.looked_at.add(LookedAt.VARIANTS)
+            self._set_aside(case)
+
+    async def _find_variant(self, case: Case, moved_job: Correction | None = None) -> bool:
+        """Try other registrations. Returns whether one of them explains the reads, or the registered one does again.
+
+        Args:
+            moved_job: in place of the job as it is: with the beginning of an epoch that its reads have told.
+        """
+        job, shape, opens = case.job, case.job.matcher.shape, disagreeing(case.job.score.history)
+        seen, epochs = job.score.observed, epochs_to_try(job, opens)
+        spec, streams = (job.spec, job.streams) if moved_job is None else moved_job[:2]
         found = await self._jobs.runner.run(
-            POOL, find_correction, job.spec, job.streams, opens, epochs, len(job.member),
+            POOL, find_correction, spec, streams, opens, epochs, len(job.member),
             shape.batch * max(1, shape.workers),
         )  # fmt: skip
+        if found is not None and moved_job is not None:
+            sentence = f"{moved_job.sentence}; {found.sentence}"
+            found = found._replace(sentence=sentence, told={**moved_job.told, **found.told})
         if found is None:
-            log.info("job %s: nothing that was tried explains the reads", job.spec.name)
-        else:
-            await self._confirm(case, found, opens, seen)
+            log.info("job %s: no other registration that was tried explains the reads", job.spec.name)
+            return False
+        return await self._confirm(case, found, opens, seen)
 
-    async def _confirm(self, case: Case, found: Correction, opens: list[Open], seen: int) -> None:
+    async def _set_aside_later(self, case: Case) -> None:
+        """Trying all variants with millions of samples takes most of a minute: without the job it would not."""
+        await trio.sleep(SET_ASIDE_AFTER_S)
+        self._set_aside(case)
+
+    def _set_aside(self, case: Case) -> None:
+        """Have the reads explained as if nobody had registered the job."""
+        if self._explain_anew is None or case.set_aside or not self._is_followed(case, case.job):
+            return
+        if not disagrees(case.job):
+            return
+        case.set_aside = True
+        case.job.set_aside(True)
+        self._explain_anew(case.beginnings.latest(case.job).opens)
+
+    def _take_back(self, case: Case) -> None:
+        """The job's reads come as registered."""
+        if self._explain_anew is not None and case.set_aside:
+            case.set_aside = False
+            case.job.set_aside(False)
+            self._explain_anew([])
+
+    def _is_followed(self, case: Case, job: JobRun) -> bool:
+        """Whether the job still runs, and no other explanation is in its place."""
+        return case.job is job and self._jobs.jobs.get(job.spec.name) is job
+
+    async def _find_place(self, case: Case, drawing: Drawing) -> bool:
+        """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
+        job, n_samples = case.job, len(case.job.streams.sample_ids)
+        begun = case.beginnings.latest(job)
+        while begun.opens and not enough(begun, n_samples):
+            if not self._is_followed(case, job) or not disagrees(job):
+                return False
+            await self._more_opens.wait()
+            begun = case.beginnings.latest(job)
+        if not begun.opens:
+            return False
+        seen = job.score.observed
+        runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
+        data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
+        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near)
+        found = await runner.run(POOL, place_nearby, data_set, asked)
+        if found is None:
+            found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))
+        if found is None or not self._is_followed(case, job):
+            return False
+        correction = moved(job, drawing, begun.epoch, found.words, case.told)
+        if correction is None:
+            return False
+        # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
+        if await self._confirm(case, correction, list(begun.opens), seen, proved=True):
+            return True
+        # The words are those, but they are dealt to other ranks than was registered.
+        return self._is_followed(case, job) and await self._find_variant(case, correction)
+
+    async def _find_place_far_away(self, case: Case, data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
+        """The same in a process of its own: tens of millions of words."""
+        attempt = case.attempt = Attempt(self._jobs.runner, self._jobs.clock, set())
+        try:
+            async with attempt.searching([data_set], words=asked) as events:
+                async for event in events:
+                    if event is None or isinstance(event, PlaceFound):
+                        return event
+        finally:
+            case.attempt = None
+        return None
+
+    async def _confirm(self, case: Case, found: Correction, opens: list[Open], seen: int, proved: bool = False) -> bool:
         """Have the correction predict opens that it was not searched with; install it once enough of them fit.
 
         Args:
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
+            proved: whether it needs no further opens, if it predicts those.
+
+        Returns:
+            whether it was installed, or the job is right after all.
         """
         job, matcher = case.job, case.job.matcher
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=matcher)
+        like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=like)
         await prepare(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         further = fitting = 0
-        while case.job is job and self._jobs.jobs.get(job.spec.name) is job and job.matcher is matcher:
+        while self._is_followed(case, job) and job.matcher is matcher:
             score = matcher.score
-            count = min(score.observed - seen, len(score.history))
-            if count <= 0:
+            count = max(0, min(score.observed - seen, len(score.history)))
+            if not count and not proved:
                 await self._more_opens.wait()
                 continue
             latest = list(islice(reversed(score.history), count))[::-1]
@@ -164,13 +351,27 @@ class CorrectionSearch:
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
+            elif proved and new.score.agreed < SURE_SHARE * new.score.observed:
+                return False
+            elif proved:
+                await self._install(case, new, opens, found)
+                return True
             elif further >= JUDGED_OPENS and fits_again(job, further, fitting):
                 log.info("job %s: reads come as registered again", job.spec.name)
-                return
+                return True
             elif confirmed(further, fitting):
-                case.go_on_with(new)
-                await self._jobs.install(new, opens, found.sentence, found.way_out)
-                return
+                await self._install(case, new, opens, found)
+                return True
             elif further >= MOST_FURTHER_OPENS:
                 log.info("job %s: not confirmed by %d further opens: %s", job.spec.name, further, found.sentence)
-                return
+                return False
+        return False
+
+    async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
+        """Have the job go on as was found out, and say how it could have been registered so."""
+        case.go_on_with(new, found.told)
+        way_out = flags_of(case.changes)
+        await self._jobs.install(new, opens, found.sentence, way_out)
+        if way_out:
+            flags = register_flags(new.spec, way_out)
+            log.info("job %s: to say so from the start: mlfs register MOUNT %s", new.spec.name, flags)

@@ -11,6 +11,8 @@ replaced only after further opens have confirmed what was found (`correction`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from mlfs.explain.correction import CorrectionSearch
@@ -18,6 +20,7 @@ from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
 
 
 class Explainer:
@@ -36,9 +39,9 @@ class Explainer:
 
     async def run(self, jobs: Jobs) -> None:
         """See Observer."""
-        self._corrections = CorrectionSearch(jobs)
+        self._corrections = CorrectionSearch(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
-            self._inference = Inference(jobs, self._build)
+            self._inference = Inference(jobs, self._build, self._corrections.is_set_aside)
         self.jobs_changed()  # some may have been registered before
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._corrections.run)
@@ -68,11 +71,20 @@ class Explainer:
         """See Observer."""
         return self._corrections is not None and self._corrections.explains_restart(job)
 
+    def _explain_anew(self, opens: Sequence[Open]) -> None:
+        """A registered job does not lead to the order of these reads, the first of an epoch."""
+        if self._inference is not None:
+            self._inference.begin_with(opens)
+
+    def _explained_instead(self, job: JobRun) -> JobRun | None:
+        """The job that nobody registered and that has the order of a registered job's reads."""
+        return None if self._inference is None else self._inference.job_with_samples_of(job)
+
     # -- for the status
 
     def statistics(self) -> ExplainerStatistics:
         """Frozen figures."""
-        cases = self._corrections.statistics() if self._corrections is not None else {}
+        cases = self._corrections.statistics(self._explained_instead) if self._corrections is not None else {}
         if self._build is None:
             return ExplainerStatistics(InferenceStatistics(InferenceState.OFF), cases)
         if self._inference is None:

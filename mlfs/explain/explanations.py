@@ -14,10 +14,12 @@ from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
 
 # What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
-# as workers that stay have one base_seed for all epochs; a validation loader's base_seed; that and its sampler's seed.
+# as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for one; a
+# validation loader's base_seed in each epoch; that and its sampler's seed.
 BETWEEN: tuple[dict[str, object], ...] = (
     {"words_between": 0},
     {"words_between": 0, "persistent_workers": True},
+    {"words_between": 0, "words_once": 2, "persistent_workers": True},
     {"words_between": 2},
     {"words_between": 4},
 )
@@ -29,7 +31,7 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     """Job fields without those of the data set, the likeliest first. All give the same first epoch."""
     common = _common(finding)
     if finding.seed < 0:
-        return [common | {"sampler": "sequential"}]
+        return [common | {"sampler": "sequential"} | ({"contiguous": True} if finding.contiguous else {})]
     per_epoch = common | {"sampler": "torch-distributed", "seed": finding.seed}
     same_again = per_epoch | {"set_epoch": False}
     if finding.world > 1:
@@ -96,10 +98,14 @@ def in_words(fields: Fields) -> str:
     if "generator" in fields:
         said.append(f"{fields['generator']} generator")
     said += [
-        f"{name.replace('_', ' ')} {fields[name]}" for name in ("words_before", "words_between") if fields.get(name)
+        f"{name.replace('_', ' ')} {fields[name]}"
+        for name in ("words_before", "words_between", "words_once")
+        if fields.get(name)
     ]
+    said += ["a piece for each rank"] if fields.get("contiguous") else []
     said += ["persistent workers"] if fields.get("persistent_workers") else []
-    said += [f"no {name.replace('_', ' ')}" for name in ("set_epoch", "trailing_permutation") if name in fields]
+    switches = ("set_epoch", "trailing_permutation")
+    said += [f"no {name.replace('_', ' ')}" for name in switches if fields.get(name) is False]
     said.append(f"world size {fields['world_size']}")
     if "batch_size" in fields:
         said.append(f"batch size {fields['batch_size']}")

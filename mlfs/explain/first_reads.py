@@ -39,10 +39,13 @@ class FirstReads:
         self.firsts: dict[int, list[int]] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
         self._last: dict[int, int] = {}
+        self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """One open."""
         if self._last.get(pid) == entry:
+            if self.firsts[pid][-1] == entry:
+                self._times[pid][-1] += 1
             return
         self.total += 1
         self.recent.append(Read(entry, pid, parent))
@@ -51,9 +54,11 @@ class FirstReads:
             if len(self.firsts) >= MOST_PROCESSES:
                 return
             first = self.firsts[pid] = []
+            self._times[pid] = []
         self._last[pid] = entry
         if len(first) < MOST_FIRST_READS:
             first.append(entry)
+            self._times[pid].append(1)
 
     def enough(self, needed: int) -> bool:
         """Whether a process has read `needed` files, and the first of all processes as well, unless it idles."""
@@ -69,6 +74,13 @@ class FirstReads:
     def pids(self) -> list[int]:
         """Processes that read, and their parents."""
         return list(dict.fromkeys(pid for read in self.recent for pid in (read.pid, read.parent)))
+
+    def opens(self) -> list[list[int]]:
+        """The first reads by process, each as often as it was opened in a row."""
+        return [
+            [entry for entry, times in zip(first, self._times[pid], strict=True) for _ in range(times)]
+            for pid, first in self.firsts.items()
+        ]
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

@@ -7,7 +7,7 @@ takes longer runs in worker threads and in a process of its own. Part of `mlfs.e
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -15,7 +15,7 @@ import trio
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt
 from mlfs.explain.command_lines import seeds_on_command_lines
-from mlfs.explain.confirm import Finding, confirm_sequential, refine
+from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
@@ -24,9 +24,12 @@ from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
-from mlfs.explain.recipes import Recipe, same_first_epoch
+from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
+from mlfs.explain.repeated import repeated, repeated_permutation, repeating
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
 from mlfs.explain.statistics import InferenceState, InferenceStatistics
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
 from mlfs.job import parse_job
 
 log = logging.getLogger("mlfs.explain")
@@ -46,10 +49,16 @@ class Build(NamedTuple):
 
 
 class Inference:
-    """See the module. `run` must be running."""
+    """See the module. `run` must be running.
 
-    def __init__(self, jobs: Jobs, build: Build) -> None:
+    Args:
+        set_aside: whether the reads of a registered job have another order than it says, which its registration does
+            not lead to either: then they are explained as if nobody had registered it.
+    """
+
+    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool]) -> None:
         self._jobs = jobs
+        self._set_aside = set_aside
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
@@ -58,6 +67,7 @@ class Inference:
         self._reads = FirstReads()  # that no inferred job explains
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
+        self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
         self._attempt: Attempt | None = None  # the last one
@@ -101,6 +111,8 @@ class Inference:
     def _lose(self, inferred: InferredJob) -> None:
         """The reads no longer come as explained: find out anew, beginning with the other explanations."""
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
+        if not inferred.decided and not borne_out(inferred.job.score.history):
+            self._refuted += inferred.alternatives
         self._reads, self._lost = inferred.unfit, inferred
         self._busy = True
         self._wanted.set()
@@ -109,13 +121,23 @@ class Inference:
     def jobs_changed(self) -> None:
         """A job came or went."""
         self._inferred.jobs_changed()
-        before, self._registered = self._registered, any(not job.inferred for job in self._jobs.jobs.values())
+        before, self._registered = self._registered, any(map(self._counts, self._jobs.jobs.values()))
         if self._registered and not before:
             self._cancel()
             self._busy, self._lost = False, None
             self._inferred.end_all()
         elif before and not self._registered:
-            self._reads, self._attempt, self._failed_for = FirstReads(), None, frozenset()
+            self._reads, self._attempt, self._failed_for, self._refuted = FirstReads(), None, frozenset(), []
+
+    def _counts(self, job: JobRun) -> bool:
+        """Whether somebody has told a job, and the reads are its."""
+        return not job.inferred and not self._set_aside(job)
+
+    def begin_with(self, opens: Sequence[Open]) -> None:
+        """A registered job was set aside: these are the reads of its epoch so far."""
+        self.jobs_changed()
+        for opened in opens:
+            self.opened(opened.entry, opened.process, opened.parent)
 
     def _cancel(self) -> None:
         if self._scope is not None:
@@ -178,7 +200,8 @@ class Inference:
         Returns whether it found anything.
         """
         told = await self._jobs.runner.run(POOL, seeds_on_command_lines, self._reads.pids())
-        told = (*(lost.generators if lost else ()), *told)
+        registered = (job.spec.seed for job in self._jobs.jobs.values() if not job.inferred)
+        told = (*(lost.generators if lost else ()), *registered, *told)
         again = lost is not None and lost.drawn
         found: SeedFound | None = None
         installed = False
@@ -191,8 +214,8 @@ class Inference:
                 if isinstance(event, Recipe):
                     installed = await self._install_recipe(data_sets[event.data_set], event)
                 elif isinstance(event, SeedFound):
-                    found = event
-                    await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost)
+                    if await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost):
+                        found = event
                 elif isinstance(event, GeneratorsFound) and found is not None:
                     await self._learn_more(data_sets[found.finding.data_set], found.finding, event.draws)
         return installed or found is not None
@@ -201,21 +224,33 @@ class Inference:
 
     async def _install_recipe(self, candidate: Candidate, recipe: Recipe) -> bool:
         """Use the recipe, keep those with the same first epoch for the second epoch's first reads to choose from."""
-        same_start = [recipe.fields, *(fields for fields in same_first_epoch(recipe.fields) if fields != recipe.fields)]
+        told: Fields | None = recipe.fields
+        if repeats_samples(recipe.fields):
+            opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+            told = repeated_permutation(opens.n, int(str(recipe.fields["seed"])), opens.heads)
+        if told is None:
+            return False
+        first = recipe.fields | told
+        same_start = [first, *(fields for fields in same_first_epoch(first) if fields != first)]
         ranked = [fields for fields in (candidate.fields | fields for fields in same_start) if _is_job(fields)]
         return await self._install_first(ranked)
 
     async def _install(
         self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], lost: InferredJob | None
-    ) -> None:
+    ) -> bool:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
         heads = self._reads.heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        await self._install_first(_ranked(candidate, refine(finding, data_set), draws, going_on))
+        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
+        opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+        repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
+        return await self._install_first(repeating(ranked, repeats))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:
-        installed = await self._inferred.install_first(ranked, self._reads)
+        refuted = [_order(fields) for fields in self._refuted]
+        possible = [fields for fields in ranked if _order(fields) not in refuted]
+        installed = await self._inferred.install_first(possible, self._reads)
         if installed:
             self._explained()
         return installed
@@ -238,6 +273,12 @@ class Inference:
         self._reads, self._lost, self._wanted = FirstReads(), None, trio.Event()
 
     # -- for the status
+
+    def job_with_samples_of(self, registered: JobRun) -> JobRun | None:
+        """The inferred job that reads what a registered one was to read."""
+        entries = registered.streams.sample_ids
+        inferred = self._inferred.of(int(entries.flat[0])) if entries.size else None
+        return None if inferred is None else inferred.job
 
     @property
     def state(self) -> InferenceState:
@@ -269,6 +310,11 @@ def _ranked(
     told = explanations(finding, draws)
     ranked = [candidate.fields | fields for fields in (*(told[0] | more for more in going_on), *told)]
     return [fields for fields in ranked if _is_job(fields)]
+
+
+def _order(fields: Fields) -> Fields:
+    """The fields that say in which order is read, without those that the same reads may tell otherwise later."""
+    return {name: value for name, value in fields.items() if name not in ("batch_size", "ranks")}
 
 
 def _is_job(fields: Fields) -> bool:

@@ -7,20 +7,40 @@ In: what was read first, as dataset indices. Out: a `Recipe`, fields of a job, w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
-from mlfs.explain.evidence import bits_of_distinct
+from mlfs.explain.evidence import beyond_chance, bits_of_distinct
 from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
 from mlfs.explain.question import FEWEST_BITS, DataSet
+from mlfs.explain.threads import bits_near_the_start
 from mlfs.job import parse_job
+from mlfs.orders.order import Indices
 from mlfs.orders.registry import build_order
 
+# The buffer that Keras' data set draws from is eight batches long. 32 is its default.
+BATCHES_OF_KERAS = (32, 16, 64)
+# Of shuffle() in scripts that follow the tutorials, beside one for all names. list_files(seed=...) shuffles like that.
+_BUFFERS = (1000, 1024, 10_000)
+# Their threads read in nearly the order that they are given.
+OF_THREADS = ("keras", "tf-data")
+# Recipes that are tried, at most, the million seeds of `mlfs.explain.keras_seeds` included.
+_TRIED = 1 << 22
 _WORLDS = (1, 2, 4, 8)
+# Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
+# out: see `mlfs.explain.repeated`. The largest first: a rank of eight reads what one of four might in batches of one.
+_WORLDS_THAT_REPEAT = (64, 32, 16, 8, 7, 5, 4, 1)
+# Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
+_MOST_RANKS = 16
+# Where its workers begin tells which ranks are here, and their batch size. Processes of other ranks read some of a
+# rank's samples too, but not three in a row.
+_FEWEST_TELLING, _TELLING_READS = 3, 4
 # Python's shuffle is a loop: a second for a million samples.
 _MOST_FOR_PYTHON = 200_000
 
@@ -43,15 +63,24 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
         yield {"sampler": "numpy", "seed": seed, "legacy": False}
         yield {"sampler": "grain", "seed": seed}
-        yield {"sampler": "keras", "seed": seed}
         if n <= _MOST_FOR_PYTHON:
             yield {"sampler": "python-random", "seed": seed}
+            yield from ({"sampler": "keras", "seed": seed, "batch_size": batch} for batch in BATCHES_OF_KERAS)
+            yield from (
+                {"sampler": "tf-data", "seed": seed, "buffer_size": size} for size in (n, *_BUFFERS) if size <= n
+            )
     for world in _WORLDS:
         yield {"sampler": "dali", "shuffle": True, "world_size": world}
         yield {"sampler": "dali", "shuffle_after_epoch": True, "world_size": world}
         yield {"sampler": "paddle", "world_size": world}
-        yield {"sampler": "timm-repeat-aug", "world_size": world}
-        yield {"sampler": "ra-sampler", "world_size": world}
+    for world in _WORLDS_THAT_REPEAT:
+        for seed in dict.fromkeys((0, *told)):  # timm's sampler with its own defaults is the one with seed 0
+            yield {"sampler": "ra-sampler", "seed": seed, "world_size": world}
+
+
+def repeats_samples(fields: Fields) -> bool:
+    """Whether the explanation is one of `mlfs.explain.repeated`, which has yet to tell how many ranks there are."""
+    return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
 def same_first_epoch(fields: Fields) -> list[Fields]:
@@ -60,6 +89,10 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
     They differ in the second: the generator goes on, or begins again, or what is shuffled already is shuffled again.
     """
     sampler = fields["sampler"]
+    if sampler in OF_THREADS:  # model.fit on TensorFlow, then any loop
+        return [fields | {"passes_between": 1}, fields]
+    if sampler == "ra-sampler":
+        return [fields, fields | {"set_epoch": False}]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
         return []
     numpy = sampler == "hf-datasets" or (sampler == "numpy" and not fields["legacy"])
@@ -74,25 +107,75 @@ def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterat
     """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
         for fields in recipes(data_set.n, told):
-            explained = _tried(fields, data_set)
+            explained = tried(fields, data_set)
             yield None if explained is None else Recipe(index, explained)
             if explained is not None:
                 return
 
 
-def _tried(fields: Fields, data_set: DataSet) -> Fields | None:
-    """The fields, with the batch size if it shows, when some process reads the first epoch of rank 0 from its start."""
+def tried(fields: Fields, data_set: DataSet) -> Fields | None:
+    """The fields, with batch size and ranks as far as they show, if some process reads a rank's first epoch."""
     try:
         spec = parse_job({"name": JOB_NAME, "epochs": EPOCHS, **fields})
-        stream = build_order(spec, data_set.n).rank_stream(0, 0)
+        order = build_order(spec, data_set.n)
+        streams = [order.rank_stream(0, rank) for rank in range(min(spec.world_size, _MOST_RANKS))]
     except JobError:
         return None  # of a version of mlfs without it, or not for so many samples
-    wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
-    at = np.flatnonzero(np.isin(stream, wanted))
-    position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
-    for head in data_set.heads:
-        pattern = pattern_of([position_of.get(value, -1) for value in head], 0, 1)
-        if pattern is not None and bits_of_distinct(data_set.n, pattern.matched) >= FEWEST_BITS:
-            known = {} if pattern.batch is None else {"batch_size": pattern.batch}
-            return {"epochs": EPOCHS, "world_size": 1} | fields | known
-    return None
+    threads = fields["sampler"] in OF_THREADS
+    readers = [_Readers(_without_repeats(stream), data_set, threads) for stream in streams]
+    if not any(reader.proved for reader in readers):
+        return None
+    found: Fields = {"epochs": EPOCHS, "world_size": 1} | fields
+    ranks = [rank for rank, reader in enumerate(readers) if reader.here]
+    if (
+        not threads and 2 * len(ranks) < spec.world_size
+    ):  # else the others are taken to be here, and not to have begun yet
+        found["ranks"] = ranks
+    batch = 0 if threads else max(reader.batch for reader in readers)
+    return found | ({"batch_size": batch} if batch and not repeats_samples(found) else {})
+
+
+def _without_repeats(stream: Indices) -> Indices:
+    """A stream without samples that are read again at once, as the first reads have it."""
+    return stream[np.flatnonzero(np.diff(stream, prepend=-1))]
+
+
+class _Readers:
+    """What processes read of one rank's stream.
+
+    Attributes:
+        proved: whether one reads it from its start, so far that it is no chance. here: whether one seems to.
+        batch: the rank's batch size, 0 where nothing shows it.
+    """
+
+    def __init__(self, stream: Indices, data_set: DataSet, threads: bool) -> None:
+        wanted = np.unique(np.fromiter((value for head in data_set.heads for value in head), dtype=np.int64))
+        at = np.flatnonzero(np.isin(stream, wanted))
+        position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
+        heads = [[position_of.get(value, -1) for value in head] for head in data_set.heads]
+        patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
+        proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= FEWEST_BITS]
+        beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]
+        following = sum(map(_in_steps_of_one, heads)) if any(0 in places[:1] for places in heads) else 0
+        self.proved = bool(proving) or bits_of_distinct(data_set.n, following) >= FEWEST_BITS
+        if threads:
+            told = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
+            self.proved = beyond_chance(told, _TRIED)
+        self.here = bool(beginnings)
+        self.batch = next((one.batch for one in proving if one.batch), gcd(*beginnings))
+
+
+def _in_steps_of_one(places: list[int]) -> int:
+    """How many reads a process makes right behind the one before, if it goes forward only.
+
+    Batches whose samples are repeated are not of one length, when each sample is counted once.
+    """
+    steps = [after - before for before, after in pairwise(places[:-1])]
+    return steps.count(1) if steps and places[0] >= 0 and min(steps) >= 1 else 0
+
+
+def _in_a_row(places: list[int]) -> bool:
+    """Whether a process begins at some place of the stream and goes on from there."""
+    return (
+        len(places) >= _FEWEST_TELLING and places == list(range(places[0], places[0] + len(places))) and places[0] >= 0
+    )

@@ -20,7 +20,7 @@ from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
 from mlfs.explain.variants import Variant, variants
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import Open
-from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY, flags_of
+from mlfs.follow.sentences import COUNTS_FROM_ONE, UNDER_WAY
 from mlfs.job import COMMON, JobSpec, parse_job
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
@@ -48,13 +48,14 @@ class Correction(NamedTuple):
     """The job as its opens say it is, from where they are.
 
     Attributes:
-        sentence: what the script does otherwise than was registered. way_out: flags that register it so.
+        sentence: what the script does otherwise than was registered. told: fields that register it so; None
+            for a field that is as it was registered after all.
     """
 
     spec: JobSpec
     streams: JobStreams
     sentence: str
-    way_out: str
+    told: Mapping[str, Any]
 
 
 class Score(NamedTuple):
@@ -103,7 +104,7 @@ def find_correction(
     best: Screened | None = None
     tried = computed = 0
     for variant in variants(spec.model_dump(), own.fields if own else ()):
-        other = _changed(spec, streams, variant.changes)
+        other = changed_job(spec, streams, variant.changes)
         for epoch in epochs if variant.epoch is None else [variant.epoch]:
             if other is None or computed > LONGEST_SEARCH:
                 continue
@@ -166,7 +167,7 @@ def _yield_to_everybody() -> None:
         os.nice(19)
 
 
-def _changed(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) -> tuple[JobSpec, JobStreams] | None:
+def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) -> tuple[JobSpec, JobStreams] | None:
     """The job with other fields; None when there is no such job."""
     given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True) | {"name": spec.name}
     sampler = built_in(str(changes.get("sampler", spec.sampler)))
@@ -205,8 +206,8 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction 
         changes["ranks"] = told["ranks"] = ranks
         if "world_size" not in variant.changes:
             sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
-    made = _changed(spec, streams, changes)
-    return None if made is None else Correction(*made, sentence, flags_of(told))
+    made = changed_job(spec, streams, changes)
+    return None if made is None else Correction(*made, sentence, told)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -12,7 +12,8 @@ and the caller may stop at any of them.
    epoch.
 4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `mlfs.explain.generators` then finds out which generators may have drawn it.
-5. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
+5. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
+6. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import numpy as np
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm
 from mlfs.explain.generators import generators
+from mlfs.explain.keras_seeds import SEEDS, keras_seeds
 from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.probes import compile_trie
 from mlfs.explain.question import DataSet, Hypothesis, likely, probes, unlikely
-from mlfs.explain.recipes import explaining, recipes
+from mlfs.explain.recipes import Recipe, explaining, recipes
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
@@ -43,9 +45,11 @@ from mlfs.explain.search_stages import (
     slices,
     words_of,
 )
+from mlfs.explain.word_search import find_place
 
 COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
+KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
 # How many words of a popular seed's generator stage 3 looks at: so many that all seeds together take seconds, with
 # numba and without, as stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
@@ -58,6 +62,9 @@ EVERYTHING = SearchExtent()
 
 def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
     """Search until something explains the reads. Where nothing does, the last event is a StageProgress that is done."""
+    if extent.words is not None:
+        yield from find_place(data_sets[0], extent.words, extent.search())
+        return
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
     found = yield from _common(data_sets, (sure, rest), extent)
     if found is None and not extent.again and (yield from _recipes(data_sets, extent.told)):
@@ -67,6 +74,8 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
         found = yield from _chosen(data_sets, sure, extent, search)
     if found is None:
         found = yield from _all("all seeds", data_sets, sure, extent.ranges, search)
+    if found is None and not extent.again and (yield from _keras(data_sets, extent.ranges)):
+        return
     if found is None:
         yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
     elif drawn_by_torch(found.finding) and found.finding.seed not in extent.told and not extent.again:
@@ -91,6 +100,17 @@ def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event
         yield StageProgress(OTHERS_STAGE, done, of) if recipe is None else recipe
         if recipe is not None:
             return True
+    return False
+
+
+def _keras(data_sets: list[DataSet], ranges: Ranges) -> Generator[Event, None, bool]:
+    """Stage 5. Returns whether one of the seeds that Keras draws explains the reads."""
+    of = sum(max(0, min(high, SEEDS) - low) for low, high in ranges)
+    for low, high in ranges:
+        for done in keras_seeds(data_sets, low, min(high, SEEDS)):
+            yield StageProgress(KERAS_STAGE, done, of) if isinstance(done, int) else done
+            if isinstance(done, Recipe):
+                return True
     return False
 
 
@@ -161,7 +181,7 @@ def _chosen(
 def _all(
     stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: TrySeeds
 ) -> Generator[Event, None, SeedFound | None]:
-    """Stages 4 and 5."""
+    """Stages 4 and 6."""
     trie = compile_trie(probes(data_sets, hypotheses))
     if not trie.roots:
         return None

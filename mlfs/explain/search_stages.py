@@ -66,7 +66,27 @@ class GeneratorsFound(NamedTuple):
     draws: tuple[Draw, ...]
 
 
-Event = StageProgress | SeedFound | GeneratorsFound | Recipe
+class WordsAsked(NamedTuple):
+    """Where an epoch may begin in the words of a generator.
+
+    Attributes:
+        seed, seeded, ahead: see `mlfs.explain.words.Drawing`.
+        spans: numbers of words drawn before, as (first, last + 1), the likeliest first.
+    """
+
+    seed: int
+    seeded: bool
+    ahead: int
+    spans: tuple[tuple[int, int], ...]
+
+
+class PlaceFound(NamedTuple):
+    """The epoch begins after so many words."""
+
+    words: int
+
+
+Event = StageProgress | SeedFound | GeneratorsFound | PlaceFound | Recipe
 # Tries seeds: (index, tag) for each seed that passes and the probe that it passes.
 TrySeeds = Callable[[Trie, Words], list[tuple[int, int]]]
 
@@ -82,6 +102,7 @@ class SearchExtent(NamedTuple):
             that drew the seed of the epoch before.
         again: whether torch drew the seed of the epoch before. Then it drew this one's too, and other samplers, other
             nodes' ranks and generators that were not found before need not be tried.
+        words: look at these only.
     """
 
     ranges: Ranges = WHOLE
@@ -90,6 +111,7 @@ class SearchExtent(NamedTuple):
     latest: int = LATEST_WORD
     told: tuple[int, ...] = ()
     again: bool = False
+    words: WordsAsked | None = None
 
     def search(self) -> TrySeeds:
         """The function that tries seeds in the long stages."""

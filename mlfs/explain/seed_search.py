@@ -4,9 +4,10 @@ In: one question on stdin. Out: events on stdout, one a line. Begun by `mlfs.exp
 is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
 
 It is a process of its own because it computes for minutes. So it takes nothing of the daemon's interpreter, its memory
-is free when it ends, and the kernel can prefer everybody else: all stages but the first, which takes a second, run at a
-low priority. It is not the lowest, at which the search would stand still beside a busy loader on the same core; what it
-finds pays for the tenth of the core that it takes there.
+is free when it ends, and the kernel can prefer everybody else: all that takes longer than seconds runs at a low
+priority, which is all but the first stage and the look through the words of one seed. It is not the lowest priority, at
+which the search would stand still beside a busy loader on the same core; what it finds pays for the tenth of the core
+that it takes there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import COMMON_STAGE, find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress
+from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress, WordsAsked
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10  # a niceness
@@ -41,10 +42,16 @@ def ranges_wanted(text: str | None) -> Ranges:
 class SeedSearch:
     """One search, seen from the daemon."""
 
-    def __init__(self, data_sets: Sequence[DataSet], told: Sequence[int] = (), again: bool = False) -> None:
+    def __init__(
+        self,
+        data_sets: Sequence[DataSet],
+        told: Sequence[int] = (),
+        again: bool = False,
+        words: WordsAsked | None = None,
+    ) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
         latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
-        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again)
+        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again, words=words)
         self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -82,9 +89,9 @@ def main() -> int:
     """What the process does."""
     data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told = 0.0
+    told, takes_long = 0.0, extent.words is None
     for event in find(data_sets, extent):
-        if isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
+        if takes_long and isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
         if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+WHY_UNKNOWN = (
+    "its seed comes from the operating system (a tf.data shuffle without one), or it takes more than a seed (weights, a"
+    " buffer): give the script a seed and register it, or record a run; docs/inference.md says what is not found"
+)
+
 
 class InferenceState(StrEnum):
     """What inferring does, as `status` says it."""
@@ -57,11 +62,33 @@ class InferenceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Instead:
+    """What explains the reads of a registered job that was set aside.
+
+    Attributes:
+        told: what was registered, in words. true: what the reads say. flags: of `mlfs register`, that say it.
+    """
+
+    told: str
+    true: str
+    flags: str
+
+
+@dataclass(frozen=True, slots=True)
 class CaseStatistics:
-    """The searches for what a registered job does otherwise than it was registered."""
+    """The searches for what a registered job does otherwise than it was registered.
+
+    Attributes:
+        attempt: where the search is that looks through the words of the job's generator, None without one.
+        likely: why its reads may not come as registered: what was not looked at, in words.
+        instead: what explains its reads, if no other registration of it did.
+    """
 
     searching: bool = False
     searches: int = 0
+    attempt: AttemptStatistics | None = None
+    likely: str = ""
+    instead: Instead | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED
 SMALL_SEEDS = tuple(seed for seed in POPULAR_SEEDS if 0 < seed <= LARGEST_SMALL_SEED)
 LIKED_SEEDS = tuple(seed for seed in POPULAR_SEEDS if seed not in SMALL_SEEDS)
 WORLD_SIZES = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 256, 512, 1024)
+# Ranks of a node that read the same order: as many orders of the whole data set are made and compared.
+MOST_ALIKE = 8
 TORCH_SAMPLERS = ("torch-distributed", "torch-random", "torch-stateful", "sequential")
 GENERATORS = ("default", "own", "shared")
 
@@ -48,7 +50,7 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
     if "seed" in reads:
         yield Variant({"seed": seed + 1}, COUNTS_FROM_ONE)
         yield Variant({"seed": seed - 1}, "this job reads each epoch in the order of the one before")
-    yield from _ranks(fields)
+    yield from _ranks(fields, reads)
     # A seed that people like is likelier than a resumed run, and that is likelier than a small number as a seed.
     yield from _seeds(fields, reads, LIKED_SEEDS)
     start = fields["start_epoch"]
@@ -104,12 +106,14 @@ def _switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Var
         yield Variant({"trailing_permutation": ends}, f"this job {words}: trailing_permutation is {str(ends).lower()}")
 
 
-def _ranks(fields: Mapping[str, Any]) -> Iterator[Variant]:
+def _ranks(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
     """Other ranks, other world sizes; the ranks are those that turn out to read."""
     world = fields["world_size"]
     if len(fields["ranks"]) < world:
         yield Variant({"ranks": None}, "other ranks than the registered ones read through this mount")
+    # Where a generator of the script's own is read, each rank reads the same: a script that has no sampler for ranks.
+    most = MOST_ALIKE if "generator" in reads else max(WORLD_SIZES)
     for other in WORLD_SIZES:
-        if other != world:
+        if other != world and other <= most:
             sentence = f"this job's world size is {other}, not {world}"
             yield Variant({"world_size": other, "ranks": None}, sentence)

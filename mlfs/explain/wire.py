@@ -12,7 +12,16 @@ from typing import Any
 from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExtent, SeedFound, StageProgress
+from mlfs.explain.search_stages import (
+    Draw,
+    Event,
+    GeneratorsFound,
+    PlaceFound,
+    SearchExtent,
+    SeedFound,
+    StageProgress,
+    WordsAsked,
+)
 
 
 def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
@@ -26,7 +35,15 @@ def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
     sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
     extent = asked["extent"]
     ranges = tuple((low, high) for low, high in extent["ranges"])
-    return sets, SearchExtent(**extent | {"ranges": ranges, "told": tuple(extent["told"])})
+    extent |= {"ranges": ranges, "told": tuple(extent["told"]), "words": _words(extent["words"])}
+    return sets, SearchExtent(**extent)
+
+
+def _words(asked: list[Any] | None) -> WordsAsked | None:
+    if asked is None:
+        return None
+    seed, seeded, ahead, spans = asked
+    return WordsAsked(seed, seeded, ahead, tuple((low, high) for low, high in spans))
 
 
 def answer(event: Event) -> str:
@@ -35,6 +52,8 @@ def answer(event: Event) -> str:
         return json.dumps({"progress": list(event)})
     if isinstance(event, Recipe):
         return json.dumps({"recipe": list(event)})
+    if isinstance(event, PlaceFound):
+        return json.dumps({"place": event.words})
     if isinstance(event, SeedFound):
         return json.dumps({"found": list(event.finding), "draws": event.draws})
     return json.dumps({"draws": event.draws})
@@ -47,6 +66,8 @@ def parse_answer(line: str) -> Event:
         return StageProgress(*said["progress"])
     if "recipe" in said:
         return Recipe(*said["recipe"])
+    if "place" in said:
+        return PlaceFound(said["place"])
     if "found" in said:
         fields = dict(zip(Finding._fields, said["found"], strict=True))
         return SeedFound(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))

@@ -25,8 +25,8 @@ class Share(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Agreed opens among all, 0.0 when there were none."""
-        return self.agreed / self.opens if self.opens else 0.0
+        """Agreed opens among all, 0.0 when there were none, with six digits: status and log say the same number."""
+        return round(self.agreed / self.opens, 6) if self.opens else 0.0
 
 
 SharesByRank = Mapping[int, Share]
@@ -62,9 +62,17 @@ def of_rank(epochs: Mapping[int, SharesByRank], rank: int) -> Share:
 
 def epoch_line(epoch: int, shares: SharesByRank, pfs_bytes: int) -> str:
     """The line of the log for an epoch that all ranks have left."""
+    return f"epoch {epoch} ended, {agreement_in_words(shares)}, {pfs_bytes} bytes from the PFS"
+
+
+def agreement_in_words(shares: SharesByRank) -> str:
+    """The agreement of an epoch, over how many opens, and of its ranks."""
+    if not shares:
+        return "agreement unknown: no open was counted"
+    together = whole(shares.values())
+    said = f"agreement {together.share} ({together.agreed} of {together.opens} opens"
     ranks = sorted((share.share, rank) for rank, share in shares.items() if rank != NO_RANK)
-    agreement = f"{whole(shares.values()).share:.3f}" if shares else "-"
     if len(ranks) > 1:
-        agreement += " (" + ", ".join(f"rank {rank} {share:.3f}" for share, rank in ranks[:SHOWN_RANKS])
-        agreement += ", others more)" if len(ranks) > SHOWN_RANKS else ")"
-    return f"epoch {epoch} ended, agreement {agreement}, {pfs_bytes} bytes from the PFS"
+        said += "; " + ", ".join(f"rank {rank} {share}" for share, rank in ranks[:SHOWN_RANKS])
+        said += ", others more" if len(ranks) > SHOWN_RANKS else ""
+    return said + ")"

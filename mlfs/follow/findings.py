@@ -7,8 +7,12 @@ else is found by the searches of `mlfs.explain`, and handed over.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from mlfs.follow.job_statistics import FindingsStatistics
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.score import Cell
 from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED, flags_of
 from mlfs.follow.timeline import Timeline
 
@@ -17,6 +21,20 @@ FEWEST_FIRST = 12
 FEWEST_OF_RANK = 4
 """Predicted opens of a rank in the registered epoch, before the script counts as reading that epoch: in the order of a
 later one some samples lie by chance where a worker of the registered one might begin."""
+
+
+def epochs_in_unknown_order(cells: Mapping[tuple[int, int], Cell]) -> dict[int, int]:
+    """Opens of each epoch most of whose opens were not predicted.
+
+    Args:
+        cells: counts by epoch and local rank index.
+    """
+    opens: Counter[int] = Counter()
+    agreed: Counter[int] = Counter()
+    for (epoch, _), cell in cells.items():
+        opens[epoch] += cell.observed
+        agreed[epoch] += cell.agreed
+    return {epoch: count for epoch, count in opens.items() if 2 * agreed[epoch] < count}
 
 
 class Findings:
@@ -30,19 +48,21 @@ class Findings:
         known: the sentences.
         way_out: flags of `mlfs register` that say the last one from the start; "" where there are none.
         counted_anew: opens that were counted anew when the last one was found.
+        order_unknown: opens by epoch that came before their order was known. Agreement leaves them out.
     """
 
     def __init__(self, start_epoch: int, inferred: bool) -> None:
         self.known: list[str] = []
         self.way_out = ""
         self.counted_anew = 0
+        self.order_unknown: dict[int, int] = {}
         self._start_epoch = start_epoch
         self._inferred = inferred
         self._begin_is_known = False
 
-    def statistics(self) -> FindingsStatistics:
-        """Frozen figures."""
-        return FindingsStatistics(tuple(self.known), self.way_out, self.counted_anew)
+    def statistics(self, flags: str) -> FindingsStatistics:
+        """Frozen figures. Args: all flags that register the job as it was found to be."""
+        return FindingsStatistics(tuple(self.known), self.way_out, self.counted_anew, flags, dict(self.order_unknown))
 
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
@@ -62,8 +82,25 @@ class Findings:
         self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))
         return self.known[-1]
 
-    def go_on_from(self, before: Findings, said: str, way_out: str, counted_anew: int) -> None:
-        """A search has found out `said` about the job that this one replaces; "" if there is nothing to say."""
-        self.known = [*before.known, *filter(None, [said])]
+    def go_on_from(
+        self,
+        before: Findings,
+        said: str,
+        way_out: str,
+        counted_anew: int,
+        order_unknown: Mapping[int, int],
+        now: int,
+    ) -> None:
+        """A search has found out `said` about the job that this one replaces; "" if there is nothing to say.
+
+        Args:
+            order_unknown: opens by epoch that came before their order was known. now: the epoch that is read: what
+                seemed to be of a later one was of none.
+        """
+        opens = Counter(before.order_unknown)
+        for epoch, count in order_unknown.items():
+            opens[min(epoch, now)] += count
+        self.order_unknown = dict(opens)
+        self.known = [*(known for known in before.known if known != said), *filter(None, [said])]
         self.way_out = way_out
         self.counted_anew = counted_anew

@@ -21,17 +21,19 @@ from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
-from mlfs.follow.findings import Findings
+from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
 from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
-from mlfs.follow.matching import Open, StreamMatcher
+from mlfs.follow.matching import Open
 from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import Score
 from mlfs.follow.second_run import SecondRun
+from mlfs.follow.sentences import register_flags
+from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -50,7 +52,7 @@ class JobRun:
 
     Args:
         sizes: bytes by sample.
-        like: matches the reads of the same loader, in the job that this one may replace.
+        like: what was learned of the loader by the job that this one may replace.
 
     Attributes:
         inferred: nobody registered the job, the reads told it.
@@ -63,7 +65,7 @@ class JobRun:
     """
 
     def __init__(
-        self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False, like: StreamMatcher | None = None
+        self, spec: JobSpec, streams: JobStreams, sizes: Ids, inferred: bool = False, like: LearnedLoader | None = None
     ) -> None:
         self.spec = spec
         self.streams = streams
@@ -74,6 +76,7 @@ class JobRun:
         inside = streams.sample_ids[streams.sample_ids >= 0]
         np.frombuffer(self.member, dtype=np.uint8)[inside] = 1
         self.predicting, self.given_up = True, False
+        self._set_aside = False  # the reads have another order, which another job has or shall have
         self.epochs = EpochsAtHand(spec, streams, len(sizes))
         expect = partial(matcher_at_start, spec, streams, self.epochs.timeline)
         self.matcher = expect(self.epochs.at_hand, like)
@@ -123,9 +126,14 @@ class JobRun:
             recent=Share(round((score.agreement or 0.0) * recent), recent),
             shares=by_epoch(score.cells, spec.ranks),
             loader=loader_of(
-                spec, self.inferred, streams.files_per_sample, *self.loader.known(), slack=self.matcher.shape.slack
+                spec,
+                self.inferred,
+                streams.files_per_sample,
+                *self.loader.known(),
+                slack=self.matcher.shape.slack,
+                shape_is_learned=self.loader.shape_is_learned,
             ),
-            findings=self.findings.statistics(),
+            findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
             ranks=tuple(self._rank_statistics(index) for index in range(len(spec.ranks))),
@@ -218,13 +226,18 @@ class JobRun:
         """Update `predicting` from the agreement; in words, what has changed that a person should know."""
         self.rates.update([progress.frontier for progress in self.ranks.progress], now_s)
         agreement, before = self.score.agreement, self.predicting
-        if self.predicting and self.score.drifting:
+        if self.predicting and (self.score.drifting or self._set_aside):
             self.predicting = False
-        elif not self.predicting and (agreement is None or agreement >= RECOVERED):  # None: all were another job's
+        elif not (self.predicting or self._set_aside) and (agreement is None or agreement >= RECOVERED):
+            # There is none where all reads were another job's.
             self.predicting = True
         said = [str(self.state)] if self.predicting != before else []
         elsewhere = self.findings.began_elsewhere(self.matcher, self.epochs.timeline)
         return [*said, elsewhere] if elsewhere else said
+
+    def set_aside(self, aside: bool) -> None:
+        """Whether its predictions are not to be believed, however few reads there are that speak against them."""
+        self._set_aside = aside
 
     def give_up(self) -> None:
         """Predict nothing and look at nothing any more."""
@@ -242,7 +255,10 @@ class JobRun:
         self.second_run.forget()
         matcher.widen_to(self.epochs.at_hand)
         self.matcher, self.predicting = matcher, True
-        self.loader = LoaderWatch(self.spec, self.streams, self.epochs, matcher, from_start=False)
+        learned = self.loader.shape_is_learned
+        self.loader = LoaderWatch(
+            self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=learned
+        )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
 
     def forget_restart(self) -> None:
@@ -257,13 +273,17 @@ class JobRun:
             said, way_out: what was found out about the other job, in words and as flags.
         """
         other.matcher.forget(opens)
+        # What was read in an order that nobody knew then says nothing of the prediction since.
+        unknown = epochs_in_unknown_order(other.score.cells) if said else {}
         for (epoch, index), cell in other.score.cells.items():
+            if epoch in unknown:
+                continue
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
-        self.findings.go_on_from(other.findings, said, way_out, len(opens))
+        self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown, self.spec.start_epoch)
 
     # -- bytes
 

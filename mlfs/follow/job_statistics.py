@@ -6,7 +6,7 @@ Pure; made by `mlfs.follow.job`. Nothing here changes when the job goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mlfs.follow.agreement import Share, SharesByRank
@@ -24,11 +24,18 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FindingsStatistics:
-    """What was found out about the job; see `mlfs.follow.findings.Findings`."""
+    """What was found out about the job; see `mlfs.follow.findings.Findings`.
+
+    Attributes:
+        order_unknown: opens by epoch that came before their order was known; `JobStatistics.share` leaves them out.
+        flags: all flags of `mlfs register` that give the job as it was found to be.
+    """
 
     known: tuple[str, ...]
     way_out: str
     counted_anew: int
+    flags: str = ""
+    order_unknown: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

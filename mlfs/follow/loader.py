@@ -2,7 +2,7 @@
 
 Pure. In: the loader's shape and depth as the reads tell them, and what was registered. Out: frozen numbers and words.
 Called by `mlfs.follow.job`. A number is registered by the user, inferred together with the seed, learned from the
-opens, or not known.
+opens, or not known. What was registered and is borne out by the opens stays registered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ class LoaderStatistics:
 
 
 def loader_of(
-    spec: JobSpec, inferred: bool, files_per_sample: int, shape: Shape, depth: Depth, slack: int
+    spec: JobSpec,
+    inferred: bool,
+    files_per_sample: int,
+    shape: Shape,
+    depth: Depth,
+    slack: int,
+    shape_is_learned: bool,
 ) -> LoaderStatistics:
     """See the module.
 
@@ -53,19 +59,23 @@ def loader_of(
         files_per_sample: files that one sample of the script consists of.
         shape, depth: as the reads tell them; the shape's batch is 0 while it is not known.
         slack: the shape's slack as the matcher has it.
+        shape_is_learned: whether reads told the shape; else it is what was registered, or a default.
     """
 
-    def known(learned: int | None, field: str) -> Known:
-        if learned is not None:
-            return Known(learned, LEARNED)
+    def known(seen: int | None, field: str) -> Known:
         value = getattr(spec, field) if field in spec.model_fields_set else None
+        if seen is not None and seen != value:
+            return Known(seen, LEARNED)
         return Known(value, UNKNOWN if value is None else INFERRED if inferred else REGISTERED)
 
-    batch = shape.batch // files_per_sample if shape.workers != 1 and shape.batch % files_per_sample == 0 else None
+    batch = workers = None
+    if shape_is_learned:
+        batch = shape.batch // files_per_sample if shape.workers != 1 and shape.batch % files_per_sample == 0 else None
+        workers = shape.workers if shape.workers > 1 else None
     return LoaderStatistics(
         readers=shape.workers or None,
         batch_size=known(batch, "batch_size"),
-        num_workers=known(shape.workers if shape.workers > 1 else None, "num_workers"),
+        num_workers=known(workers, "num_workers"),
         prefetch_depth=known(depth.exact, "prefetch_factor"),
         depth_at_least=depth.at_least,
         depth_at_most=depth.at_most,

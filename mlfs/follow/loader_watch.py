@@ -25,15 +25,23 @@ class LoaderWatch:
     Args:
         matcher: matches the reads of this run of the script.
         from_start: whether the first epoch's first reads are among those that are watched.
+        shape_is_learned: whether the matcher's shape was learned in a run before.
     """
 
     def __init__(
-        self, spec: JobSpec, streams: JobStreams, epochs: EpochsAtHand, matcher: StreamMatcher, from_start: bool = True
+        self,
+        spec: JobSpec,
+        streams: JobStreams,
+        epochs: EpochsAtHand,
+        matcher: StreamMatcher,
+        from_start: bool = True,
+        shape_is_learned: bool = False,
     ) -> None:
         self._spec = spec
         self._streams = streams
         self._epochs = epochs
         self._matcher = matcher
+        self._assumed = None if shape_is_learned else matcher.shape  # told, or taken for granted until reads tell
         self._depth = DepthWatch(spec.start_epoch)
         if not from_start:
             self._depth.missed()
@@ -56,6 +64,11 @@ class LoaderWatch:
             code = index.code.item(entry) if index is not None else -1
             if index is not None and code >= 0:
                 watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
+
+    @property
+    def shape_is_learned(self) -> bool:
+        """Whether reads have told the loader's shape: it is another one than was told or taken for granted."""
+        return self._matcher.shape != self._assumed
 
     def known(self) -> tuple[Shape, Depth]:
         """The loader's shape, its batch 0 while that is not known, and bounds of its depth."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import StreamMatcher
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.timeline import Timeline
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -21,13 +21,13 @@ def matcher_at_start(
     streams: JobStreams,
     timeline: Timeline,
     epochs: Mapping[int, EpochIndex],
-    like: StreamMatcher | None = None,
+    like: LearnedLoader | None = None,
 ) -> StreamMatcher:
     """See the module.
 
     Args:
         epochs: those that a read may belong to. Their owner adds and removes.
-        like: a matcher of reads by the same loader.
+        like: what was learned of the loader from other reads.
     """
     workers, batch = spec.num_workers, streams.batch_files
     # torch's workers take whole batches; one sample each in turn would be the sign of another world size.

@@ -20,7 +20,7 @@ from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.readers import SURE_STREAK
 from mlfs.follow.score import RECENT_OPENS, Open, Score
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.tracker import Observed, Tracker
 
 __all__ = ["RECENT_OPENS", "EpochIndex", "Ids", "Match", "Open", "StreamMatcher"]
@@ -46,7 +46,7 @@ class StreamMatcher:
         shape: what is known of the loader.
         single: whether a batch of 1 that workers share is credible (see `mlfs.follow.learning`).
         one_rank: whether a process reads for one rank only, as torch's do.
-        like: a matcher of reads by the same loader. What it has learned of the loader is taken over, but not for sure.
+        like: what was learned of the loader from other reads. It is taken over, but not for sure.
 
     Attributes:
         score: how many opens were predicted; to be read. It is another object once another shape was learned.
@@ -63,7 +63,7 @@ class StreamMatcher:
         shape: Shape | None = None,
         single: bool = True,
         one_rank: bool = False,
-        like: StreamMatcher | None = None,
+        like: LearnedLoader | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.single = single

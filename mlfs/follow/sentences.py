@@ -8,11 +8,33 @@ other differences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlfs.job import JobSpec
 
 COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of the next one"
 UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
 RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
+
+
+_WHERE_IT_WAS = ("start_epoch", "start_step")
+
+
+def register_flags(spec: JobSpec, way_out: str) -> str:
+    """All flags of `mlfs register` that give a job as it was found to be from the start.
+
+    Args:
+        spec: the job from where it was found out; where that was is left out. way_out: the flags that differ.
+    """
+    given = spec.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    return flags_of(
+        {
+            name: value
+            for name, value in given.items()
+            if name not in _WHERE_IT_WAS or flags_of({name: value}) in way_out
+        }
+    )
 
 
 def flags_of(changes: Mapping[str, Any]) -> str:

@@ -40,3 +40,10 @@ def worker_and_turn(shape: Shape, x: int) -> tuple[int, int]:
     batch, within = divmod(x, shape.batch)
     round_, worker = divmod(batch, shape.workers)
     return worker, round_ * shape.batch + within
+
+
+class LearnedLoader(NamedTuple):
+    """What was learned of a loader from its reads: its shape, and how far behind its rank a position may be read."""
+
+    shape: Shape
+    lag: int

@@ -1,8 +1,8 @@
 """Presets: the fields of a job as common training scripts set them.
 
-In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given
-and that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for
-users.
+In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given and
+that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for users.
+What the first reads tell and most people choose for themselves, such as the number of workers, is in none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "layout": "imagefolder",
         "seed": 0,
         "batch_size": 32,
-        "num_workers": 16,
     },
     # lightning/fabric/utilities/distributed.py: DistributedSampler(seed=PL_GLOBAL_SEED or 0), set_epoch by itself.
     "lightning": {"sampler": "torch-distributed", "seed": 0},
@@ -25,6 +24,9 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "accelerate": {"sampler": "accelerate"},
     # transformers/training_args.py: seed 42, per_device_train_batch_size 8; trainer_pt_utils.py: seedable sampler.
     "hf-trainer": {"sampler": "hf-trainer", "seed": 42, "batch_size": 8, "use_seedable_sampler": True},
+    # keras/src/trainers/epoch_iterator.py on the TensorFlow backend, with the batch_size that
+    # image_dataset_from_directory has unless told otherwise.
+    "keras-fit": {"sampler": "keras", "layout": "keras", "batch_size": 32, "passes_between": 1},
     # timm: train.py and timm/data/loader.py, distributed, without --aug-repeats: DistributedSampler, set_epoch
     # each epoch; the loader for training drops its last batch.
     "timm": {
@@ -32,7 +34,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "layout": "timm",
         "seed": 0,
         "batch_size": 128,
-        "num_workers": 4,
+        "persistent_workers": True,
         "loader_drop_last": True,
     },
 }

@@ -177,6 +177,11 @@ class JobSpec(BaseModel):
         description=f"{_FLAG}: the script calls set_epoch; without, every epoch has the first one's order",
         json_schema_extra=_SAMPLER,
     )
+    contiguous: bool | None = Field(
+        None,
+        description=f"{_FLAG}: each rank reads a piece of the data set, and not every so many-th sample",
+        json_schema_extra=_SAMPLER,
+    )
     order_file: str | None = Field(
         None,
         description='the absolute path of a file, in which "{epoch}" and "{rank}" are replaced',
@@ -223,6 +228,13 @@ class JobSpec(BaseModel):
     words_between: int | None = Field(
         None,
         description=f"{_WORDS}: words that others draw from the generator in each epoch, such as 2 for another loader",
+        ge=0,
+        le=MAX_WORDS,
+        json_schema_extra=_TORCH,
+    )
+    words_once: int | None = Field(
+        None,
+        description=f"{_WORDS}: words that others draw once, after the first epoch: 2 for one that keeps its workers",
         ge=0,
         le=MAX_WORDS,
         json_schema_extra=_TORCH,
@@ -282,6 +294,20 @@ class JobSpec(BaseModel):
     )
     shard_first: bool | None = Field(
         None, description=f"{_FLAG}: shard() stands before shuffle(), as by default", json_schema_extra=_TF
+    )
+    passes_before: int | None = Field(
+        None,
+        description=f"{_COUNT}: passes over the data set that were begun before the first epoch's, read or not",
+        ge=0,
+        le=MAX_EPOCHS,
+        json_schema_extra=_TF,
+    )
+    passes_between: int | None = Field(
+        None,
+        description=f"{_COUNT}: passes that are begun and not read between two epochs: 1 for Keras' fit on TensorFlow",
+        ge=0,
+        le=MAX_EPOCHS,
+        json_schema_extra=_TF,
     )
     validation_split: float | None = Field(
         None, description="a number between 0 and 1", gt=0, lt=1, json_schema_extra=_TF

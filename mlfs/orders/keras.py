@@ -1,13 +1,13 @@
 """The sampler "keras": keras.utils.image_dataset_from_directory(..., seed=...), with format="tf".
 
-In: a job's seed, shuffle, validation_split, subset, batch_size, global_seed. Out: the dataset indices. Made by
-`mlfs.orders.registry`. Source: keras/src/utils/dataset_utils.py (index_directory, get_training_or_validation_split),
-image_dataset_utils.py (_paths_and_labels_to_dataset_tf; Keras 3.15).
+In: a job's seed, shuffle, validation_split, subset, batch_size, global_seed, passes_before, passes_between. Out: the
+dataset indices. Made by `mlfs.orders.registry`. Source: keras/src/utils/dataset_utils.py (index_directory,
+get_training_or_validation_split), image_dataset_utils.py (_paths_and_labels_to_dataset_tf; Keras 3.15).
 
-The names are shuffled once by numpy, cut into training and validation part, and the training part is shuffled in each
-epoch by tf.data with a buffer of eight batches. Both parts of subset="both" are jobs of their own here: "training" and
-"validation"; in that case alone Keras does not shuffle the validation part again (give "shuffle_validation": false).
-The data set knows no ranks.
+The names are shuffled once by numpy, cut into training and validation part, and the part that is read is shuffled in
+each pass by tf.data with a buffer of eight batches. model.fit begins more passes than it reads (`mlfs.orders.passes`).
+Both parts of subset="both" are jobs of their own here: "training" and "validation"; in that case alone Keras does not
+shuffle the validation part again (give "shuffle_validation": false). The data set knows no ranks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.passes import pass_number
 from mlfs.orders.tf_data import op_seeds, pass_seeds, shuffle_pass
 
 if TYPE_CHECKING:
@@ -71,4 +72,5 @@ class KerasOrder:
         if not self._spec.shuffle or self._spec.shuffle_validation is False:
             return self._names
         buffer_size = _BUFFERED_BATCHES * self._spec.batch_size
-        return self._names[shuffle_pass(len(self._names), buffer_size, pass_seeds(self._seeds, epoch, True))]
+        seeds = pass_seeds(self._seeds, pass_number(self._spec, epoch), True)
+        return self._names[shuffle_pass(len(self._names), buffer_size, seeds)]

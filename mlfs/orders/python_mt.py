@@ -1,8 +1,8 @@
 """Python's random.shuffle, bit for bit, without its loop over the elements.
 
-In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.script_shuffles` and
-`mlfs.orders.split`. Source: Lib/random.py (Random.shuffle, _randbelow_with_getrandbits), Modules/_randommodule.c;
-Python 3.11 to 3.14.
+In: a seed as given to random.seed. Out: a generator with `shuffle`. Called by `mlfs.orders.script_shuffles`,
+`mlfs.orders.split` and `mlfs.orders.keras_py_dataset`. Source: Lib/random.py (Random.shuffle,
+_randbelow_with_getrandbits), Modules/_randommodule.c; Python 3.11 to 3.14.
 
 shuffle goes backward: for i in n-1 .. 1, swap x[i] with x[j], j = getrandbits(k) drawn again until it is at most i,
 where k is the bit length of i + 1. How many words a draw takes depends on the i it is for, and that on how many were
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
 _CHUNK_WORDS = 1 << 15  # numpy gives each word in 64 bits; a chunk of 256 KiB stays in a core's cache
+_SKIPPED_AT_ONCE = 1 << 30  # some seconds: an interrupt is heard in between
 
 
 class PythonGenerator:
@@ -30,6 +31,11 @@ class PythonGenerator:
         self._bits = np.random.MT19937()
         key = np.array(state[:-1], dtype=np.uint32)
         self._bits.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": int(state[-1])}}
+
+    def skip(self, words: int) -> None:
+        """Pass over words that others draw; random.getrandbits(32) or less takes one, and so does randint mostly."""
+        for start in range(0, words, _SKIPPED_AT_ONCE):
+            self._bits.random_raw(min(_SKIPPED_AT_ONCE, words - start), output=False)
 
     def shuffle(self, x: Permutation, /) -> None:
         """random.shuffle(x)."""

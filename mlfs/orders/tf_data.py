@@ -1,7 +1,7 @@
 """The sampler "tf-data": a tf.data pipeline that lists, shards and shuffles file names before it reads files.
 
-In: a job's list_seed, shuffle, buffer_size, seed (or op_seed), global_seed, reshuffle_each_iteration; world_size and
-rank are shard()'s. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
+In: a job's list_seed, shuffle, buffer_size, seed (or op_seed), global_seed, reshuffle_each_iteration, passes_before,
+passes_between; world_size and rank are shard()'s. Out: each rank's dataset indices. Made by `mlfs.orders.registry`.
 Source: tensorflow/core/kernels/data/shuffle_dataset_op.cc, seed_generator..., python/data/ops/dataset_ops.py
 (list_files, shard), python/framework/random_seed.py (TensorFlow 2.21). The pipeline is
 
@@ -9,8 +9,9 @@ Source: tensorflow/core/kernels/data/shuffle_dataset_op.cc, seed_generator..., p
     .shard(world_size, rank)                or after the shuffle, with shard_first false
     .shuffle(buffer_size, seed, reshuffle_each_iteration)
 
-and what follows (map, interleave, batch, prefetch) leaves the order alone. An epoch is one pass over it: repeat() after
-the shuffle makes epochs like these; before the shuffle it mixes them, which is not predicted.
+and what follows (map, interleave, batch, prefetch) leaves the order alone. An epoch is one pass over it, and
+passes_before and passes_between say which (`mlfs.orders.passes`): repeat() after the shuffle makes epochs like these;
+before the shuffle it mixes them, which is not predicted.
 
 - shuffle(seed=s) takes the seeds (tf.random.set_seed's, or 87654321 when that was not called; s).
 - With reshuffle_each_iteration, which is the default, each pass draws two new seeds from a generator of its own.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlfs.orders.order import EPOCHS_KEPT, Indices, Resolve
+from mlfs.orders.passes import pass_number
 from mlfs.orders.philox import philox_words
 from mlfs.orders.shuffle import Permutation, shuffle_from_targets
 
@@ -53,11 +55,11 @@ def op_seeds(op_seed: int | None, global_seed: int | None) -> Seeds:
     return (0, _MAX_INT32) if (first, second) == (0, 0) else (first, second)
 
 
-def pass_seeds(seeds: Seeds, epoch: int, reshuffle: bool) -> Seeds:
-    """The seeds of one pass over a shuffle with the operation's seeds."""
+def pass_seeds(seeds: Seeds, number: int, reshuffle: bool) -> Seeds:
+    """The seeds of one pass (they count from 0) over a shuffle with the operation's seeds."""
     if not reshuffle:
         return seeds
-    first, second = philox_words(*seeds, start=2 * epoch, count=2).tolist()
+    first, second = philox_words(*seeds, start=2 * number, count=2).tolist()
     return first, second
 
 
@@ -99,11 +101,14 @@ class TfDataOrder:
         """The names as they are listed; list_files shuffles with a buffer for all, anew in each pass."""
         if self._spec.list_seed is None:
             return np.arange(self._n_samples, dtype=np.int32)
-        seeds = pass_seeds(op_seeds(self._spec.list_seed, self._spec.global_seed), epoch, True)
+        # A shuffle asks for names with the first that it hands out: a pass that is begun and not read lists nothing.
+        begun = (self._spec.passes_before or 0) + epoch if self._spec.shuffle else pass_number(self._spec, epoch)
+        seeds = pass_seeds(op_seeds(self._spec.list_seed, self._spec.global_seed), begun, True)
         return shuffle_pass(self._n_samples, self._n_samples, seeds)
 
     def _shuffle(self, epoch: int, n: int) -> Permutation:
         if not self._spec.shuffle:
             return np.arange(n, dtype=np.int32)
         buffer_size = self._spec.buffer_size or max(1, self._n_samples)
-        return shuffle_pass(n, buffer_size, pass_seeds(self._seeds, epoch, self._reshuffles))
+        number = pass_number(self._spec, epoch)
+        return shuffle_pass(n, buffer_size, pass_seeds(self._seeds, number, self._reshuffles))

@@ -1,8 +1,8 @@
 """Where in a torch generator's words each epoch of a sampler begins, and a reader of them from there.
 
-In: a job's seed, generator, words_before, words_between and persistent_workers; how many words the sampler takes in an
-epoch. Out: `TorchWords` at an epoch's start, without computing the epochs before it. Called by the torch samplers that
-go on with one generator from epoch to epoch.
+In: a job's seed, generator, words_before, words_between, words_once and persistent_workers; how many words the sampler
+takes in an epoch. Out: `TorchWords` at an epoch's start, without computing the epochs before it. Called by the torch
+samplers that go on with one generator from epoch to epoch.
 Source: torch/utils/data/dataloader.py (torch 2.13): each iterator of a DataLoader draws base_seed, 2 words, from the
 loader's generator, or from the default one if it has none, before the sampler draws anything; with persistent workers
 there is one iterator for all epochs.
@@ -73,12 +73,19 @@ class EpochWords:
         self._before = spec.words_before or 0
         self._step = sampler_words + (spec.words_between or 0)
         self._base_words = 0 if spec.generator == "own" else BASE_SEED_WORDS
-        self._once = bool(spec.persistent_workers)
+        self._persistent = bool(spec.persistent_workers)
+        self._once = spec.words_once or 0
+
+    @property
+    def an_epoch(self) -> int:
+        """Words from one epoch's first to the next one's."""
+        return self._step + (0 if self._once else self._base_words)
 
     def at(self, epoch: int) -> TorchWords:
         """The words from the sampler's first of the epoch on."""
-        iterators = 1 if self._once else epoch + 1
-        return self._tape.at(self._before + epoch * self._step + iterators * self._base_words)
+        iterators = 1 if self._persistent else epoch + 1
+        once = self._once if epoch else 0
+        return self._tape.at(self._before + epoch * self._step + iterators * self._base_words + once)
 
 
 def check_length(n_samples: int, field: str = "sampler") -> None:

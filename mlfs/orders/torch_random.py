@@ -1,12 +1,13 @@
 """The sampler "torch-random": torch.utils.data.RandomSampler, what DataLoader(shuffle=True) uses, bit for bit.
 
-In: a job's seed, generator, words_before, words_between, persistent_workers, trailing_permutation, replacement and
-num_samples. Out: the dataset indices, the same for every rank (each has a generator of its own, seeded alike). Made by
-`mlfs.orders.registry`. Source: torch/utils/data/sampler.py and dataloader.py (torch 2.13).
+In: a job's seed, generator, words_before, words_between, words_once, persistent_workers, trailing_permutation,
+replacement and num_samples. Out: the dataset indices, the same for every rank (each has a generator of its own, seeded
+alike). Made by `mlfs.orders.registry`. Source: torch/utils/data/sampler.py and dataloader.py (torch 2.13).
 
 - generator "default" (DataLoader(shuffle=True) after torch.manual_seed(seed)): each epoch takes base_seed and 2 words
   that seed a generator of the epoch's own; everything else that draws from the default generator shifts it: before the
-  first epoch (words_before) or in each (words_between: 2 for a validation loader in order, 4 for a shuffling one).
+  first epoch (words_before) or in each (words_between: 2 for a validation loader in order, 4 for a shuffling one). A
+  validation loader with persistent workers takes its base_seed once (words_once: 2), and 2 an epoch if it shuffles.
 - "shared" (DataLoader(shuffle=True, generator=g)): base_seed, then the permutation, both from g.
 - "own" (RandomSampler(generator=g), a DataLoader without): permutations from g only.
 
@@ -36,6 +37,9 @@ _SEED_WORDS: Final = 2
 class RandomOrder(OneStream):
     """As many permutations as num_samples needs, or num_samples draws with replacement, an epoch.
 
+    Attributes:
+        words_an_epoch: words of the generator from one epoch to the next.
+
     Raises:
         JobError: too many samples for torch's 32-bit rule; trailing_permutation where it changes nothing.
     """
@@ -51,9 +55,10 @@ class RandomOrder(OneStream):
         self._n = n_samples
         self._replacement = bool(spec.replacement)
         self._seeded_each_epoch = spec.generator == "default"
-        self._words = EpochWords(spec, self._words_an_epoch(trailing is not False))
+        self._words = EpochWords(spec, self._words_of_sampler(trailing is not False))
+        self.words_an_epoch: Final = self._words.an_epoch
 
-    def _words_an_epoch(self, to_the_end: bool) -> int:
+    def _words_of_sampler(self, to_the_end: bool) -> int:
         if self._seeded_each_epoch:
             return _SEED_WORDS
         if self._replacement:

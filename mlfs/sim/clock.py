@@ -194,6 +194,10 @@ class Clock:
         self._ends = np.zeros(self.window)  # ends of the last `window` steps
         self._pending = 0.0  # BATCH: compute time of the step whose data were loaded last
 
+    def preload(self, seconds: float) -> None:
+        """Time passes before the first step."""
+        self.now += seconds
+
     def advance(self, lanes: Floats, compute_s: Floats) -> float:
         """Run an epoch: lanes (T, L, N * M), compute_s (T, N * M). Returns when it ends."""
         if self.overlap is Overlap.WINDOW:

@@ -86,7 +86,7 @@ class _Account:
         """Add the time and bytes before the first step."""
         self.preload_s = self.loading.preload_s(class_bytes, readers)
         self.preload_bytes = float(class_bytes.sum()) * readers
-        self.clock.now = self.preload_s
+        self.clock.preload(self.preload_s)
 
     def epoch(self, epoch: int, reads: Reads) -> None:
         """Add an epoch."""

@@ -62,9 +62,13 @@ class Scripted:
         self.told: list[Any] = []
         self.staged = HANDLE
         self.manifest = SimpleNamespace()
-        self.inode_primer = SimpleNamespace(thread=-1)
-        self.virtual = SimpleNamespace(forget=lambda inode, count: self.told.append(("forget", inode, count)))
         self.answer: Answer
+
+    def forget(self, inode: int, count: int) -> None:
+        self.told.append(("forget", inode, count))
+
+    def is_priming(self, thread: int) -> bool:
+        return False
 
     def lookup(self, parent: int, name: bytes) -> int:
         self.told.append((parent, name))

@@ -20,19 +20,23 @@ from mlfs.errors import ExitCode
 from mountd import mounts
 
 STATUS: dict[str, Any] = {
+    "headline": "training waited 0.4 % of the time; nothing to do",
     "version": "0.1.0",
     "pid": 4711,
     "source": "/pfs/set",
     "mountpoint": "/data/[set]",
     "state": "serving",
     "uptime_s": 90,
-    "messages": ["the seed may be wrong"],
+    "messages": ["the seed may be wrong", "the seed may be wrong"],
+    "opens": 13000,
     "jobs": [
         {
             "name": "train[x]",
             "state": "running",
             "agreement": 0.987,
             "agreement_recent": 0.5,
+            "recent_opens": 256,
+            "agreed_opens": 12184,
             "observed_opens": 12345,
             "message": "set_epoch is not called",
             "epochs": 90,
@@ -87,7 +91,8 @@ def test_every_number_has_its_place() -> None:
         "/data/[set]: serving reads for 1 min 30 s (process 4711)",
         "source /pfs/set: 1,281,167 files, 128 GiB, 5 changed since the scan",
         "! the seed may be wrong",
-        "job train[x]: running, agreement 98.7 % of 12,345 opens, 50.0 % of the last ones",
+        "job train[x]: running, agreement 98.7 %: 12,184 of 12,345 opens that were compared, of 13,000 in all; "
+        "50.0 % of the last 256",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
@@ -96,6 +101,8 @@ def test_every_number_has_its_place() -> None:
         "memory   77 MiB",
     ):
         assert part in text
+    assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
+    assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
     assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
     assert [cell.strip() for cell in cells(text, "PFS")] == ["PFS", "-", "-", "-", "-", "66", "4 KiB"]
@@ -105,13 +112,18 @@ def test_every_number_has_its_place() -> None:
     assert [cell.strip() for cell in cells(text, "staging")][:4] == ["staging", "1 GiB", "2 GiB", "50.0 %"]
 
 
+def test_why_no_order_was_found_is_said() -> None:
+    told = {"state": "no order that mlfs knows explains the reads", "searches": 1, "why": "its seed is not known"}
+    assert "no order that mlfs knows explains the reads: its seed is not known" in text_of({"inference": told})
+
+
 def test_whatever_is_missing_or_odd_is_a_dash() -> None:
     assert "no job is registered" in text_of({})
     odd: dict[str, Any] = {key: None for key in STATUS}
     assert "stalls   -, - in all, worst -" in text_of(odd)
     for key in STATUS:
         assert text_of({name: value for name, value in STATUS.items() if name != key})
-    assert "- of - opens" in text_of({"jobs": [{"name": "x", "ranks": [{}]}]})
+    assert "- of - opens that were compared" in text_of({"jobs": [{"name": "x", "ranks": [{}]}]})
     assert "0 B" in text_of({"tiers": [{"name": "ram", "capacity_bytes": 0, "used_bytes": 0}]})
 
 

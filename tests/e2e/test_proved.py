@@ -29,6 +29,7 @@ def job_of(mount: MlfsMount) -> dict[str, Any]:
     return job
 
 
+@pytest.mark.promise("told-agreement")
 def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -> None:
     """In the status, in the metrics, and in a line of the log at each epoch's end."""
     log = tmp_path / "mount.log"
@@ -38,7 +39,7 @@ def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -
             pass
         assert wait_until(lambda: job_of(mount)["state"] == "finished")
         mount.settle()
-        told = {"agreement": 1.0, "observed_opens": FILES, "ranks": {"0": 1.0, "1": 1.0}}
+        told = {"agreement": 1.0, "agreed_opens": FILES, "observed_opens": FILES, "ranks": {"0": 1.0, "1": 1.0}}
         assert job_of(mount)["agreement_by_epoch"] == {str(epoch): told for epoch in range(3)}
         assert [rank["agreement"] for rank in job_of(mount)["ranks"]] == [1.0, 1.0]
         metrics = (mount.path / ".mlfs/metrics").read_text()
@@ -47,7 +48,8 @@ def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -
             assert f'mlfs_epoch_agreement{{job="proof",rank="{rank}"}} 1.0' in metrics
         line = r"job proof: epoch (\d+) ended, agreement (.*), \d+ bytes from the PFS"
         lines = dict(re.findall(line, log.read_text()))  # a rank that begins much later has the line said again
-        assert lines == {str(epoch): "1.000 (rank 0 1.000, rank 1 1.000)" for epoch in range(3)}
+        counted = f"1.0 ({FILES} of {FILES} opens; rank 0 1.0, rank 1 1.0)"
+        assert lines == {str(epoch): counted for epoch in range(3)}
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(3, 2), (2, 4)])
@@ -56,7 +58,8 @@ def test_the_loader_is_learned_from_its_opens(images: Path, workers: int, prefet
     script = Script(seed=5, workers=workers, batch_size=8, prefetch=prefetch, slow=True, persistent=True)
     with MlfsMount(images) as mount:
         mount.register(seed=5, epochs=200)
-        assert job_of(mount)["loader"]["prefetch_depth"]["from"] == "unknown"
+        loader = job_of(mount)["loader"]
+        assert {loader[name]["from"] for name in ("batch_size", "num_workers", "prefetch_depth")} == {"unknown"}
         with looping(mount.path, script):
             assert wait_until(lambda: job_of(mount)["loader"]["prefetch_depth"]["value"] is not None, LIMIT_S)
         loader = job_of(mount)["loader"]

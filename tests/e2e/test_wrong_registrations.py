@@ -71,7 +71,7 @@ def test_what_the_script_does_otherwise_is_found_out(
         job = job_of(mount)
         assert job["found_out"] == [words]
         assert any(
-            words in message and f"mlfs register with {job['way_out']}" in message
+            words in message and f"{job['way_out']} would have said so: mlfs register {mount.path} " in message
             for message in mount.status()["messages"]
         )
         assert job["counted_anew"] > 0

@@ -48,6 +48,9 @@ class FakePages:
         self.pushes += 1
         return True
 
+    def resident(self, entry: int) -> bool:
+        return entry in self.held
+
     def drop(self, entry: int) -> None:
         self.held.pop(entry, None)
 

@@ -24,7 +24,6 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Keeping, Plan
-from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
 PAGE = 4096
@@ -262,17 +261,6 @@ def test_rates_are_those_of_all_lanes_together() -> None:
     for _ in range(200):
         rates.batch("pfs", 2, 500, 0.5)
     assert rates.measured("pfs")[0].bytes_per_s == pytest.approx(2000, rel=1e-3)
-
-
-def test_a_job_reads_from_its_first_read_to_its_last() -> None:
-    times = ReadingTimes()
-    for observed, now, stalls in ((0, 5.0, 1.0), (1, 10.0, 2.0), (7, 30.0, 6.0), (7, 99.0, 9.0)):
-        times.job_read("job", observed, now, stalls)
-    assert times.statistics() == {"job": ReadingTime(20, 4)}
-    times.job_read("job", 2, 100.0, 9.0)
-    assert times.statistics() == {"job": ReadingTime(0, 0)}
-    times.forget("job")
-    assert times.statistics() == {}
 
 
 def test_lanes_begin_with_what_was_measured() -> None:

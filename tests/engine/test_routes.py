@@ -99,7 +99,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             coming = iter(range(1, 100))
             while not left(mount):
                 await read_epoch(mount, epochs[next(coming)])
-            (said,) = messages(engine.statistics())
+            (said,) = messages(engine.statistics(), {}, "/mnt")
             assert "ssd:/scratch is slower than the source" in said
             assert "on top of the bound" in said
             await settle(mount)
@@ -121,7 +121,7 @@ def test_a_slow_tier_is_left_and_used_again_when_it_is_faster(tmp_path: Path) ->
             assert pfs_status(engine.statistics())["total_bytes"] == FILES * SIZE + by_choice
             assert sum(job.bytes_read.pfs_by_epoch.values()) == FILES * SIZE + by_choice
             assert job.bytes_read.pfs_by_epoch.get(last, 0) == 0
-            assert messages(engine.statistics()) == []
+            assert messages(engine.statistics(), {}, "/mnt") == []
 
     simulate(body)
 

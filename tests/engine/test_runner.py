@@ -6,11 +6,10 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 import trio
 
-from mlfs.engine.runner import ThreadRunner
+from mlfs.engine.runner import Calls, ThreadRunner
 
 
 class Held:
@@ -110,10 +109,7 @@ class Lingering:
 
     def __init__(self) -> None:
         self.lingers = True
-        self.busy: Callable[[], bool] = lambda: False
-        self.collect: Callable[[], None] = lambda: None
-        self.resuming: Callable[[], bool] = lambda: False
-        self.owing: Callable[[], bool] = lambda: False
+        self.calls = Calls()
         self.interrupts = 0
 
     def idle_s(self) -> float:
@@ -141,13 +137,13 @@ def test_a_loop_is_not_woken_for_what_nobody_waits_for() -> None:
 
         with trio.fail_after(30):
             for hurried, interrupts in ((False, 0), (True, 1), (False, 1)):
-                assert not wait.owing()
+                assert not wait.calls.owing()
                 runner.start("pool", work, hurried, then=lambda result, _: told.append(bool(result)))
-                while not wait.owing():
+                while not wait.calls.owing():
                     await trio.sleep(0.001)
                 await trio.sleep(0.01)
                 assert (wait.interrupts, len(told)) == (interrupts, 0)
-                wait.collect()
+                wait.calls.collect()
                 assert told == [hurried]
                 told.clear()
             wait.lingers = False  # it sleeps in trio: then it is woken in any case

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, get_worker_info
 
 from mlfs.explain.confirm import confirm_sequential, refine
-from mlfs.explain.explanations import explanations
+from mlfs.explain.explanations import explanations, in_words
 from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
@@ -105,6 +105,27 @@ def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, work
     assert (fields["sampler"], fields["world_size"]) == ("sequential", ranks)
     assert fields.get("batch_size") == (16 if workers else None)
     assert confirm_sequential([distributed(3, 1)]) is None
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(("workers", "batch"), [(0, 1), (1, 4), (2, 4), (4, 7), (3, 32)])
+def test_ranks_that_read_a_piece_each_are_told_from_workers_of_one(ranks: int, workers: int, batch: int) -> None:
+    """As DLIO's do under mpirun."""
+    length = -(-N // ranks)
+    pieces = [range(rank * length, min(N, (rank + 1) * length)) for rank in range(ranks)]
+    seen = reads_of(*(loader(sampler=piece, workers=workers, batch=batch) for piece in pieces))  # type: ignore[arg-type]
+    for heads in (seen.heads, tuple(head[:12] for head in reversed(seen.heads))):
+        finding = confirm_sequential([DataSet(N, heads)])
+        assert finding is not None
+        fields = explanations(refine(finding, seen), ())[0]
+        assert (fields["sampler"], fields["world_size"], fields["contiguous"]) == ("sequential", ranks, True)
+        assert fields.get("batch_size") == (batch if workers > 1 else None)
+    assert "a piece for each rank" in in_words(fields)
+    one = reads_of(loader(workers=max(1, workers), batch=batch))
+    finding = confirm_sequential([one])
+    assert finding is not None
+    assert not finding.contiguous
+    assert finding.world == 1
 
 
 def test_what_is_kept_of_the_reads_is_bounded() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlfs.follow.agreement import Share, agreement_in_words, epoch_line, whole
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
@@ -150,3 +151,38 @@ def test_nothing_of_an_index_can_be_changed() -> None:
     for held in (index.ids, index.more, index.more[2]):
         with pytest.raises(TypeError):
             held[0] = 1  # type: ignore[index]
+
+
+def test_learned_is_what_the_opens_told_and_not_what_was_taken_for_granted() -> None:
+    def origins(job: JobRun) -> list[tuple[int | None, str]]:
+        loader = job.statistics().loader
+        return [(known.value, known.origin) for known in (loader.batch_size, loader.num_workers)]
+
+    told = job_of(num_workers=4)
+    assert origins(told) == [(BATCH, "registered"), (4, "registered")]
+    load(told)
+    read(told, 0, stop=9)
+    assert origins(told) == [(BATCH, "registered"), (4, "registered")]
+    wrong = job_of(num_workers=4)
+    load(wrong)
+    ids = wrong.streams.epoch_ids(0, 0).tolist()
+    batches = [ids[at : at + BATCH] for at in range(0, 600, BATCH)]
+    for first in range(0, 72, 3):  # three workers, sample by sample
+        for row in zip(*batches[first : first + 3], strict=True):
+            for worker, entry in enumerate(row):
+                wrong.observe(entry, 500 + worker, 7)
+    assert origins(wrong) == [(BATCH, "registered"), (3, "learned")]
+    assert wrong.statistics().share.agreed == wrong.observed
+
+
+def test_status_and_log_say_the_same_of_an_epoch() -> None:
+    job = job_of()
+    load(job)
+    ids = job.streams.epoch_ids(0, 0).tolist()
+    for entry in [*ids[:1999], ids[3000], *ids[1999:2000]]:
+        job.observe(entry, 100, 7)
+    shares = job.statistics().shares[0]
+    assert whole(shares.values()) == Share(2000, 2001)
+    line = epoch_line(0, shares, 5)
+    assert line == "epoch 0 ended, agreement 0.9995 (2000 of 2001 opens), 5 bytes from the PFS"
+    assert agreement_in_words({}) == "agreement unknown: no open was counted"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mlfs.engine.page_watch import PageWatchStatistics
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
@@ -35,7 +37,8 @@ def span(stalls: StallStatistics | None = None, **routes: tuple[int, int]) -> Sp
     """Reads by route as (count, bytes); what did not come from the page cache or RAM was fetched as well."""
     reads = {route: Tally(*routes.get(route, (0, 0))) for route in ROUTES}
     fetches = {route: tally if route not in ("page_cache", "ram") else Tally() for route, tally in reads.items()}
-    return SpanStatistics(reads, fetches, stalls or StallStatistics())
+    taken_back = {route: Tally() for route in ROUTES}
+    return SpanStatistics(reads, reads["page_cache"], taken_back, fetches, stalls or StallStatistics())
 
 
 def job(**changed: Any) -> JobStatistics:
@@ -89,6 +92,8 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
         ),
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),
+        page_watch=PageWatchStatistics(0, 0),
+        peering=PeeringStatistics(),
         places=(
             PlaceStatistics(PlaceKind.RAM, "ram", 2 * GB, 2 * GB, 0),
             PlaceStatistics(PlaceKind.SSD, "ssd:/scratch", 4 * GB, 4 * GB, 1),

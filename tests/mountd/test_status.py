@@ -9,12 +9,14 @@ from typing import Any
 
 from made_up import GB, engine, job, mount
 
+from mlfs.engine.page_watch import PageWatchStatistics
 from mlfs.explain.statistics import (
     AttemptStatistics,
     CaseStatistics,
     ExplainerStatistics,
     InferenceState,
     InferenceStatistics,
+    Instead,
 )
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState
@@ -23,7 +25,7 @@ from mlfs.plan.epochs import EpochCost
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
-from mlfs.stats import Tally
+from mlfs.stats import Counters, Tally
 from mountd.metrics import metrics
 from mountd.statistics import MountStatistics
 from mountd.status import NO_JOB, status
@@ -60,9 +62,9 @@ def test_a_job_is_shown_by_epoch_and_by_rank() -> None:
     cases = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {"train": CaseStatistics(True, 2)})
     now = mount(engine(job(), reading={"train": ReadingTime(10.0, 1.5)}), explainer=cases)
     (read,) = shown(now)["jobs"]
-    assert (read["agreement"], read["observed_opens"]) == (0.99, 1000)
+    assert (read["agreement"], read["agreed_opens"], read["observed_opens"]) == (0.99, 990, 1000)
     assert read["agreement_by_epoch"]["0"] == {
-        "agreement": 0.9875, "observed_opens": 800, "ranks": {"0": 1.0, "1": 1.0}
+        "agreement": 0.9875, "agreed_opens": 790, "observed_opens": 800, "ranks": {"0": 1.0, "1": 1.0}
     }  # fmt: skip
     assert (read["reading_s"], read["stalled_s"], read["searching"], read["searches"]) == (10.0, 1.5, True, 2)
     first, second = read["ranks"]
@@ -87,12 +89,48 @@ def test_messages_say_what_a_person_should_know() -> None:
     assert len(said) == 2
     assert "inferred" in said[0]
     assert "agreement 25 % of the last 256" in said[1]
+    both = shown(mount(engine(job(inferred=True), job(name="other", inferred=True))))["messages"]
+    assert len(both) == 1, "what is true of two jobs is said once"
     (said,) = shown(mount(engine(job(given_up=True))))["messages"]
     assert "register it again" in said
-    found = job(findings=FindingsStatistics(("the epochs count from 1",), "--start-epoch 1", 40))
+    found = job(
+        findings=FindingsStatistics(("the epochs count from 1",), "--start-epoch 1", 40, "--seed 7 --start-epoch 1")
+    )
     (said,) = shown(mount(engine(found)))["messages"]
     assert "the epochs count from 1" in said
-    assert "mlfs register with --start-epoch 1" in said
+    assert "--start-epoch 1 would have said so: mlfs register /data/set --seed 7 --start-epoch 1" in said
+
+
+def test_a_job_that_is_not_read_as_told_is_explained() -> None:
+    def told(case: CaseStatistics, state: JobState) -> list[str]:
+        explainer = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {"train": case})
+        said: list[str] = shown(mount(engine(job(state=state)), explainer=explainer))["messages"]
+        return said
+
+    searching = CaseStatistics(True, 1, AttemptStatistics("words of seed 7", 1 << 20, 1 << 26, 3.0, True))
+    assert told(searching, JobState.RUNNING) == [
+        "job train: looking for where its epoch begins in the words of seed 7: 1,048,576 of 67,108,864"
+    ]
+    (said,) = told(CaseStatistics(likely="--words-before, another seed"), JobState.DRIFTING)
+    assert "Likely: --words-before, another seed (mlfs register again" in said
+    instead = Instead("torch-random, seed 7", "numpy, seed 7", "--sampler numpy --seed 7")
+    (said,) = told(CaseStatistics(instead=instead), JobState.DRIFTING)
+    assert "(torch-random, seed 7), but in this one: numpy, seed 7." in said
+    assert said.endswith("mlfs register /data/set --sampler numpy --seed 7")
+
+
+def test_a_machine_that_takes_pages_back_is_told_of() -> None:
+    def said(watch: PageWatchStatistics, late: int) -> list[str]:
+        at_rest = engine(job())
+        counters = replace(at_rest.counters, errors={"pages_taken_back": late})
+        told: list[str] = shown(mount(replace(at_rest, page_watch=watch, counters=counters)))["messages"]
+        return told
+
+    assert said(PageWatchStatistics(1000, 10), 10) == []  # of 1,000 opens
+    for watch, late in ((PageWatchStatistics(1000, 11), 0), (PageWatchStatistics(1000, 0), 11)):
+        (told,) = said(watch, late)
+        assert f"mlfs noticed {watch.taken_back} of 1,000 samples" in told
+        assert f"{late} of 1,000 reads came before that" in told
 
 
 def test_a_tier_that_is_passed_over_is_named() -> None:
@@ -149,3 +187,22 @@ def test_metrics_tell_the_same() -> None:
         "mlfs_rss_bytes 6.7108864e+07",
     ):
         assert line in text.splitlines()
+
+
+def test_counters_for_prometheus_never_fall() -> None:
+    """An open that was counted as staged stays so: what is known later is counted apart."""
+
+    def told(counters: Counters) -> list[str]:
+        text = metrics(mount(replace(engine(job()), counters=counters.statistics()))).decode()
+        return [line for line in text.splitlines() if line.startswith(("mlfs_reads", "mlfs_read_bytes_total"))]
+
+    counters = Counters()
+    counters.read("page_cache", 10)
+    counters.read("ram", 7)
+    before = told(counters)
+    counters.taken_back("ram", 1, 10)
+    after = told(counters)
+    changed = set(after) - set(before)
+    assert changed == {'mlfs_reads_taken_back_total{route="ram"} 1.0'}
+    assert counters.statistics().all.reads["ram"] == Tally(2, 17)
+    assert counters.statistics().all.reads["page_cache"] == Tally(0, 0)

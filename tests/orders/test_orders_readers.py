@@ -5,6 +5,7 @@ The orders themselves are compared with what the libraries gave (test_orders_rec
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,7 @@ from mlfs.orders.index_shuffle import index_shuffle, seed_sequence
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.mt19937_64 import Mt64Words
 from mlfs.orders.philox import philox_words
+from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.registry import build_order
 from mlfs.orders.std_shuffle import shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.tf_data import op_seeds, shuffle_pass
@@ -184,3 +186,59 @@ def test_what_the_framework_refuses_is_refused(fields: dict[str, object], n: int
     with pytest.raises(JobError) as caught:
         build_order(job(**fields), n)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("sampler", ["keras", "tf-data"])
+@given(before=st.integers(0, 5), between=st.integers(0, 3), epoch=st.integers(0, 4))
+@settings(max_examples=20, deadline=None)
+def test_a_pass_that_is_begun_and_not_read_shifts_those_that_are(
+    sampler: str, before: int, between: int, epoch: int
+) -> None:
+    every = build_order(job(sampler=sampler, seed=3, batch_size=4, epochs=100), 50)
+    some = build_order(
+        job(sampler=sampler, seed=3, batch_size=4, epochs=9, passes_before=before, passes_between=between), 50
+    )
+    expected = every.rank_stream(before + epoch * (1 + between), 0)
+    assert some.rank_stream(epoch, 0).tolist() == expected.tolist()
+
+
+def test_model_fit_is_told_by_its_preset() -> None:
+    spec = job(preset="keras-fit", epochs=3, seed=1)
+    assert (spec.sampler, spec.layout, spec.batch_size, spec.passes_between) == ("keras", "keras", 32, 1)
+    assert (
+        build_order(spec, 90).rank_stream(1, 0).tolist()
+        != build_order(job(sampler="keras", batch_size=32, seed=1, epochs=3), 90).rank_stream(1, 0).tolist()
+    )
+
+
+@given(n=st.integers(1, 90), batch=st.integers(1, 9), seed=SEEDS, words=st.integers(0, 700), shuffle=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_pydatasets_batches_are_shuffled_by_pythons_generator(
+    n: int, batch: int, seed: int, words: int, shuffle: bool
+) -> None:
+    fields = {"sampler": "keras-pydataset", "batch_size": batch, "seed": seed, "words_before": words, "epochs": 3}
+    order = build_order(job(**fields, shuffle=shuffle), n)
+    python = random.Random(seed)
+    for _ in range(words):
+        python.getrandbits(32)
+    for epoch in range(3):
+        batches = list(range(-(-n // batch)))
+        if shuffle:
+            python.shuffle(batches)
+        expected = [index for number in batches for index in range(n)[number * batch :][:batch]]
+        assert order.rank_stream(epoch, 0).tolist() == expected
+    generator = PythonGenerator(seed)
+    generator.skip(words)
+    numbers = np.arange(n, dtype=np.int32)
+    generator.shuffle(numbers)
+    python = random.Random(seed)
+    for _ in range(words):
+        python.getrandbits(32)
+    others = list(range(n))
+    python.shuffle(others)
+    assert numbers.tolist() == others
+
+
+def test_a_pydataset_knows_no_ranks() -> None:
+    with pytest.raises(JobError, match="PyDataset shards nothing"):
+        build_order(job(sampler="keras-pydataset", world_size=2), 20)

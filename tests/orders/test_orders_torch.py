@@ -86,6 +86,17 @@ def test_sequential_is_the_unshuffled_sampler(n: int, world: int, drop_last: boo
         assert order.stream_length(0) == len(sampler)
 
 
+@given(n=st.integers(1, 200), world=st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_sequential_in_pieces_gives_each_sample_to_one_rank(n: int, world: int) -> None:
+    order = build_order(job(sampler="sequential", world_size=world, contiguous=True), n)
+    pieces = [order.rank_stream(0, rank).tolist() for rank in range(world)]
+    assert [index for piece in pieces for index in piece] == list(range(n))
+    assert max(map(len, pieces)) == len(pieces[0]) == order.stream_length(0)
+    cut = build_order(job(sampler="sequential", world_size=world, contiguous=True, drop_last=True), n)
+    assert {len(cut.rank_stream(0, rank)) for rank in range(world)} == {n // world}
+
+
 def test_sequential_on_one_rank_is_the_data_set_in_order() -> None:
     assert build_order(job(sampler="sequential"), 5).rank_stream(0, 0).tolist() == [0, 1, 2, 3, 4]
 

@@ -150,6 +150,21 @@ def test_train_and_validation_draw_from_one_generator(sampler: str, words: int) 
     assert_same_order(37, lambda epoch, rank: epochs[epoch][1], words_before=words, **fields)
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital'")
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_validation_loader_whose_workers_persist_draws_its_base_seed_once(shuffled: bool) -> None:
+    """As timm's loaders are: both keep their workers, and validation comes after each training epoch."""
+    torch.manual_seed(9)
+    torch.empty(40).uniform_()
+    kept: Any = {"num_workers": 1, "persistent_workers": True, "collate_fn": list}
+    train = DataLoader(range(37), 4, shuffle=True, **kept)
+    validation = DataLoader(range(9), 4, shuffle=shuffled, **kept)
+    epochs = [[list(itertools.chain(*loader)) for loader in (train, validation)] for _ in range(4)]
+    fields = {"sampler": "torch-random", "seed": 9, "epochs": 4, "persistent_workers": True, "words_before": 40}
+    fields |= {"words_once": 2, "words_between": 2 * shuffled}
+    assert_same_order(37, lambda epoch, rank: epochs[epoch][0], **fields)
+
+
 def test_a_validation_loader_in_order_shifts_by_two_words() -> None:
     fields = {"seed": 2, "generator": "shared", "words_between": 2}
     made = library(

@@ -4,6 +4,8 @@ from typing import Final
 
 from mlfs.job.catalogue.sampler import Sampler, fields
 
+_PASSES: Final = fields("passes_before passes_between")
+
 SAMPLERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "dali",
@@ -15,11 +17,16 @@ SAMPLERS: Final[tuple[Sampler, ...]] = (
     Sampler(
         "tf-data",
         "mlfs.orders.tf_data:TfDataOrder",
-        fields("seed op_seed global_seed shuffle buffer_size reshuffle_each_iteration list_seed shard_first"),
+        fields("seed op_seed global_seed shuffle buffer_size reshuffle_each_iteration list_seed shard_first") | _PASSES,
     ),
     Sampler(
         "keras",
         "mlfs.orders.keras:KerasOrder",
-        fields("seed global_seed shuffle validation_split subset shuffle_validation"),
+        fields("seed global_seed shuffle validation_split subset shuffle_validation") | _PASSES,
+    ),
+    Sampler(
+        "keras-pydataset",
+        "mlfs.orders.keras_py_dataset:PyDatasetOrder",
+        fields("seed shuffle words_before passes_before"),
     ),
 )

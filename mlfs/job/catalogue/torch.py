@@ -5,6 +5,7 @@ from typing import Final
 from mlfs.job.catalogue.sampler import Sampler, fields
 
 _GENERATOR: Final = fields("seed generator words_before words_between")
+_ONCE: Final = fields("words_once")
 
 SAMPLERS: Final = (
     Sampler(
@@ -15,14 +16,16 @@ SAMPLERS: Final = (
     Sampler(
         "torch-random",
         "mlfs.orders.torch_random:RandomOrder",
-        _GENERATOR | fields("trailing_permutation replacement num_samples"),
+        _GENERATOR | _ONCE | fields("trailing_permutation replacement num_samples"),
         defaults={"generator": "default"},
     ),
-    Sampler("torch-subset", "mlfs.orders.torch_subset:SubsetOrder", _GENERATOR, defaults={"generator": "default"}),
+    Sampler(
+        "torch-subset", "mlfs.orders.torch_subset:SubsetOrder", _GENERATOR | _ONCE, defaults={"generator": "default"}
+    ),
     Sampler(
         "torch-weighted",
         "mlfs.orders.torch_weighted:WeightedOrder",
-        _GENERATOR | fields("weights_file replacement num_samples"),
+        _GENERATOR | _ONCE | fields("weights_file replacement num_samples"),
         fields("weights_file"),
         {"generator": "default", "replacement": True},
     ),
@@ -33,6 +36,6 @@ SAMPLERS: Final = (
         fields("num_workers"),  # with workers it shuffles twice an epoch
         defaults={"generator": "default"},
     ),
-    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last")),
+    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
     Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
 )

@@ -6,7 +6,7 @@ from mlfs.job.catalogue.sampler import Sampler, fields
 
 _ACCELERATE: Final = fields(
     "seed data_seed shuffle drop_last use_seedable_sampler split_batches even_batches"
-    " words_before words_between trailing_permutation"
+    " words_before words_between words_once trailing_permutation"
 )
 
 SAMPLERS: Final[tuple[Sampler, ...]] = (

@@ -46,6 +46,19 @@ class ReadWaits(NamedTuple):
     sample: int
 
 
+class ReadersWaited(NamedTuple):
+    """Readers have waited so long for bytes of files that they had opened before."""
+
+    seconds: float
+
+
+class SourceGave(NamedTuple):
+    """The source gave bytes of a sample to a reader who had opened it before."""
+
+    sample: int
+    size_bytes: int
+
+
 class Touched(NamedTuple):
     """A reader opened a sample that is DROPPING: it must be rescued."""
 
@@ -121,6 +134,12 @@ class CopyLost(NamedTuple):
 
 class Dropped(NamedTuple):
     """The pages of these samples are gone (the end of a `Drop`)."""
+
+    samples: Sequence[int]
+
+
+class PagesLost(NamedTuple):
+    """The kernel has taken pages of these samples back, which were staged; the soonest needed first."""
 
     samples: Sequence[int]
 
@@ -231,7 +250,8 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Released | ReadWaits | Touched | Landed | FetchEnded | Recalled | Kept | CopiesFound
-    | CopyLost | Dropped | Outdated | Resized | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned
-    | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost | PeerBack | Stopped | TimePassed
+    ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
+    | CopiesFound | CopyLost | Dropped | PagesLost | Outdated | Resized | JobInstalled | JobEnded | EpochKnown
+    | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
+    | PeerBack | Stopped | TimePassed
 )  # fmt: skip

@@ -31,11 +31,7 @@ class PoolStatistics:
 
 
 class Fetching:
-    """See the module.
-
-    Attributes:
-        stopped: whether nothing is fetched ahead any more.
-    """
+    """See the module."""
 
     def __init__(
         self,
@@ -62,7 +58,16 @@ class Fetching:
         self._running: dict[int, Running] = {}
         self._items: dict[tuple[int, int], Item] = {}
         self._fetches = 0
-        self.stopped = False
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing is fetched ahead any more."""
+        return self._stopped
+
+    def stop(self, stop: bool) -> None:
+        """Fetch nothing ahead any more; or go on after all."""
+        self._stopped = stop
 
     def joined(self, places: Sequence[PlaceInfo]) -> None:
         """Places are there from now on: each has a pool of lanes, and all peers one together."""
@@ -88,11 +93,11 @@ class Fetching:
 
     # -- ahead of the readers
 
-    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> None:
-        """Queue a sample that is ABSENT, at the place where it is got fastest."""
+    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float, first: bool = False) -> None:
+        """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
-        self._queue(Wanted(sample, place, job, epoch))
+        self._queue(Wanted(sample, place, job, epoch), first)
 
     def _queue(self, wanted: Wanted, first: bool = False) -> None:
         self._queued[wanted.sample] = wanted
@@ -107,8 +112,7 @@ class Fetching:
                 if not batch:
                     break
                 self._fetches += 1
-                queue.working += 1
-                self._running[self._fetches] = Running(self._fetches, queue, batch, queue.working)
+                self._running[self._fetches] = Running(self._fetches, queue, batch, queue.lane_begins())
                 items = [self._begin(self._fetches, of.sample, of.place) for of in batch.values()]
                 self._out.append(Fetch(self._fetches, queue.pool, items))
 
@@ -121,7 +125,7 @@ class Fetching:
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
-        if self.stopped or not self._table.pending[wanted.sample]:
+        if self._stopped or not self._table.pending[wanted.sample]:
             self._table.move(wanted.sample, Verb.CANCEL)
             return False
         self._table.move(wanted.sample, Verb.BEGIN)
@@ -138,9 +142,8 @@ class Fetching:
     def hangs(self, sample: int) -> None:
         """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place."""
         running = self._running.get(self._flying.get(sample, 0))
-        if running is not None and not running.hangs:
-            running.hangs = True
-            running.queue.working -= 1
+        if running is not None:
+            running.hang()
 
     def peer_lost(self, place: int) -> None:
         """What is queued at a peer that does not answer comes from the source."""
@@ -218,8 +221,7 @@ class Fetching:
                 lanes = queue.governor.allowed
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
-        if not running.hangs:
-            queue.working -= 1
+        running.give_back()
         queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s)
 
     def _by_pool(self, landed: Landed, pool: int) -> bool:

@@ -23,6 +23,7 @@ from mlfs.plan.scheduler.commands import (
 from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
 
@@ -30,9 +31,10 @@ from mlfs.plan.scheduler.window import Window
 class Following:
     """See the module."""
 
-    def __init__(self, table: SampleTable, window: Window, out: list[Command]) -> None:
+    def __init__(self, table: SampleTable, window: Window, reading_times: ReadingTimes, out: list[Command]) -> None:
         self._table = table
         self._window = window
+        self._reading_times = reading_times
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -115,6 +117,8 @@ class Following:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen, read.source_bytes)
+                if seen.match is not None:
+                    self._reading_times.read(job.name, read.process)
             except Exception as error:
                 self._give_up(job, error)
 
@@ -124,8 +128,8 @@ class Following:
     def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
         """Act on what a job made of a read."""
         if source_bytes:
-            position = seen.match.position if seen.match else max(rank.frontier for rank in job.ranks.progress)
-            job.count_pfs(job.epochs.epoch_of(position), source_bytes)
+            epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
+            job.count_pfs(epoch, source_bytes)
         if seen.restarted:
             self._out.append(StartedAgain(job))
             return
@@ -134,6 +138,19 @@ class Following:
             self._over(uses.given_up(seen.given))
         if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
             self._window.retire(sample)
+
+    def who_needs(self, sample: int) -> tuple[FollowedJob, int] | None:
+        """A job that will read the sample by its prediction, and the epoch that it reads; None for nobody."""
+        for job in self._jobs.values():
+            if job.predicting and not job.finished and job.member[sample]:
+                return job, _epoch_of(job)
+        return None
+
+    def source_gave(self, sample: int, size_bytes: int) -> None:
+        """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""
+        for job in self._jobs.values():
+            if job.member[sample]:
+                job.count_pfs(_epoch_of(job), size_bytes)
 
     def _over(self, samples: Iterable[int]) -> None:
         """Uses that were counted ahead are over: they came, or were given up."""
@@ -164,3 +181,8 @@ class Following:
         self._out.extend(EpochBegan(job, epoch) for epoch in job.ranks.epochs_begun())
         self._out.extend(EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended())
         self._ask_for_epochs(job)
+
+
+def _epoch_of(job: FollowedJob) -> int:
+    """The epoch that the job's fastest rank reads."""
+    return job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))

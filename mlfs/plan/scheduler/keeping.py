@@ -200,7 +200,5 @@ class Keeping:
         self._hold(sample, 0)
 
     def _hold(self, sample: int, place: int) -> None:
-        held_by = self._table.held_by
-        self._held[held_by[sample]] -= 1
+        self._held[self._table.hold(sample, place)] -= 1
         self._held[place] += 1
-        held_by[sample] = place

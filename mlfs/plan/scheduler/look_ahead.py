@@ -88,6 +88,26 @@ class Uses:
                 position += 1
         return Ahead(samples, total_bytes)
 
+    def staged(self, table: SampleTable, most: int) -> list[tuple[float, int]]:
+        """At most so many samples of each rank that are staged, as (steps until it is read, sample)."""
+        found: list[tuple[float, int]] = []
+        for rank, progress in enumerate(self.job.ranks.progress):
+            position, enough = progress.frontier, len(found) + most
+            while position < self.cursors[rank] and len(found) < enough:
+                index = self.streams_at(position)
+                if index is None:
+                    break
+                stop = min(self.cursors[rank], index.base + index.length)
+                for at, sample in enumerate(
+                    index.ids[rank][position - index.base : stop - index.base].tolist(), position
+                ):
+                    if sample >= 0 and table.state[sample] == State.STAGED and not progress.is_done(at):
+                        found.append(((at - progress.frontier) / self.job.batch_files, sample))
+                        if len(found) == enough:
+                            break
+                position = stop
+        return found
+
     def count(self, rank: int, position: int) -> None:
         """Count the use at a position ahead."""
         index = self.streams_at(position)

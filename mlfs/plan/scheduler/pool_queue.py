@@ -43,6 +43,16 @@ class Running:
     lanes: int
     hangs: bool = False
 
+    def hang(self) -> None:
+        """Somebody has waited for it too long: its lane does not count as working from now on."""
+        self.give_back()
+        self.hangs = True
+
+    def give_back(self) -> None:
+        """Its lane does not work any more."""
+        if not self.hangs:
+            self.queue.lane_ends()
+
 
 @dataclass(eq=False, slots=True)
 class PoolQueue:
@@ -67,6 +77,15 @@ class PoolQueue:
     def has_lane(self) -> bool:
         """Whether another lane may work."""
         return self.working < self.governor.allowed
+
+    def lane_begins(self) -> int:
+        """A lane is at work; returns how many are."""
+        self.working += 1
+        return self.working
+
+    def lane_ends(self) -> None:
+        """A lane is free again, or hangs."""
+        self.working -= 1
 
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
         """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""

@@ -97,17 +97,20 @@ class Scheduler:
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
         self._out = out
-        self._reading_times = ReadingTimes()
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
+        self._reading_times = ReadingTimes()
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
-        self._following = Following(table, window, out)
+        self._following = Following(table, window, self._reading_times, out)
         self._look = self._seen = False
+        self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
         self._goes_on = goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Released: self._released,
             e.ReadWaits: self._read_waits,
+            e.ReadersWaited: self._readers_waited,
+            e.SourceGave: self._source_gave,
             e.Touched: self._touched,
             e.Landed: self._landed,
             e.FetchEnded: self._fetch_ended,
@@ -116,6 +119,7 @@ class Scheduler:
             e.CopiesFound: self._copies_found,
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
+            e.PagesLost: self._pages_lost,
             e.Outdated: self._outdated,
             e.Resized: self._resized,
             e.JobInstalled: self._job_installed,
@@ -146,10 +150,27 @@ class Scheduler:
         """How far each job's streams have been looked at."""
         return self._following.uses
 
+    def reads(self) -> int:
+        """Reads that jobs have counted so far."""
+        return sum(job.observed for job in self._following.jobs.values())
+
+    def staged(self, most: int) -> list[int]:
+        """Samples that are staged and will be read, the soonest needed first; at most so many."""
+        found: list[tuple[float, int]] = []
+        for uses in self._following.uses.values():
+            if uses.job.predicting:
+                found += uses.staged(self.table, most)
+        return [sample for _, sample in sorted(found)[:most]]
+
     @property
     def keeping(self) -> Keeping:
-        """The part that decides what is kept, for those who make plans."""
+        """What is kept; for tests."""
         return self._keeping
+
+    @property
+    def capacities_bytes(self) -> list[int]:
+        """What a plan fills; see `Keeping`."""
+        return self._keeping.capacities_bytes
 
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
@@ -234,6 +255,13 @@ class Scheduler:
 
     def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
         self._waiting.wait(reader.ticket, reader.sample, now_s)
+        self._reading_times.waiting(self._waiting.waiting)
+
+    def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
+        self._read_waited_s += waited.seconds
+
+    def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:
+        self._following.source_gave(gave.sample, gave.size_bytes)
 
     def _touched(self, touched: e.Touched, now_s: float) -> None:
         if self.table.state[touched.sample] == State.DROPPING and self._window.rescue(touched.sample):
@@ -244,7 +272,8 @@ class Scheduler:
         waited_s = self._waiting.waited_s
         self._routing.judge(now_s, waited_s)
         for job in self._following.jobs.values():
-            self._reading_times.job_read(job.name, job.observed, now_s, waited_s)
+            epoch = job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))
+            self._reading_times.job_read(job.name, epoch, job.observed, now_s, waited_s + self._read_waited_s)
         self._following.judge(now_s)
         self._look = self._look or bool(self._following.jobs)
         self._out.append(Digested())
@@ -367,6 +396,18 @@ class Scheduler:
                 self._waiting.begin(sample, now_s)
         self._look = True
 
+    def _pages_lost(self, lost: e.PagesLost, now_s: float) -> None:
+        """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
+        table = self.table
+        for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
+            if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
+                continue
+            table.move(sample, Verb.LOSE)
+            needs = self._following.who_needs(sample) if table.pending[sample] else None
+            if needs is not None and table.fits_window(sample) and not self._fetching.stopped:
+                self._fetching.reserve(sample, *needs, now_s, first=True)
+        self._look = True
+
     def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
         self._window.outdated(outdated.sample)
 
@@ -440,5 +481,5 @@ class Scheduler:
         self._routing.peer_lost(back.place, False)
 
     def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
-        self._fetching.stopped = stopped.stop
+        self._fetching.stop(stopped.stop)
         self._look = not stopped.stop

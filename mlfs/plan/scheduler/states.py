@@ -49,6 +49,7 @@ class Verb:
     EXPECT    a predicted use was counted ahead.       USED    the last predicted use is over.
     TOUCH     a reader rescues it from being dropped.  LET_GO  its pages shall be dropped.
     SEND      the dropper gets it.                     GONE    the dropper is done with it.
+    LOSE      the kernel has taken its pages back.
     """
 
     RESERVE: Final = 0
@@ -63,10 +64,12 @@ class Verb:
     LET_GO: Final = 9
     SEND: Final = 10
     GONE: Final = 11
+    LOSE: Final = 12
 
 
 VERB_NAMES: Final = (
     "RESERVE", "CANCEL", "BEGIN", "DEMAND", "LAND", "FAIL", "EXPECT", "USED", "TOUCH", "LET_GO", "SEND", "GONE",
+    "LOSE",
 )  # fmt: skip
 
 ILLEGAL: Final = -1
@@ -77,8 +80,8 @@ ALLOWED: Final[dict[int, dict[int, int]]] = {
     State.ABSENT: {Verb.RESERVE: State.QUEUED, Verb.DEMAND: State.FETCHING},
     State.QUEUED: {Verb.BEGIN: State.FETCHING, Verb.DEMAND: State.FETCHING, Verb.CANCEL: State.ABSENT},
     State.FETCHING: {Verb.LAND: State.RECENT, Verb.FAIL: State.ABSENT},
-    State.STAGED: {Verb.USED: State.RECENT, Verb.LET_GO: State.DROPPING},
-    State.RECENT: {Verb.EXPECT: State.STAGED, Verb.LET_GO: State.DROPPING},
+    State.STAGED: {Verb.USED: State.RECENT, Verb.LET_GO: State.DROPPING, Verb.LOSE: State.ABSENT},
+    State.RECENT: {Verb.EXPECT: State.STAGED, Verb.LET_GO: State.DROPPING, Verb.LOSE: State.ABSENT},
     State.DROPPING: {Verb.EXPECT: State.STAGED, Verb.TOUCH: State.RECENT, Verb.SEND: State.GOING},
     State.GOING: {Verb.GONE: State.ABSENT},
 }
@@ -143,6 +146,12 @@ class SampleTable:
             new = State.STAGED
         self.state[sample] = new
         return new
+
+    def hold(self, sample: int, place: int) -> int:
+        """A place of this node holds a copy now, 0: none does. Returns the one that did."""
+        before = self.held_by[sample]
+        self.held_by[sample] = place
+        return before
 
     def expect(self, sample: int) -> None:
         """Count one more predicted use ahead: pages that are in place stay until it is over."""

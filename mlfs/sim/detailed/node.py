@@ -158,6 +158,10 @@ class Node:
         """Whether the sample is in the page cache."""
         return self._state[sample] in (State.STAGED, State.RECENT)
 
+    def is_open(self, sample: int) -> bool:
+        """Whether a reader has the sample open."""
+        return sample in self.scheduler.table.readers
+
     @property
     def waiting(self) -> int:
         """Tickets that were not answered yet."""

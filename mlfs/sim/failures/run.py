@@ -251,6 +251,8 @@ class Trial:
         until_s = self.heap.now_s + fault.lasts_s
         if fault.kind == "copy_lost":
             self.world.lose_copy(node, sample)
+        elif fault.kind == "pages_lost":
+            node.tell(e.PagesLost(self.world.take_pages_back(node, sample)))
         elif fault.kind in ("outdated", "resized"):
             size = (fault.which * 37) % (4 * 4096) if fault.kind == "resized" else node.sizes[sample]
             self.world.change(sample, size)

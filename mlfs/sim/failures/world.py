@@ -235,6 +235,16 @@ class FailingWorld:
                 self.stores[node.number].pages.pop(sample, None)
         node.dropped(samples)
 
+    def take_pages_back(self, node: Node, first: int) -> list[int]:
+        """Every second sample from `first` on, that a node believes to be staged and nobody has open, has its pages
+        taken back; returns these samples."""
+        lost = [
+            sample for sample in range(first, len(node.sizes), 2) if node.has_pages(sample) and not node.is_open(sample)
+        ]
+        for sample in lost:
+            self.stores[node.number].pages.pop(sample, None)
+        return lost
+
     def lose_copy(self, node: Node, sample: int) -> None:
         """A node's copy is found to be gone."""
         for place in range(len(self.stores[node.number].copies)):

@@ -1,0 +1,68 @@
+"""Counts opens by where their bytes really came from.
+
+In: opens, as they are answered; READ requests for pages that the kernel does not have. Out: the mount's counters. Used
+by mlfs.engine.opens and mlfs.engine.ranges, on the loop.
+
+An open of a staged file counts as a read from the page cache: the kernel answers its reads and tells nobody. If it has
+taken the pages back it sends a READ. That READ tells that the open was answered from elsewhere after all, and the open
+is counted there instead.
+"""
+
+from __future__ import annotations
+
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.stats import PAGE_CACHE, Counters
+
+# Files remembered as brought for a reader. Their READs come at once; one that was forgotten is counted a bit wrong.
+MOST_REMEMBERED = 1 << 14
+
+
+class CountedOpens:
+    """See the module.
+
+    Args:
+        sizes: bytes by entry.
+    """
+
+    def __init__(self, sizes: memoryview, counters: Counters) -> None:
+        self._sizes = sizes
+        self._counters = counters
+        self._brought: dict[int, None] = {}  # entries whose last open does not count as one from the page cache
+
+    def staged(self, entry: int) -> None:
+        """A reader opens a file whose pages are in place. The path of every staged open."""
+        if entry in self._brought:
+            del self._brought[entry]
+        self._counters.read(PAGE_CACHE, self._sizes[entry])
+
+    def brought(self, entry: int, kind: PlaceKind | None) -> None:
+        """A reader who waited goes on. `kind`: from where the bytes came for him; None: they came for others."""
+        if kind is None:
+            self.staged(entry)
+            return
+        self._counters.read(kind, self._sizes[entry])
+        self._brought[entry] = None
+        if len(self._brought) > MOST_REMEMBERED:
+            del self._brought[next(iter(self._brought))]
+
+    def direct(self) -> None:
+        """A reader opens a file that he reads from the source by ranges: `ranged` counts its bytes."""
+        self._counters.read(PlaceKind.SOURCE, 0)
+        self._counters.fetch(PlaceKind.SOURCE, 0)
+
+    def ranged(self, size_bytes: int) -> None:
+        """Bytes of such a file were handed out."""
+        self._counters.handed_out(PlaceKind.SOURCE, size_bytes)
+
+    def answered_elsewhere(self, entry: int, kind: PlaceKind) -> None:
+        """The kernel had taken a file's pages back: the file was read from there."""
+        if entry in self._brought:
+            del self._brought[entry]
+        else:
+            self._counters.taken_back(kind, 1, self._sizes[entry])
+
+    def range_answered_elsewhere(self, entry: int, offset: int, size_bytes: int) -> None:
+        """The same of a part of a file, which was read from the source. Its first part stands for the open."""
+        self._counters.gave(PlaceKind.SOURCE, size_bytes)
+        if entry not in self._brought:
+            self._counters.taken_back(PlaceKind.SOURCE, int(offset == 0), size_bytes)

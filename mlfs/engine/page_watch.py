@@ -1,0 +1,118 @@
+"""Notices staged pages that the kernel has taken back, before their reader does.
+
+In: the samples that are staged and will be read, from the scheduler; whether their pages are still there, from the page
+cache. Out: `PagesLost` for the scheduler, which has them staged again. `run` must be running.
+
+The kernel takes pages back when memory is short, and where a daemon has it reclaim memory ahead of need. It begins with
+those that were stored first: these are the ones that will be read first. It tells nobody. So a few samples are looked
+at now and then; where pages of one are gone, all samples that are staged are looked at, the soonest needed first. To
+look at a sample costs about as much as to open it, so a mount whose pages stay looks seldom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from mlfs.engine.pagecache import PageCache
+from mlfs.engine.runner import Runner
+from mlfs.plan.scheduler.events import PagesLost
+
+POOL = "look"
+# After pages were found gone it is looked again so soon: a daemon that reclaims memory does so every few seconds.
+SHORTEST_PAUSE_S = 0.5
+# While nothing is gone the pause doubles up to this: 16 looks in 8 s take less than 0.1 % of a core.
+LONGEST_PAUSE_S = 8.0
+# The same while nobody reads: training validates for minutes, or has been stopped for the night.
+LONGEST_IDLE_PAUSE_S = 60.0
+# Samples that are looked at while nothing is gone: half of them those needed soonest, half spread over all.
+A_FEW = 16
+# Most samples that are looked at once something is gone: seconds of reading for any loader.
+MOST = 4096
+# Samples a call to the worker, so that those needed soonest are being staged while others are still looked at.
+AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PageWatchStatistics:
+    """How many staged samples were looked at, and of how many the kernel had taken pages back."""
+
+    looked_at: int
+    taken_back: int
+
+
+class PageWatch:
+    """See the module.
+
+    Args:
+        staged: at most so many samples that are staged and will be read, the soonest needed first.
+        reads: how many reads of jobs were seen so far.
+        step: takes events for the scheduler.
+        file_of: the file that a sample is.
+    """
+
+    def __init__(
+        self,
+        staged: Callable[[int], Sequence[int]],
+        reads: Callable[[], int],
+        pages: PageCache,
+        runner: Runner,
+        step: Callable[..., None],
+        file_of: Callable[[int], int],
+    ) -> None:
+        self._staged = staged
+        self._reads = reads
+        self._pages = pages
+        self._runner = runner
+        self._step = step
+        self._file_of = file_of
+        self._looked_at = self._taken_back = 0
+        self._paused = False
+
+    def statistics(self) -> PageWatchStatistics:
+        """Frozen figures."""
+        return PageWatchStatistics(self._looked_at, self._taken_back)
+
+    def pause(self, pause: bool) -> None:
+        """Look at nothing, since files are opened for that, and an unmount must not find them open; or go on."""
+        self._paused = pause
+
+    async def run(self) -> None:
+        """For as long as the mount lives."""
+        pause_s, before = SHORTEST_PAUSE_S, 0
+        while True:
+            await trio.sleep(pause_s)
+            gone = not self._paused and await self._look()
+            longest_s = LONGEST_IDLE_PAUSE_S if self._reads() == before else LONGEST_PAUSE_S
+            pause_s, before = SHORTEST_PAUSE_S if gone else min(longest_s, 2 * pause_s), self._reads()
+
+    async def _look(self) -> bool:
+        """Look at a few samples, and at all of them if pages of one are gone; whether that was so."""
+        staged = self._staged(MOST)
+        soonest = staged[: A_FEW // 2]
+        spread = staged[A_FEW // 2 :: max(1, 2 * len(staged) // A_FEW)]
+        if not await self._lost_of([*soonest, *spread]):
+            return False
+        staged = self._staged(MOST)
+        for start in range(0, len(staged), AT_ONCE):
+            if self._paused:
+                break
+            await self._lost_of(staged[start : start + AT_ONCE])
+        return True
+
+    async def _lost_of(self, samples: Sequence[int]) -> int:
+        """Look at samples, and tell the scheduler of those whose pages are gone; returns how many."""
+        if not samples:
+            return 0
+        lost = await self._runner.run(POOL, self._gone, samples)
+        self._looked_at += len(samples)
+        self._taken_back += len(lost)
+        if lost:
+            self._step(PagesLost(lost))
+        return len(lost)
+
+    def _gone(self, samples: Sequence[int]) -> list[int]:
+        """In a worker: those of the samples whose pages are not all there."""
+        return [sample for sample in samples if not self._paused and not self._pages.resident(self._file_of(sample))]

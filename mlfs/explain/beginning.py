@@ -1,0 +1,126 @@
+"""Which epoch of a registered job begins with the reads that disagree, and what each process read first in it.
+
+In: a job and its last opens, as they were counted. Out: the epoch, the opens since it began, the first reads. Called by
+`mlfs.explain.correction`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mlfs.explain.data_sets import as_indices
+from mlfs.explain.evidence import SURE_SHARE
+from mlfs.explain.first_reads import MOST_FIRST_READS
+from mlfs.explain.inferred_job import FEWEST_OPENS
+from mlfs.explain.question import DataSet, reads_needed
+from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
+from mlfs.orders.layouts.layout import SampleIds
+
+# A process that idles, and many processes with few reads each, are waited for this many times as many reads.
+_PATIENCE = 8
+
+
+class Beginning(NamedTuple):
+    """See the module.
+
+    Attributes:
+        heads: the first reads of each process, as entries, in the order in which the processes began.
+    """
+
+    epoch: int
+    opens: list[Open]
+    heads: list[list[int]]
+
+    def data_set(self, ids: SampleIds) -> DataSet:
+        """The first reads as indices of the job's data set. A worker thread's work."""
+        return as_indices(self.heads, ids.astype(np.int32))
+
+
+class Beginnings:
+    """Where the epochs of a job begin whose order is not known: each as many opens after the other as an epoch has.
+
+    Attributes:
+        passes: how many epochs went by, the last time that it was asked, since the last one that came as predicted.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._lost = (-1, 0)  # the first epoch that did not come as predicted, and how many opens were before it
+
+    def latest(self, job: JobRun) -> Beginning:
+        """The epoch that is being read, if the last one that came as predicted does not go on."""
+        begun, observed = beginning_of(job), job.score.observed
+        if begun.epoch != self._lost[0]:
+            self._lost = begun.epoch, observed - len(begun.opens)
+        self.passes, count = self._passed(job)
+        if not self.passes:
+            return begun
+        # None where it began before all that is remembered.
+        opens = begun.opens[-count:] if 0 < count <= len(begun.opens) else []
+        return Beginning(min(begun.epoch + self.passes, job.spec.epochs - 1), opens, _heads(opens))
+
+    def another_began(self, job: JobRun, opens: int) -> bool:
+        """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""
+        if self._lost[0] < 0:
+            return False
+        passes, count = self._passed(job)
+        return passes > self.passes and count >= opens
+
+    def _passed(self, job: JobRun) -> tuple[int, int]:
+        """Epochs that went by since the last one that came as predicted, and the opens of the one under way."""
+        an_epoch = max(1, job.streams.length(job.spec.start_epoch) * len(job.spec.ranks))
+        return divmod(job.score.observed - self._lost[1], an_epoch)
+
+
+def beginning_of(job: JobRun) -> Beginning:
+    """The epoch after the last one that came as predicted, and what was read since that one's last open."""
+    score = job.score
+    fitting = [
+        epoch
+        for (epoch, rank), cell in score.cells.items()
+        if rank >= 0 and cell.agreed >= FEWEST_OPENS and cell.agreed >= SURE_SHARE * cell.observed
+    ]
+    history = list(score.history)
+    last = max(fitting, default=None)
+    epoch, begun = job.spec.start_epoch, 0
+    if last is not None:
+        epoch = last + 1
+        begun = _end_of(last, history)
+    opens = history[begun:]
+    return Beginning(min(epoch, job.spec.epochs - 1), opens, _heads(opens))
+
+
+def _heads(opens: list[Open]) -> list[list[int]]:
+    heads: dict[int, list[int]] = {}
+    for opened in opens:
+        head = heads.setdefault(opened.process, [])
+        if len(head) < MOST_FIRST_READS:
+            head.append(opened.entry)
+    return list(heads.values())
+
+
+def _end_of(epoch: int, history: list[Open]) -> int:
+    """The number of opens up to the last one of an epoch that came as predicted.
+
+    One open of the next epoch may lie by chance where this one begins: so an open counts whose process had come as
+    predicted just before, at an earlier position.
+    """
+    end = 0
+    before: dict[int, Open] = {}
+    for number, opened in enumerate(history, 1):
+        last = before.get(opened.process)
+        before[opened.process] = opened
+        if last is None or not (opened.agrees and last.agrees and opened.cell.epoch == last.cell.epoch == epoch):
+            continue
+        if opened.position > last.position:
+            end = number
+    return end
+
+
+def enough(beginning: Beginning, n_samples: int) -> bool:
+    """Whether a process has read enough to tell where its epoch begins, or so many have read that waiting is no use."""
+    needed = reads_needed(n_samples)
+    return any(len(head) >= needed for head in beginning.heads) or len(beginning.opens) >= _PATIENCE * needed

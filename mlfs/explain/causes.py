@@ -1,0 +1,56 @@
+"""Why a registered job's reads do not come as told, in words: what has not been looked at yet, or what is true.
+
+In: a job, what was looked at in vain, what was found. Out: words for the status. Called by `mlfs.explain.correction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from enum import Enum, auto
+
+from mlfs.explain.explanations import in_words
+from mlfs.explain.words import drawing_of
+from mlfs.follow.sentences import register_flags
+from mlfs.job import JobSpec
+from mlfs.orders.registry import built_in
+
+
+class LookedAt(Enum):
+    """What a search may have looked at."""
+
+    WORDS = auto()
+    VARIANTS = auto()
+
+
+def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
+    """The likeliest causes that were not looked at, the likeliest first."""
+    causes = []
+    if LookedAt.WORDS not in looked_at and drawing_of(spec, 1) is not None:
+        causes.append(
+            "random numbers drawn before the first epoch, by a model that was made for one, or between two epochs"
+            " (--words-before, --words-between)"
+        )
+    own = built_in(spec.sampler)
+    fields = own.fields if own is not None else frozenset()
+    if LookedAt.VARIANTS not in looked_at:
+        if "seed" in fields:
+            causes.append("another seed")
+        if "set_epoch" in fields:
+            causes.append("set_epoch not called")
+        causes.append("another world size")
+        causes.append("shuffle off")
+    causes.append("another sampler, data set or layout than registered")
+    causes.append("an order that no seed gives")
+    return ", ".join(causes)
+
+
+def told_and_true(told: JobSpec, true: JobSpec) -> tuple[str, str, str]:
+    """What was registered, what the reads say instead, and the flags of `mlfs register` that say that."""
+    named = true.model_copy(update={"name": told.name, "epochs": told.epochs})
+    return in_words(_given(told)), in_words(_given(true)), register_flags(named, "")
+
+
+def _given(spec: JobSpec) -> dict[str, object]:
+    """The fields of a job that were given, and those by which every job is told."""
+    always: dict[str, object] = {"sampler": spec.sampler, "world_size": spec.world_size}
+    return always | spec.model_dump(exclude_unset=True, exclude_none=True)

@@ -1,0 +1,198 @@
+"""What `scripts/wild` makes of a run: losses, true agreement by epoch, when the order was found, the table.
+
+Pure. In: a client's output, statuses of the mount as they were seen one after another, the recorded opens. Out: the
+row of a run, the table of all runs, and what is wrong with a run. Called by scripts/wild.py.
+
+What mlfs says of an inferred job counts opens from before it was found as predicted, too. Here an open counts only if
+it came while a job that predicted it was in force: from one status to the next, a job's opens that agreed are credited
+when the job was there at both. Which epoch the client was in then follows from the recorded opens alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+TRAIN = "train"
+COUNTED_LATER = 64
+"""Opens that a status may have answered and not yet compared with the prediction: they agree in the next one. What a
+job counts anew at once, as when another registration is adopted, is more than that, and was not predicted."""
+
+
+class Opened(NamedTuple):
+    """A recorded open: the process, its parent, and the path below the data set."""
+
+    pid: int
+    parent: int
+    path: str
+
+
+@dataclass
+class Row:
+    """One run of a client over a mount, as the table shows it."""
+
+    client: str
+    mode: str
+    stranger: str
+    agreement: list[float] = field(default_factory=list)
+    """By epoch: the share of the client's opens that were predicted when they came."""
+    said: dict[str, float] = field(default_factory=dict)
+    """By epoch: what the status says at the end."""
+    found_after: int | None = None
+    """Reads of the client before the first job that follows them was there; 0 for a registered one."""
+    staged: float = 0.0
+    """Share of all reads that the page cache answered."""
+    losses: str = "none"
+    """equal, DIFFER, or not compared: a script without a seed trains another model in each run."""
+    spec: str = ""
+    """The job in force at the end, in the words of mlfs."""
+    messages: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why there is no more to tell: the client failed."""
+
+    def wrong(self) -> str:
+        """What makes the whole run end with an error; empty if nothing."""
+        if self.problem:
+            return self.problem
+        if self.losses == "DIFFER":
+            return "the losses differ from those of a direct run"
+        if self.mode == "registered" and (not self.agreement or min(self.agreement) < 1.0):
+            return "registered, and not every read was predicted"
+        return ""
+
+
+def losses(output: str, pattern: str) -> list[str]:
+    """All that the pattern's group matches, in order, as it was printed."""
+    return re.findall(pattern, output, re.MULTILINE)
+
+
+def opens_of_client(opened: Iterable[Opened], strangers: Iterable[int]) -> list[bool]:
+    """For each open, whether it is a training file that the client opened: no stranger, and no child of one."""
+    kin = set(strangers)
+    mine = []
+    for pid, parent, path in opened:
+        if parent in kin:
+            kin.add(pid)
+        mine.append(pid not in kin and path.split("/", 1)[0] == TRAIN)
+    return mine
+
+
+def reads(status: dict[str, Any]) -> int:
+    """Opens that the mount has answered so far."""
+    return sum(route["reads"] for route in status["reads"]["all"].values())
+
+
+def training_jobs(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """The jobs that may be the client's training: about training files, or about all, in an order that is shuffled.
+
+    All clients shuffle: who reads in the order of the files validates, or is a stranger.
+    """
+    return [
+        job
+        for job in status["jobs"]
+        if job["spec"].get("root", "").split("/", 1)[0] in ("", TRAIN) and job["spec"].get("sampler") != "sequential"
+    ]
+
+
+def true_agreement(statuses: Sequence[dict[str, Any]], mine: Sequence[bool], epochs: int) -> list[float]:
+    """See the module: by epoch, the share of the client's opens that were predicted when they came."""
+    so_far = [0]
+    for is_mine in mine:
+        so_far.append(so_far[-1] + is_mine)
+    total = so_far[-1]
+    if not total:
+        return []
+    credited = [0.0] * epochs
+    known: dict[str, tuple[int, float]] = {}
+    before, waiting = 0, 0.0
+    for status in statuses:
+        now = so_far[min(reads(status), len(mine))]
+        seen = {_identity(job): (job["observed_opens"], _agreed(job)) for job in training_jobs(status)}
+        for key, (observed, agreed) in seen.items():
+            if key in known and observed >= known[key][0]:
+                waiting += max(0.0, agreed - known[key][1])
+        known = seen
+        if now > before:
+            credit = min(waiting, now - before)
+            _credit(credited, credit, before, now, total)
+            before, waiting = now, min(waiting - credit, COUNTED_LATER)
+    sizes = [total * (epoch + 1) // epochs - total * epoch // epochs for epoch in range(epochs)]
+    return [min(1.0, share / size) if size else 0.0 for share, size in zip(credited, sizes, strict=True)]
+
+
+def _identity(job: dict[str, Any]) -> str:
+    """Two statuses show the same job if it is registered in the same words."""
+    return f"{job['name']} {sorted(job['spec'].items())}"
+
+
+def _agreed(job: dict[str, Any]) -> float:
+    return (job["agreement"] or 0.0) * int(job["observed_opens"])
+
+
+def _credit(credited: list[float], agreed: float, first: int, end: int, total: int) -> None:
+    """Share out what agreed among the epochs that the client's opens first to end lie in."""
+    epochs = len(credited)
+    for epoch in range(epochs):
+        low, high = total * epoch // epochs, total * (epoch + 1) // epochs
+        common = min(high, end) - max(low, first)
+        if common > 0:
+            credited[epoch] += agreed * common / (end - first)
+
+
+def said_agreement(status: dict[str, Any]) -> dict[str, float]:
+    """What the status says of each epoch of the training jobs."""
+    said = {}
+    for job in training_jobs(status):
+        said |= {epoch: share["agreement"] for epoch, share in job["agreement_by_epoch"].items()}
+    return said
+
+
+def registered_agreement(status: dict[str, Any], expected: int, epochs: int) -> list[float]:
+    """The same for a registered job, held against the number of opens that the client made in all.
+
+    A registered job counts from the first open on, so what it says is what is true, unless it missed opens. Opens that
+    it took for its own and that were a stranger's count against it.
+    """
+    agreed, observed = [0.0] * epochs, [0] * epochs
+    for job in training_jobs(status):
+        for epoch, share in job["agreement_by_epoch"].items():
+            if 0 <= int(epoch) < epochs:
+                agreed[int(epoch)] += round(share["agreement"] * share["observed_opens"])
+                observed[int(epoch)] += share["observed_opens"]
+    size = expected / epochs
+    return [share / max(size, seen) if size else 0.0 for share, seen in zip(agreed, observed, strict=True)]
+
+
+def found_after(statuses: Sequence[dict[str, Any]], mine: Sequence[bool]) -> int | None:
+    """The client's training reads before a job that follows them was first seen; None if none ever was."""
+    for status in statuses:
+        if training_jobs(status):
+            return sum(mine[: reads(status)]) if any(job.get("inferred") for job in training_jobs(status)) else 0
+    return None
+
+
+def share_staged(status: dict[str, Any]) -> float:
+    """Share of all reads that the page cache answered."""
+    total = reads(status)
+    return status["reads"]["all"]["page_cache"]["reads"] / total if total else 0.0
+
+
+HEADINGS = ("client", "mode", "beside", "agreement by epoch", "as said", "found after", "staged", "losses")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row of the table."""
+    said = " ".join(f"{share:.3f}" for share in row.said.values())
+    found = "" if row.found_after is None else f"{row.found_after:,}"
+    if row.problem:
+        return (row.client, row.mode, row.stranger, row.problem, "", "", "", "")
+    by_epoch = " ".join(f"{share:.3f}" for share in row.agreement)
+    return (row.client, row.mode, row.stranger, by_epoch, said, found or "never", f"{row.staged:.1%}", row.losses)
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The table as docs/clients.md has it."""
+    lines = [HEADINGS, tuple("---" for _ in HEADINGS), *(cells(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,96 @@
+"""tf.data and Keras: threads of one process read in nearly the order; Keras draws its seed itself if it has none."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlfs.explain.choice import chosen
+from mlfs.explain.fields import Fields
+from mlfs.explain.keras_seeds import keras_seeds
+from mlfs.explain.question import DataSet
+from mlfs.explain.recipes import Recipe, same_first_epoch
+from mlfs.explain.search import KERAS_STAGE, find
+from mlfs.explain.search_stages import SearchExtent, StageProgress
+from mlfs.explain.threads import REACH, bits_near_the_start
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+
+N = 1500
+
+
+def read_by_threads(fields: Fields, epoch: int, threads: int, count: int, chance: int) -> DataSet:
+    """A process' first reads: each thread takes the next file, and some take longer than others."""
+    stream = build_order(parse_job({"name": "j", "epochs": 9} | fields), N).rank_stream(epoch, 0).tolist()
+    draw = random.Random(chance)
+    waiting, reads = stream[:threads], []
+    ahead = iter(stream[threads:])
+    for _ in range(count):
+        reads.append(waiting.pop(draw.randrange(len(waiting))))
+        waiting.append(next(ahead))
+    return DataSet(N, (tuple(reads),))
+
+
+KNOWN: list[Fields] = [
+    {"sampler": "keras", "seed": 1337, "batch_size": 32},
+    {"sampler": "keras", "seed": 123, "batch_size": 64},
+    {"sampler": "tf-data", "seed": 42, "buffer_size": 1000},
+    {"sampler": "tf-data", "seed": 0, "buffer_size": N},
+]
+
+
+@pytest.mark.parametrize("threads", [1, 4, 12])
+@pytest.mark.parametrize("fields", KNOWN, ids=lambda fields: " ".join(map(str, fields.values())))
+def test_what_threads_read_by_a_seed_that_people_choose_is_found(fields: Fields, threads: int) -> None:
+    extent = SearchExtent(((0, 0),), 256, latest=1 << 12)
+    event = list(find([read_by_threads(fields, 0, threads, 14, 3)], extent))[-1]
+    assert isinstance(event, Recipe)
+    assert {key: event.fields.get(key) for key in fields} == fields
+    assert "ranks" not in event.fields
+
+
+@pytest.mark.parametrize("between", [0, 1])
+@pytest.mark.parametrize("fields", KNOWN[:3], ids=["32", "64", "tf-data"])
+def test_the_second_epoch_tells_model_fit_from_a_loop(fields: Fields, between: int) -> None:
+    both = [{"name": "j", "epochs": 9} | one for one in same_first_epoch(fields)]
+    seen = read_by_threads(fields | {"passes_between": between}, 1, 4, 20, 5)
+    found = chosen(both, seen, (1, 0))
+    assert found is not None
+    assert (found[0].get("passes_between", 0), found[1]) == (between, 1)
+
+
+@pytest.mark.parametrize(("seed", "batch"), [(654_321, 32), (999_999, 16), (0, 64)])
+def test_a_seed_that_keras_drew_is_found(seed: int, batch: int) -> None:
+    seen = read_by_threads({"sampler": "keras", "seed": seed, "batch_size": batch}, 0, 8, 14, 1)
+    found = list(keras_seeds([seen], max(0, seed - 300), seed + 100))[-1]
+    assert isinstance(found, Recipe)
+    assert (found.fields["seed"], found.fields["batch_size"]) == (seed, batch)
+
+
+def test_the_seeds_that_keras_draws_are_a_stage_of_the_search() -> None:
+    seen = read_by_threads({"sampler": "keras", "seed": 777_123, "batch_size": 32}, 0, 4, 16, 1)
+    events = list(find([seen], SearchExtent(((776_000, 778_000),), 256, latest=1 << 12)))
+    assert any(isinstance(event, StageProgress) and event.stage == KERAS_STAGE for event in events)
+    assert isinstance(events[-1], Recipe)
+    assert events[-1].fields["seed"] == 777_123
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.integers(0, 2**32 - 1))
+def test_an_order_of_no_seed_is_no_seed_of_keras(chance: int) -> None:
+    reads = np.random.default_rng([chance, 9]).permutation(N)[:24].tolist()
+    found = list(keras_seeds([DataSet(N, (tuple(reads),))], 0, 400))
+    assert not any(isinstance(event, Recipe) for event in found)
+
+
+def test_reads_in_nearly_the_order_are_evidence_and_others_are_none() -> None:
+    in_order = list(range(20))
+    assert bits_near_the_start(in_order, N) == bits_near_the_start([at ^ 3 for at in in_order], N) > 90
+    assert bits_near_the_start([at + REACH + 1 for at in in_order], N) == 0
+    assert bits_near_the_start([*in_order[:-2], 900, 901], N) > 80  # two strays
+    assert bits_near_the_start([*in_order[:-4], 900, 901, 902, 903], N) == 0
+    assert bits_near_the_start([], N) == 0

@@ -1,0 +1,46 @@
+"""How long jobs read and waited: from the first read to the last one, epoch by epoch, by how many readers."""
+
+from __future__ import annotations
+
+from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime, ReadingTimes
+
+
+def test_a_job_reads_from_its_first_read_to_its_last() -> None:
+    times = ReadingTimes()
+    assert times.statistics() == {}
+    for observed, now, stalls in ((0, 5.0, 1.0), (1, 10.0, 2.0), (7, 30.0, 6.0), (7, 99.0, 9.0)):
+        times.job_read("job", 0, observed, now, stalls)
+    assert times.statistics() == {"job": ReadingTime(20, 4, (EpochTime(0, 20, 4, 1, 7),))}
+    times.job_read("job", 0, 2, 100.0, 9.0)
+    assert times.statistics() == {"job": ReadingTime(0, 0, (EpochTime(0, 0, 0, 1, 2),))}
+    times.forget("job")
+    assert times.statistics() == {}
+
+
+def test_each_epoch_has_its_own_time_and_its_own_readers() -> None:
+    times = ReadingTimes()
+    times.job_read("job", 0, 0, 0.0, 0.0)
+    for epoch, processes in ((0, (1, 2)), (1, (3, 4, 5)), (2, (6,))):
+        for step in range(3):
+            for process in processes:
+                times.read("job", process)
+            times.job_read("job", epoch, 30 * epoch + 10 * (step + 1), 100.0 * epoch + step, 10.0 * epoch + step / 2)
+    assert times.statistics()["job"].epochs == (EpochTime(1, 2.0, 1.0, 3, 30), EpochTime(2, 2.0, 1.0, 1, 30))
+
+
+def test_threads_that_wait_together_are_readers_too() -> None:
+    times = ReadingTimes()
+    times.waiting(9)
+    times.job_read("job", 0, 0, 0.0, 0.0)
+    times.read("job", 1)
+    times.job_read("job", 0, 1, 1.0, 0.0)
+    times.waiting(4)
+    times.waiting(2)
+    times.job_read("job", 0, 2, 3.0, 4.0)
+    (epoch,) = times.statistics()["job"].epochs
+    assert (epoch.readers, epoch.waited_share) == (4, 0.5)
+
+
+def test_nobody_waits_longer_than_all_the_time() -> None:
+    assert EpochTime(0, 1.0, 5.0, 2, 9).waited_share == 1.0
+    assert EpochTime(0, 0.0, 0.0, 1, 1).waited_share == 0.0
