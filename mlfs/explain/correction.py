@@ -34,7 +34,7 @@ from mlfs.explain.screen import Correction, find_correction
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
-from mlfs.explain.words import Drawing, drawing_of, moved, whereabouts
+from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.sentences import flags_of, register_flags
@@ -300,8 +300,10 @@ class CorrectionSearch:
             found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))
         if found is None or not self._is_followed(case, job):
             return False
-        correction = moved(job, drawing, begun.epoch, found.words, case.told)
+        correction = switched(job, drawing, begun.epoch, found.words)
         if correction is None:
+            correction = moved(job, drawing, begun.epoch, found.words, case.told)
+        if correction is None or not self._is_followed(case, job):
             return False
         # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
         if await self._confirm(case, correction, list(begun.opens), seen, proved=True):

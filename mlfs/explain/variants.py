@@ -45,7 +45,7 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
     if fields["start_step"]:
         sentence = f"this job reads its first epoch from the beginning, not from step {fields['start_step']}"
         yield Variant({"start_step": 0}, sentence)
-    yield from _switches(fields, reads)
+    yield from switches(fields, reads)
     seed = fields["seed"]
     if "seed" in reads:
         yield Variant({"seed": seed + 1}, COUNTS_FROM_ONE)
@@ -81,7 +81,8 @@ def _samplers(fields: Mapping[str, Any]) -> Iterator[Variant]:
                 yield Variant({"sampler": sampler, "generator": generator}, f'{sentence}, generator "{generator}"')
 
 
-def _switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
+def switches(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Variant]:
+    """What a sampler does or does not do: registrations in which one of these is the other way round."""
     if "set_epoch" in reads:
         calls = fields["set_epoch"]
         no = "this job does not call set_epoch: every epoch reads the same order"

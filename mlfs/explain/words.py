@@ -15,10 +15,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mlfs.explain.screen import Correction, changed_job
+from mlfs.explain.variants import switches
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.placed import PlacedOrder
-from mlfs.orders.registry import build_order
+from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.orders.torch_random import RandomOrder
 
@@ -102,6 +103,27 @@ def _words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     if isinstance(order, PlacedOrder):
         return order.words_before(epoch)
     return (spec.words_before or 0) + epoch * (drawing.an_epoch + (spec.words_between or 0))
+
+
+def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Correction | None:
+    """The job whose loader itself takes just as many words from the epoch before to this one, by one of its switches.
+
+    Nobody draws less than nothing: an epoch that begins earlier than the registered loader alone would have it says
+    that the loader takes fewer words (persistent workers, epochs that are left before the sampler's end).
+    """
+    spec, sampler = job.spec, built_in(job.spec.sampler)
+    step = words - _words_before(job, drawing, epoch - 1) if epoch > spec.start_epoch else drawing.an_epoch
+    if sampler is None or not 0 < step < drawing.an_epoch:
+        return None
+    for variant in switches(spec.model_dump(), sampler.fields):
+        made = changed_job(spec, job.streams, {**variant.changes, "start_epoch": epoch, "start_step": 0})
+        if made is None or made[0].generator != spec.generator:
+            continue
+        other = drawing_of(made[0], len(job.streams.sample_ids))
+        if other is not None and other.an_epoch + (spec.words_between or 0) == step:
+            told = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
+            return Correction(*made, variant.sentence, told)
+    return None
 
 
 def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) -> Correction | None:

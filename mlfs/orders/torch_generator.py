@@ -79,7 +79,7 @@ class EpochWords:
     @property
     def an_epoch(self) -> int:
         """Words from one epoch's first to the next one's."""
-        return self._step + (0 if self._once else self._base_words)
+        return self._step + (0 if self._persistent else self._base_words)
 
     def at(self, epoch: int) -> TorchWords:
         """The words from the sampler's first of the epoch on."""
