@@ -21,6 +21,15 @@ class _Port:
     early: dict[tuple[int, int], bytes] = field(default_factory=dict)
     gone: bool = False
 
+    def take(self) -> list[Happened]:
+        """What has happened since the last call."""
+        happened, self.happened = self.happened, []
+        return happened
+
+    def close(self) -> None:
+        """The node is gone: nothing arrives any more."""
+        self.gone = True
+
 
 class Network:
     """All nodes' ports.
@@ -103,12 +112,11 @@ class MemoryTransport:
 
     def poll(self) -> list[Happened]:
         """See Transport."""
-        happened, self._port.happened = self._port.happened, []
-        return happened
+        return self._port.take()
 
     def close(self, orderly: bool, code: int) -> None:
         """See Transport."""
-        self._port.gone = True
+        self._port.close()
 
 
 def _land(port: _Port, source: int, number: int, data: bytes) -> None:
