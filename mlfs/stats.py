@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PAGE_CACHE = "page_cache"
-ROUTES = (PAGE_CACHE, "ram", "ssd", "lmdb", "pfs")
+ROUTES = (PAGE_CACHE, "ram", "ssd", "lmdb", "peer", "pfs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,16 @@ from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
+from mlfs.job import JobSpec
 from mlfs.orders.layouts import samples as samples_of
 from mlfs.orders.layouts.layout import Outside
 from mlfs.orders.layouts.outside import files_behind
-from mlfs.orders.streams import build_streams
+from mlfs.orders.streams import JobStreams, build_streams
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
+from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
 from mlfs.tree.index import default_index_path, manifest_for
@@ -72,7 +74,7 @@ DETACHED_PATIENCE_S = 1.0
 # Large files are read by ranges: longer requests mean fewer of them. The kernel's own default is 128.
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "look": 1}
+POOLS = {"demand": 64, "read": 32, "orders": 1, "plan": 1, "drop": 1, "inodes": 1, "look": 1, "peers": 4}
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
 # Parameters of mallopt(3), from malloc.h.
@@ -90,9 +92,10 @@ def serve(config: MountConfig, report: Report) -> int:
         manifest, how = _manifest(config, source_fd, report)
         source = PosixSource(source_fd, manifest)
         samples = Samples.whole_files(manifest)
-        places = _places(config, source, samples, cleanup)
+        showcase = Showcase()
+        places = _places(config, source, samples, showcase, cleanup)
         outside = files_behind(b"/proc/self/fd/%d" % source_fd)
-        service = _Service(config, samples, source, places, outside, how, report)
+        service = _Service(config, samples, source, places, showcase, outside, how, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -112,12 +115,15 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
     return manifest, f"{how} in {scanned.seconds:.1f} s"
 
 
-def _places(config: MountConfig, source: PosixSource, samples: Samples, cleanup: ExitStack) -> Places:
+def _places(
+    config: MountConfig, source: PosixSource, samples: Samples, showcase: Showcase, cleanup: ExitStack
+) -> Places:
     """The source and the tiers, in the order in which they are tried."""
     stores: list[TierPlace] = []
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
-        stores.append(TierPlace(kind, tier, samples, largest_bytes))
+        shown = None if kind is PlaceKind.LMDB else showcase
+        stores.append(TierPlace(kind, tier, samples, largest_bytes, shown))
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
@@ -138,6 +144,7 @@ class _Service:
         samples: Samples,
         source: PosixSource,
         places: Places,
+        showcase: Showcase,
         outside: Outside,
         how: str,
         report: Report,
@@ -147,6 +154,7 @@ class _Service:
         self.manifest = samples.manifest
         self.source = source
         self.places = places
+        self.showcase = showcase
         self.outside = outside
         self.how = how
         self.report = report
@@ -199,9 +207,12 @@ class _Service:
         return Explainer(
             Build(
                 lambda spec: samples_of(spec, self.manifest, source, self.outside),
-                lambda spec: build_streams(spec, self.manifest, source, self.outside),
+                self._build_streams,
             )
         )
+
+    def _build_streams(self, spec: JobSpec) -> JobStreams:
+        return build_streams(spec, self.manifest, os.fsencode(self.config.source), self.outside)
 
     def _make_engine(self, runner: Runner, explainer: Explainer, listeners: Sequence[Listener]) -> Engine:
         config = self.config
@@ -211,7 +222,8 @@ class _Service:
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
-            self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners
+            self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
+            showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:

@@ -26,7 +26,7 @@ from mountd.mounts import (
     unmount,
     users_of,
 )
-from mountd.runtime import Record
+from mountd.runtime import Record, agent_socket
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
@@ -38,6 +38,7 @@ __all__ = [
     "Record",
     "Serving",
     "User",
+    "agent_socket",
     "call_with_timeout",
     "check_mount",
     "clean_dead_mounts",

@@ -92,6 +92,11 @@ def mount_name(mountpoint: str) -> str:
     return f"{readable}-{digest}" if readable else digest
 
 
+def agent_socket(mountpoint: str) -> str:
+    """Where the server of a mount point lets its node's agent in (`mlfs peers`)."""
+    return os.path.join(runtime_dir(), mount_name(mountpoint) + ".agent")
+
+
 def default_log_file(mountpoint: str) -> str:
     """Where the daemon of this mount logs when no --log-file is given. The directory is made."""
     directory = os.path.join(cache_dir(), "log")

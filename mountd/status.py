@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
@@ -96,6 +97,7 @@ def status(now: MountStatistics) -> Json:
         "tiers": tiers_status(engine),
         "rates": rates_status(engine),
         "plan": plan_status(engine),
+        "peers": peers_status(engine.peering),
         "staging": {"capacity_bytes": scheduler.window_capacity_bytes, "used_bytes": scheduler.window_bytes},
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
@@ -340,6 +342,21 @@ def rates_status(engine: EngineStatistics) -> Json:
             "refined": [[round(lanes), round(rate)] for lanes, rate in speeds.refined],
         }
         for name, speeds in engine.speeds.places.items()
+    }
+
+
+def peers_status(peering: PeeringStatistics) -> Json | None:
+    """The other nodes; None where no agent (`mlfs peers`) speaks for this one."""
+    if peering.node < 0:
+        return None
+    return {
+        "node": peering.node,
+        "nodes": peering.nodes,
+        "joined": peering.joined,
+        "lost": list(peering.lost),
+        "refused": {str(node): why for node, why in peering.refused.items()},
+        "wanted": peering.wanted,
+        "under_way": peering.under_way,
     }
 
 

@@ -44,6 +44,7 @@ _COMMANDS = {
     "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
     "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
     "unmount": ("mlfs.cli.unmount", "add_parser", "end a mount; says who still uses it"),
+    "peers": ("mlfs.cli.peers", "add_parser", "join this node's mount to the other nodes' (under MPI)"),
     "record": ("mlfs.cli.record", "add_parser", "keep what is opened on a mount, for mlfs replay"),
     "replay": ("mlfs.cli.replay", "add_parser", "have files fetched in a recorded order"),
     "cache": ("mlfs.cli.cache", "add_parser", "list, verify or clear what lies in a cache directory"),

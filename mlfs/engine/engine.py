@@ -25,12 +25,15 @@ from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
 from mlfs.engine.page_watch import PageWatch
 from mlfs.engine.pagecache import PageCache
+from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.runner import Runner
+from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
 from mlfs.engine.write_behind import WriteBehind
+from mlfs.errors import JobError
 from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -40,6 +43,7 @@ from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
+from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -79,6 +83,10 @@ class Limits:
     pfs_lanes_at_first: int = 0
 
 
+def _cannot_build(spec: JobSpec) -> JobStreams:
+    raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
+
+
 class Engine:
     """See the module. `run` must be running for anything to move.
 
@@ -101,6 +109,9 @@ class Engine:
         kin_of: Callable[[int], tuple[int, int]] = kin_of,
         cpu_clock: Callable[[], float] = time.thread_time,
         name_of: Callable[[int], str] = name_of,
+        showcase: Showcase | None = None,
+        agent_socket: str | None = None,
+        build: Callable[[JobSpec], JobStreams] = _cannot_build,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -111,7 +122,7 @@ class Engine:
         self.runner = runner
         self.counters = Counters()
         rates = Rates()
-        infos = tuple(_place_infos(places, limits))
+        infos = list(_place_infos(places, limits))
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
@@ -122,7 +133,7 @@ class Engine:
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
-            lambda plan: self._step(e.Planned(plan)),
+            lambda plan: self._shared.plan_made(plan),  # noqa: PLW0108 - made later
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
@@ -149,6 +160,11 @@ class Engine:
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
+        self._shared = SharedJobs(self._jobs, self._planner, runner, self._step, build)
+        self.peering = Peering(
+            agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
+            showcase or Showcase(), runner, self._shared,
+        )  # fmt: skip
         self._changed_files = 0
         self._measure_places()
 
@@ -165,6 +181,7 @@ class Engine:
             nursery.start_soon(self._jobs.explain)
             nursery.start_soon(self._planner.run)
             nursery.start_soon(self._write_behind.run)
+            nursery.start_soon(self.peering.run)
             nursery.start_soon(self._page_watch.run)
             if any(place.used_bytes for place in self.places.storing):
                 self._fetcher.begin_finding()  # before the first read is served
@@ -183,10 +200,11 @@ class Engine:
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
-        return await self._jobs.register(spec, streams)
+        return await (self._shared if self._shared.active else self._jobs).register(spec, streams)
 
     def end(self, name: str) -> bool:
         """End a job; False when there is none of that name."""
+        self._shared.ended(name)
         return self._jobs.end(name)
 
     def stop_prefetching(self, stop: bool) -> None:
@@ -196,7 +214,8 @@ class Engine:
 
     def _measure_places(self) -> None:
         """The classes that are the fastest by now are filled first."""
-        gives = [self._speeds.gives(place.name) for place in self.places]
+        own = (self.places.source, *self.places.storing)
+        gives = [self._speeds.gives(place.name) for place in own]
         self._driver.step(e.PlacesMeasured(gives))
 
     # -- copies of an earlier mount
@@ -235,8 +254,11 @@ class Engine:
             ranges=self.ranges.statistics(),
             page_watch=self._page_watch.statistics(),
             places=self.places.statistics(),
-            speeds=self._speeds.statistics(stream_bytes, scheduler.routing.passed_over[1:]),
+            speeds=self._speeds.statistics(
+                stream_bytes, scheduler.routing.passed_over[1 : 1 + len(self.places.storing)]
+            ),
             counters=self.counters.statistics(),
+            peering=self.peering.statistics(),
             under_way={
                 "opens_and_releases": self.digest.under_way,
                 "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,

@@ -14,13 +14,14 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places
 from mlfs.places.source import OpenFile, Source
+from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.events import Landed
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
@@ -260,6 +261,26 @@ class Fetcher:
         assert fetched.data is not None
         return Copy(fetched.sample, fetched.version, fetched.data)
 
+    def for_peer(self, sample: int, version: Version) -> Fetched | None:
+        """This node's copy of that version for another node, from memory or a tier; None where it has none."""
+        if self._samples.version_of(sample) != version:
+            return None
+        return self._waiting(sample) or self._held(sample, self.holder(sample))
+
+    @contextmanager
+    def ahead(self, items: Sequence[Item]) -> Iterator[None]:
+        """Within it, peers get ready what will be fetched from them: many samples are under way at once."""
+        by_peer: dict[int, list[tuple[int, Version]]] = {}
+        for item in items:
+            if item.place > len(self._places.storing):
+                by_peer.setdefault(item.place, []).append((item.sample, self._samples.version_of(item.sample)))
+        asked = [(peer, peer.ahead(wanted)) for place, wanted in by_peer.items() if (peer := self._places.peer(place))]
+        try:
+            yield
+        finally:
+            for peer, wants in asked:
+                peer.no_longer(wants)
+
     def _waiting(self, sample: int) -> Fetched | None:
         """What a place is about to keep, as if it had."""
         waiting = self.to_keep.get(sample)
@@ -271,12 +292,13 @@ class Fetcher:
         """The copy of a place that stores."""
         if not place and self._finding:
             place = self.holder(sample)
-        if not place or not self._is_current(sample):
+        if not place or (place <= len(self._places.storing) and not self._is_current(sample)):
             return None
         version = self._samples.version_of(sample)
-        content = self._places.storing[place - 1].get(sample, version)
+        content = self._places[place].get(sample, version)
         if content is None:
             return None
+        self._verified[sample] = 1  # a peer gives only what it has seen at the source since its mount
         return Fetched(sample, place, len(content.data), content.data, version)
 
     def holder(self, sample: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.runner import Runner, start
+from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
@@ -105,7 +106,8 @@ class Lanes:
     def fetch(self, fetch: c.Fetch) -> None:
         """Have a lane of a pool fetch a batch."""
         batch = self._batches[fetch.fetch] = _Batch(fetch)
-        pool = self._places[fetch.pool].name
+        place = self._places[fetch.pool]
+        pool = "peers" if place.kind is PlaceKind.PEER else place.name
         start(self._runner, pool, exhaust, self._fetch_batch(batch), then=partial(self._batch_over, batch))
 
     def _fetch_batch(self, batch: _Batch) -> Generator[int, None, _Over]:
@@ -115,23 +117,24 @@ class Lanes:
         """
         over, keep = _Over(), _Keep(self._fetcher, batch.fetch)
         began_s, cpu_began_s = self._clock(), self._cpu_clock()
-        for item in batch.items:
-            if batch.claims.pop(item.sample, None) is None:
-                continue
-            yield item.sample
-            if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
-                fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
-            else:
-                fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead)
-            landed = landed_of(batch.fetch, fetched)
-            if item.keep_in and not landed.error and self._places[landed.place].is_afar:
-                keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks from now on gets it from here
-            batch.done[item.sample] = landed
-            over.landed.append(landed)
-            if self._waited_for(item.sample):
-                self._runner.post(self._tell_early, batch, item.sample)
-            if keep.bytes > KEPT_AT_ONCE_BYTES:
-                over.keeping_s += keep.write(over.kept, self._clock)
+        with self._fetcher.ahead(batch.items):
+            for item in batch.items:
+                if batch.claims.pop(item.sample, None) is None:
+                    continue
+                yield item.sample
+                if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
+                    fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
+                else:
+                    fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead)
+                landed = landed_of(batch.fetch, fetched)
+                if item.keep_in and not landed.error and self._places[landed.place].is_afar:
+                    keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here
+                batch.done[item.sample] = landed
+                over.landed.append(landed)
+                if self._waited_for(item.sample):
+                    self._runner.post(self._tell_early, batch, item.sample)
+                if keep.bytes > KEPT_AT_ONCE_BYTES:
+                    over.keeping_s += keep.write(over.kept, self._clock)
         over.keeping_s += keep.write(over.kept, self._clock)
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
         return over

@@ -10,8 +10,9 @@ mlfs.plan.owners (pure).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
+from mlfs.plan.epoch_readers import Readers
+from mlfs.plan.members import Members
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.scheduler.keeping import Plan
 
@@ -31,12 +34,18 @@ MOST_EPOCHS = 256
 # Counts are kept in two bytes.
 MOST_READS = np.iinfo(np.uint16).max
 
+# What is known of who reads what in a cluster takes at most so much memory for a job: else fewer epochs are looked at.
+MOST_READERS_BYTES = 256 << 20
+
 Counts = npt.NDArray[np.uint16]
+ReadersByEpoch = npt.NDArray[np.unsignedinteger[Any]]
 
 
-def needs_counting(spec: JobSpec) -> bool:
+def needs_counting(spec: JobSpec, members: Members | None) -> bool:
     """Whether a node reads some samples of the job more often than others."""
-    return len(spec.ranks) < spec.world_size and spec.epochs - spec.start_epoch > 1
+    if spec.epochs - spec.start_epoch <= 1:
+        return False
+    return len(spec.ranks) < spec.world_size if members is None else members.divides(spec.world_size)
 
 
 def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -> None:
@@ -57,6 +66,11 @@ class PlannerStatistics:
 
     being_counted: tuple[str, ...]
     under_way: int
+
+
+def epochs_worth_counting(spec: JobSpec, most: int = MOST_EPOCHS) -> range:
+    """The epochs that a plan is made for."""
+    return range(spec.start_epoch, min(spec.epochs, spec.start_epoch + min(most, MOST_EPOCHS)))
 
 
 class Planner:
@@ -80,28 +94,59 @@ class Planner:
         self._planned = planned
         self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counts] = {}
+        self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
+        self._members: Members | None = None
         self._plan_again = False
-        self._wanted = trio.Event()
+        self._wanted, self._done = trio.Event(), trio.Event()
 
     def statistics(self) -> PlannerStatistics:
         """Frozen figures."""
         return PlannerStatistics(tuple(sorted(self._waiting)), len(self._waiting) + self._plan_again)
 
     def count(self, job: JobRun) -> None:
-        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first."""
-        if sum(self._capacities()) and needs_counting(job.spec):
+        """A job was installed: count its reads from now on, if a plan can keep more of them than what comes first.
+
+        In a cluster nothing follows from that: its jobs are those that all nodes have prepared.
+        """
+        if self._members is None and sum(self._capacities()) > 0 and needs_counting(job.spec, None):
             self._waiting[job.name] = job
             self._wanted.set()
 
+    async def prepare(self, job: JobRun) -> None:
+        """Plan with a job of the cluster, which is not installed yet."""
+        if self._members is None or not needs_counting(job.spec, self._members):
+            return
+        self._waiting[job.name] = job
+        self._wanted.set()
+        while self._waiting.get(job.name) is job or self._plan_again:
+            await self._done.wait()
+
+    def join(self, members: Members | None, jobs: Iterable[JobRun]) -> None:
+        """This node has joined others, or is alone from now on: all jobs are planned anew."""
+        self._members = members
+        self._counted.clear()
+        self._readers.clear()
+        self._waiting.clear()
+        self.plan_again()
+        for job in jobs:
+            self.count(job)
+
     def forget(self, name: str) -> None:
-        """The job has ended."""
+        """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
+        if self._members is None:
+            self._waiting.pop(name, None)
+            if self._counted.pop(name, None) is not None:
+                self.plan_again()
+
+    def forget_prepared(self, name: str) -> None:
+        """A job of the cluster has ended."""
         self._waiting.pop(name, None)
-        if self._counted.pop(name, None) is not None:
+        if self._readers.pop(name, None) is not None:
             self.plan_again()
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""
-        if not self._counted:
+        if not self._counted and self._members is None:
             self._planned(None)
             return
         self._plan_again = True
@@ -123,23 +168,54 @@ class Planner:
                     log.warning("job %s: not planned: %s", name, error)
                 if self._waiting.get(name) is job:
                     del self._waiting[name]
+            self._done.set()
+            self._done = trio.Event()
 
     async def _count(self, name: str, job: JobRun) -> None:
-        reads = np.zeros(len(self._sizes), dtype=np.uint16)
-        for epoch in range(job.spec.start_epoch, min(job.spec.epochs, job.spec.start_epoch + MOST_EPOCHS)):
-            await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch)
-            if self._waiting.get(name) is not job:
-                return  # unregistered, or registered anew
-        self._counted[name] = reads
+        """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
+        if self._members is not None:
+            readers = await self._who_reads(name, job, self._members)
+            if readers is None:
+                return
+            self._readers[name] = readers
+        else:
+            reads = np.zeros(len(self._sizes), dtype=np.uint16)
+            for epoch in epochs_worth_counting(job.spec):
+                await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch)
+                if self._waiting.get(name) is not job:
+                    return  # unregistered, or registered anew
+            self._counted[name] = reads
         await self._plan()
         log.info("job %s: planned", name)
+
+    async def _who_reads(self, name: str, job: JobRun, members: Members) -> ReadersByEpoch | None:
+        """Which node reads each sample in each epoch; None if that is not wanted any more."""
+        epochs = epochs_worth_counting(job.spec, max(2, MOST_READERS_BYTES // max(1, len(self._sizes))))
+        readers = Readers(len(self._sizes), len(members.nodes), len(epochs))
+        world = job.spec.world_size
+        node_of = {rank: at for at, node in enumerate(members.nodes) for rank in members.ranks(world, node)}
+        for epoch in epochs:
+            streams = [
+                (node_of[rank], await self._runner.run("plan", job.streams.epoch_ids, epoch, rank))
+                for rank in range(world)
+            ]
+            await self._runner.run("plan", readers.add, streams)
+            if self._waiting.get(name) is not job:
+                return None
+        return readers.by_epoch
 
     async def _plan(self) -> None:
         """Plan for the jobs that are counted now."""
         self._plan_again = False
-        counted = list(self._counted.values())
-        reads: npt.NDArray[np.uint32] = np.sum(np.stack(counted), axis=0, dtype=np.uint32)
-        sizes, capacities = np.asarray(self._sizes), self._capacities()
-        plan = await self._runner.run("plan", plan_alone, sizes, reads, capacities)
-        if counted and len(counted) == len(self._counted) and not self._plan_again:
+        sizes, members = np.asarray(self._sizes), self._members
+        if members is not None:
+            readers = list(self._readers.values())
+            plan = await self._runner.run("plan", members.plan, sizes, readers)
+            still = len(readers) == len(self._readers)
+        else:
+            counted = list(self._counted.values())
+            reads: npt.NDArray[np.uint32] = np.sum(np.stack(counted), axis=0, dtype=np.uint32)
+            plan = await self._runner.run("plan", plan_alone, sizes, reads, self._capacities())
+            still = bool(counted) and len(counted) == len(self._counted)
+        if still and members is self._members and not self._plan_again:
             self._planned(plan)

@@ -13,7 +13,7 @@ import errno
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -70,7 +70,7 @@ class Ranges:
         samples: Samples,
         scheduler: Scheduler,
         driver: Driver,
-        places: tuple[PlaceInfo, ...],
+        places: Sequence[PlaceInfo],
         fetcher: Fetcher,
         digest: Digest,
         counted: CountedOpens,

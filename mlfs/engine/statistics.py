@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlfs.engine.page_watch import PageWatchStatistics
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
 from mlfs.follow.job_statistics import JobStatistics
@@ -50,4 +51,5 @@ class EngineStatistics:
     places: tuple[PlaceStatistics, ...]
     speeds: SpeedsStatistics
     counters: CounterStatistics
+    peering: PeeringStatistics
     under_way: Mapping[str, int]

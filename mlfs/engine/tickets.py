@@ -43,6 +43,39 @@ class Ticket(Protocol):
         """On the loop: the source failed."""
 
 
+class PeerTicket(Protocol):
+    """Another node that waits for a sample of this one. Exactly one of these is called, on the loop."""
+
+    def ready(self, brought: Fetched | None) -> None:
+        """The sample is in place. `brought`: what was fetched just now, if it was."""
+
+    def missing(self) -> None:
+        """The sample is not to be had here."""
+
+
+class _ForPeer:
+    """A peer's ticket among those of readers."""
+
+    def __init__(self, ticket: PeerTicket) -> None:
+        self.ticket = ticket
+
+    def in_place(self, source_bytes: int) -> bool:
+        """See Ticket."""
+        return False
+
+    def answer(self, brought: PlaceKind | None, source_bytes: int) -> None:
+        """See Ticket."""
+        self.ticket.ready(None)
+
+    def open_direct(self, unstaged: bool) -> None:
+        """See Ticket."""
+        self.ticket.missing()
+
+    def refuse(self, error: OSError) -> None:
+        """See Ticket."""
+        self.ticket.missing()
+
+
 class _Told:
     """A reader who was told already, past a scheduler that failed over him."""
 
@@ -108,10 +141,17 @@ class Tickets:
 
     def wait(self, sample: int, ticket: Ticket) -> None:
         """A reader waits for a sample that was not in place; the ticket is told once, at once maybe."""
+        self._step(e.ReadWaits(self._enter(sample, ticket), sample))
+
+    def ask(self, sample: int, ticket: PeerTicket) -> None:
+        """Another node waits for a sample; the ticket is told once, at once maybe, and Released has to follow."""
+        self._step(e.PeerAsks(self._enter(sample, _ForPeer(ticket)), sample))
+
+    def _enter(self, sample: int, ticket: Ticket) -> int:
         number = next(self._numbers)
         self._tickets[number] = sample, ticket
         self._waiting.setdefault(sample, []).append(ticket)
-        self._step(e.ReadWaits(number, sample))
+        return number
 
     def _take_ticket(self, number: int) -> Ticket:
         """The reader with that number, who is told now. One who was told already is not told again."""
@@ -125,12 +165,16 @@ class Tickets:
         return ticket
 
     def _answer(self, answer: c.Answer) -> None:
+        ticket = self._take_ticket(answer.ticket)
+        if isinstance(ticket, _ForPeer):
+            ticket.ticket.ready(self._brought.get(answer.sample))
+            return
         brought = self._brought.pop(answer.sample, None)
         if brought is None:
-            self._take_ticket(answer.ticket).answer(None, 0)
+            ticket.answer(None, 0)
         else:
             kind = self._places[brought.place].kind
-            self._take_ticket(answer.ticket).answer(kind, brought.size_bytes if brought.place == SOURCE else 0)
+            ticket.answer(kind, brought.size_bytes if brought.place == SOURCE else 0)
 
     def _open_direct(self, direct: c.OpenDirect) -> None:
         self._take_ticket(direct.ticket).open_direct(direct.unstaged)

@@ -37,6 +37,11 @@ class MemoryFile:
         self._fd = os.memfd_create("mlfs-ram", os.MFD_CLOEXEC)
         self._end = 0
 
+    @property
+    def fd(self) -> int:
+        """The memfd, for a process that shall read it too; it belongs to this file."""
+        return self._fd
+
     def reserve(self, size_bytes: int) -> int:
         """Reserve the pages of a sample behind the last one; returns its offset."""
         offset = self._end

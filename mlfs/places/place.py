@@ -10,11 +10,16 @@ tests/places/place_contract.py.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
+from mlfs.places import cache_directory
+from mlfs.places.catalogue import Kind
+from mlfs.places.ram import RamTier
+from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
@@ -27,6 +32,7 @@ __all__ = [
     "Content",
     "Copy",
     "FileChange",
+    "PeerPlace",
     "Place",
     "PlaceKind",
     "PlaceStatistics",
@@ -34,6 +40,7 @@ __all__ = [
     "SourcePlace",
     "StoringPlace",
     "TierPlace",
+    "Want",
 ]
 
 Bytes = bytes | bytearray | memoryview
@@ -59,6 +66,14 @@ class Content(NamedTuple):
     data: Bytes
     version: Version
     changed: FileChange | None = None
+
+
+class Want(NamedTuple):
+    """A sample that another node shall give."""
+
+    node: int
+    sample: int
+    version: Version
 
 
 class Copy(NamedTuple):
@@ -132,6 +147,16 @@ class StoringPlace(Place, Protocol):
         """Release resources. A persistent place keeps its copies for the next mount."""
 
 
+class PeerPlace(Place, Protocol):
+    """Another node. What it owns may be asked for ahead, so that many samples are under way at once."""
+
+    def ahead(self, wanted: Sequence[tuple[int, Version]]) -> Sequence[Want]:
+        """These samples will be wanted soon. For what is returned `no_longer` has to follow."""
+
+    def no_longer(self, wants: Sequence[Want]) -> None:
+        """What was asked for ahead is not wanted any more, or was got."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceStatistics:
     """How full a place that stores is, and how often its medium failed."""
@@ -192,18 +217,22 @@ class TierPlace:
         tier: the store; closed with this place.
         samples: the samples' keys.
         largest_bytes: the length of the largest sample that is kept there; 0 for no limit.
+        showcase: told of what this node's agent may give to others; None where the agent cannot read the tier.
     """
 
-    def __init__(self, kind: PlaceKind, tier: Tier, samples: Samples, largest_bytes: int = 0) -> None:
+    def __init__(
+        self, kind: PlaceKind, tier: Tier, samples: Samples, largest_bytes: int = 0, showcase: Showcase | None = None
+    ) -> None:
         self.kind: Final = kind
         self.name: Final = tier.name
         self.largest_bytes: Final = largest_bytes
-        self._tier = tier
+        self.tier: Final = tier
         self._samples = samples
+        self._showcase = showcase
 
     def get(self, sample: int, version: Version) -> Content | None:
         """See Place."""
-        data = self._tier.get(self._samples.key(sample), version)
+        data = self.tier.get(self._samples.key(sample), version)
         return None if data is None else Content(data, version)
 
     def keep(self, copies: Sequence[Copy]) -> list[bool]:
@@ -217,44 +246,62 @@ class TierPlace:
             if fits:
                 fitting.append(KeyedCopy(key, copy.version, memoryview(copy.data)))
             else:
-                self._tier.drop(key)
-        answers = iter(self._tier.put_all(fitting))
-        return [fits and next(answers) for fits in kept]
+                self.tier.drop(key)
+        answers = iter(self.tier.put_all(fitting))
+        kept = [fits and next(answers) for fits in kept]
+        if self._showcase is not None and self._showcase.is_open:
+            for copy, is_kept in zip(copies, kept, strict=True):
+                if is_kept:
+                    self.show(copy)
+        return kept
+
+    def show(self, copy: Copy) -> None:
+        """Show the agent a copy that this place keeps, and whose version the source has been seen to have."""
+        if self._showcase is None:
+            return
+        key = self._samples.key(copy.sample)
+        if self.kind is PlaceKind.SSD:
+            first, second = struct.unpack("<QQ", cache_directory.key_digest(key))
+            self._showcase.kept(copy.sample, Kind.SSD, (first, second), copy.version, copy.data)
+        elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
+            self._showcase.kept(copy.sample, Kind.RAM, where, copy.version, copy.data)
 
     def contains(self, sample: int) -> bool:
         """See StoringPlace."""
-        return self._tier.contains(self._samples.key(sample))
+        return self.tier.contains(self._samples.key(sample))
 
     def drop(self, sample: int) -> None:
         """See StoringPlace."""
-        self._tier.drop(self._samples.key(sample))
+        if self._showcase is not None:
+            self._showcase.lost(sample)
+        self.tier.drop(self._samples.key(sample))
 
     @property
     def capacity_bytes(self) -> int:
         """See StoringPlace."""
-        return self._tier.capacity_bytes
+        return self.tier.capacity_bytes
 
     @property
     def used_bytes(self) -> int:
         """See StoringPlace."""
-        return self._tier.used_bytes
+        return self.tier.used_bytes
 
     def footprint_bytes(self, size_bytes: int) -> int:
         """See StoringPlace."""
-        return self._tier.footprint_bytes(size_bytes)
+        return self.tier.footprint_bytes(size_bytes)
 
     @property
     def errors(self) -> int:
         """See StoringPlace."""
-        return self._tier.errors
+        return self.tier.errors
 
     def close(self) -> None:
         """See StoringPlace."""
-        self._tier.close()
+        self.tier.close()
 
 
 class Places(Sequence[Place]):
-    """The places of a mount by number: 0 (`SOURCE`) is the source, then the tiers in the order given.
+    """The places of a mount by number: 0 (`SOURCE`) is the source, then the tiers in the order given, then the peers.
 
     Attributes:
         source: place 0.
@@ -264,9 +311,25 @@ class Places(Sequence[Place]):
     def __init__(self, source: SourcePlace, storing: Sequence[StoringPlace] = ()) -> None:
         self.source: Final = source
         self.storing: Final = tuple(storing)
+        self._peers: tuple[PeerPlace, ...] = ()
         self._all: tuple[Place, ...] = (source, *self.storing)
         if len({place.name for place in self._all}) < len(self._all):
             raise ValueError("two places of a mount have the same name")
+
+    def join(self, peers: Sequence[PeerPlace]) -> None:
+        """Other nodes are places from now on, behind those that are there, or in place of those that were joined."""
+        self._peers = tuple(peers)
+        self._all = (self.source, *self.storing, *peers)
+
+    @property
+    def joined(self) -> int:
+        """How many peers there are."""
+        return len(self._peers)
+
+    def peer(self, number: int) -> PeerPlace | None:
+        """The place as a peer, None if it is none."""
+        at = number - 1 - len(self.storing)
+        return self._peers[at] if 0 <= at < len(self._peers) else None
 
     @overload
     def __getitem__(self, number: int) -> Place: ...

@@ -158,6 +158,18 @@ class RamTier:
         # If the copy was dropped while it was read, the bytes may be those of the hole.
         return data if self._index.get(key) is extent else None
 
+    def where(self, key: bytes, version: Version) -> tuple[int, int] | None:
+        """The number of the memory file in which a copy of this version lies, and its offset there."""
+        extent = self._index.get(key)
+        if extent is None or extent.version != version:
+            return None
+        return list(self._writers).index(extent.file), extent.offset
+
+    @property
+    def memory_fds(self) -> list[int]:
+        """The memory files, in the order in which `where` counts them; they belong to the tier."""
+        return [file.fd for file in self._writers]
+
     def contains(self, key: bytes) -> bool:
         """See Tier."""
         return key in self._index

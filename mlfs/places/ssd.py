@@ -69,6 +69,11 @@ class SsdTier(OnDisk):
             if not self._ledger.adopt(found.digest, self._rounded(found.size_bytes)):
                 self._unlink(found.digest)
 
+    @property
+    def directory_fd(self) -> int:
+        """The directory that the copies lie in; it belongs to the tier."""
+        return self._claim.dir_fd
+
     def footprint_bytes(self, size_bytes: int) -> int:
         """See Tier. Whole blocks for head, key and data; a key of more than 200 bytes may take a block more."""
         return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)

@@ -97,6 +97,54 @@ def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
     return Plan(classes, placement.owner)
 
 
+def shared_by_hash(
+    sizes_bytes: npt.NDArray[Any], nodes: Sequence[int], capacities_bytes: Sequence[Sequence[int]], node: int
+) -> Plan:
+    """What a node keeps, and who owns the rest, where nobody knows what will be read: rendezvous hashing.
+
+    Each sample has a score at each node, by a hash of both and by the node's room (weighted rendezvous hashing), and
+    belongs to the one with the highest. So a node that comes or goes moves its own part of the samples, and no other.
+    Of a node whose samples need more than its room, those with the lowest scores are nobody's.
+
+    Args:
+        sizes_bytes: shape (F,). nodes: their numbers, ascending. capacities_bytes: of each node, of memory and disks
+            (`Keeping.capacities_bytes`). node: whose plan it is.
+    """
+    footprints = sizes_bytes.astype(np.int64)
+    footprints += -footprints % PAGE_BYTES
+    owner = np.full(len(footprints), -1, dtype=np.int16)
+    best = np.full(len(footprints), -np.inf)
+    for number, capacities in zip(nodes, capacities_bytes, strict=True):
+        if not sum(capacities):
+            continue
+        score = sum(capacities) / -np.log(_hashed(len(footprints), number))
+        better = score > best
+        owner[better], best[better] = number, score[better]
+    classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
+    for number, capacities in zip(nodes, capacities_bytes, strict=True):
+        own = np.flatnonzero((owner == number) & (footprints > 0))
+        own = own[np.argsort(-best[own], kind="stable")]
+        begin = 0
+        filled = np.cumsum(footprints[own])
+        for level, capacity in enumerate(capacities):
+            before = int(filled[begin - 1]) if begin else 0
+            end = int(np.searchsorted(filled, before + capacity, side="right"))
+            if number == node:
+                classes[own[begin:end]] = level
+            begin = end
+        owner[own[begin:]] = -1
+    return Plan(classes, owner, {"shared": "by hash", "nodes": len(nodes)})
+
+
+def _hashed(count: int, salt: int) -> Floats:
+    """Numbers between 0 and 1, one for each sample: the finalizer of SplitMix64 over the sample's number and a salt."""
+    z = np.arange(count, dtype=np.uint64) + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+
+
 def plan_alone(
     sizes_bytes: npt.NDArray[Any], reads: npt.NDArray[np.integer[Any]], capacities_bytes: Sequence[int]
 ) -> Plan:

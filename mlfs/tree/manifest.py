@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 # The columns, with n entries, k symbolic links, d devices and u unreadable directories. Names and link targets are two
@@ -144,6 +145,16 @@ class Manifest:
     def nbytes(self) -> int:
         """Bytes of memory that the manifest's arrays take."""
         return sum(array.nbytes for array in self.columns().values()) + self.generation.nbytes
+
+    def fingerprint(self) -> str:
+        """A digest of the tree's form and names: two nodes with the same one number their files alike.
+
+        Sizes and times are not in it: a file that changes does not make another tree.
+        """
+        digest = xxhash.xxh3_128(np.ascontiguousarray(stat.S_IFMT(0xFFFFFFFF) & self.mode).data)
+        for column in (self.parent, self.first_child, self.name_offset, self.names):
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The arrays of `COLUMNS`, by name, not copied."""

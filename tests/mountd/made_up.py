@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlfs.engine.page_watch import PageWatchStatistics
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
@@ -93,6 +94,7 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),
         page_watch=PageWatchStatistics(0, 0),
+        peering=PeeringStatistics(),
         places=(
             PlaceStatistics(PlaceKind.RAM, "ram", 2 * GB, 2 * GB, 0),
             PlaceStatistics(PlaceKind.SSD, "ssd:/scratch", 4 * GB, 4 * GB, 1),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 
@@ -206,6 +207,15 @@ class PlacesMeasured(NamedTuple):
     bytes_per_s: Sequence[float]
 
 
+class PeersJoined(NamedTuple):
+    """This node has joined others: they are places from now on, numbered behind those that are there.
+
+    It is told once; a node whose agent dies and that joins again says PeerBack of the same places.
+    """
+
+    places: Sequence[PlaceInfo]
+
+
 class PeerAsks(NamedTuple):
     """Another node wants a sample that this one owns; the ticket is answered once it is in place here.
 
@@ -242,6 +252,6 @@ class TimePassed(NamedTuple):
 Event = (
     ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
     | CopiesFound | CopyLost | Dropped | PagesLost | Outdated | Resized | JobInstalled | JobEnded | EpochKnown
-    | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeerAsks | PeerLost | PeerBack | Stopped
-    | TimePassed
+    | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
+    | PeerBack | Stopped | TimePassed
 )  # fmt: skip

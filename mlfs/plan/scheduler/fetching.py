@@ -48,10 +48,10 @@ class Fetching:
         self._keeping = keeping
         self._rates = rates
         self._out = out
-        peers = [number for number, place in enumerate(places) if place.kind is PlaceKind.PEER]
-        self._pool_of = [peers[0] if place.kind is PlaceKind.PEER else number for number, place in enumerate(places)]
-        self._is_peer = [place.kind is PlaceKind.PEER for place in places]
-        self._queues = {pool: PoolQueue(pool, places[pool].lanes) for pool in dict.fromkeys(self._pool_of)}
+        self._pool_of: list[int] = []
+        self._is_peer: list[bool] = []
+        self._queues: dict[int, PoolQueue] = {}
+        self.joined(places)
         self._queues[SOURCE].governor.begin_with(limits.source_lanes_at_first)
         self._queued: dict[int, Wanted] = {}  # by sample; anything else in a queue is outdated
         self._flying: dict[int, int] = {}
@@ -68,6 +68,16 @@ class Fetching:
     def stop(self, stop: bool) -> None:
         """Fetch nothing ahead any more; or go on after all."""
         self._stopped = stop
+
+    def joined(self, places: Sequence[PlaceInfo]) -> None:
+        """Places are there from now on: each has a pool of lanes, and all peers one together."""
+        for number, place in enumerate(places, len(self._pool_of)):
+            peer = place.kind is PlaceKind.PEER
+            pool = self._pool_of[self._is_peer.index(True)] if peer and True in self._is_peer else number
+            self._pool_of.append(pool)
+            self._is_peer.append(peer)
+            if pool == number:
+                self._queues[pool] = PoolQueue(pool, place.lanes)
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """What `status` shows, a frozen record a pool."""

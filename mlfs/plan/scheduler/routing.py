@@ -59,7 +59,7 @@ class Routing:
     def __init__(
         self, places: Sequence[PlaceInfo], rates: Rates, known_source: Mapping[int, float], out: list[Command]
     ) -> None:
-        self._places = places
+        self._places = tuple(places)
         self._rates = rates
         self._out = out
         self._known_source = dict(known_source)
@@ -109,6 +109,16 @@ class Routing:
             return held_by
         peer = self._peer_of_node.get(owner, SOURCE)
         return SOURCE if peer in self._lost_peers else peer
+
+    def joined(self, places: Sequence[PlaceInfo]) -> None:
+        """Peers are places from now on."""
+        first = len(self._places)
+        self._places = (*self._places, *places)
+        self._passed_over += [False] * len(places)
+        self._uses += [Use() for _ in places]
+        self._found += [None] * len(places)
+        self._batches += [0] * len(places)
+        self._peer_of_node.update({place.node: number for number, place in enumerate(places, first)})
 
     def is_elsewhere(self, owner: int) -> bool:
         """Whether an owner is another node."""

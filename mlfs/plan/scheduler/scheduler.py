@@ -134,6 +134,7 @@ class Scheduler:
             e.SourceHung: self._source_hung,
             e.Planned: self._planned,
             e.PlacesMeasured: self._places_measured,
+            e.PeersJoined: self._peers_joined,
             e.PeerAsks: self._peer_asks,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
@@ -178,7 +179,7 @@ class Scheduler:
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
         held_by = self.table.held_by[sample]
-        place = SOURCE if held_by and self._routing.passed_over[held_by] else held_by
+        place = self._routing.for_reader(sample, held_by, self._keeping.owner(sample))
         return place, held_by if held_by != place else 0
 
     def holder(self, sample: int) -> int:
@@ -461,6 +462,10 @@ class Scheduler:
         self._keeping.measured(measured.bytes_per_s)
 
     # -- peers
+
+    def _peers_joined(self, joined: e.PeersJoined, now_s: float) -> None:
+        self._routing.joined(joined.places)
+        self._fetching.joined(joined.places)
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
         """A peer wants a sample that this node owns: it gets a copy at once, else it waits as a reader does.

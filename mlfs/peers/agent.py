@@ -1,0 +1,348 @@
+"""The agent of a node: gets samples from other nodes' agents for its server, and gives them this node's.
+
+In: packets of the server, what happened on the transport, the time. Out: the same two ways. It runs in a process of its
+own, because MPI may take its process along when a peer dies, and the mount must not go with it; but nothing here knows
+of processes, sockets or MPI: see mlfs.peers.process, and tests/peers for agents on simulated time.
+
+A sample's way: the server names it, its owner and where it shall land (FETCH). The agent says that to the transport and
+asks the owner (ASK). The owner's agent finds the bytes on its shelf, or asks its server for them (WANTED, READY); it
+gives them to the transport and says their checksum (GIVE). When both have come, and agree, the server hears ENDED. Any
+failure ends in MISSING or LOST; then the server reads the source: it costs time, never a read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mlfs.peers import link, messages
+from mlfs.peers.link import Ended, Ready
+from mlfs.peers.liveness import Liveness
+from mlfs.peers.messages import BadMessage, Unpacker
+from mlfs.peers.transport import Arrived, Buffer, Received, Transport
+from mlfs.places.checksum import checksum
+from mlfs.tree.samples import Version
+
+
+class Finds(Protocol):
+    """What a node can give by itself (mlfs.peers.shelf)."""
+
+    def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
+        """The bytes of that version and their checksum."""
+
+
+@dataclass(slots=True)
+class _Ask:
+    """A sample that was asked of a peer.
+
+    Attributes:
+        number: the server's. into: where it lands. sum: its checksum, None until the owner has said it. landed: the
+            bytes that came, below 0 before. ended: the server was told of its end.
+    """
+
+    number: int
+    node: int
+    sample: int
+    version: Version
+    into: memoryview
+    sum: int | None = None
+    landed: int = -1
+    ended: bool = False
+
+
+class _Owed(NamedTuple):
+    """A sample that a peer wants and this node's server is looking for."""
+
+    node: int
+    number: int
+    sample: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatistics:
+    """Counts since the start.
+
+    Attributes:
+        given: samples given to peers. missed: samples that peers wanted and this node did not have. got, got_bytes:
+            samples that peers gave. missing: samples that a peer did not have. spoilt: of those, samples whose
+            checksum was wrong.
+    """
+
+    given: int = 0
+    given_bytes: int = 0
+    missed: int = 0
+    got: int = 0
+    got_bytes: int = 0
+    missing: int = 0
+    spoilt: int = 0
+
+
+class Agent:
+    """See the module.
+
+    Args:
+        landing: the memory in which what peers give lands. to_server: takes packets.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        shelf: Finds,
+        landing: memoryview,
+        to_server: Callable[[bytes], None],
+        liveness: Liveness,
+    ) -> None:
+        self._transport = transport
+        self._shelf = shelf
+        self._landing = landing
+        self._to_server = to_server
+        self._liveness = liveness
+        self._unpackers = [Unpacker() for _ in range(transport.nodes)]
+        self._numbers = itertools.cycle(range(transport.most_numbers))
+        self._asks: dict[int, _Ask] = {}  # by the transport's number
+        self._owed: dict[int, _Owed] = {}  # by token
+        self._tokens = itertools.count(1)
+        self._asked_of = [0] * transport.nodes  # asks by peer
+        self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._ends: list[tuple[int, int]] = []
+        self._wanted: list[tuple[int, int, int, int]] = []
+        self._given = self._given_bytes = self._missed = 0
+        self._got = self._got_bytes = self._missing = self._spoilt = 0
+
+    # -- what others may see
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits for something: then the transport is worth a look often."""
+        return bool(self._asks or self._owed)
+
+    def statistics(self) -> AgentStatistics:
+        """Frozen figures."""
+        return AgentStatistics(
+            self._given, self._given_bytes, self._missed, self._got, self._got_bytes, self._missing, self._spoilt
+        )  # fmt: skip
+
+    # -- from the server
+
+    def packet(self, packet: link.Packet, now_s: float) -> None:
+        """The server says something."""
+        if packet.kind is link.Kind.FETCH:
+            self._fetch(packet.records, now_s)
+        elif packet.kind is link.Kind.READY:
+            for token, how, offset, size_bytes in packet.records.tolist():
+                self._ready(token, Ready(how), offset, size_bytes)
+        elif packet.kind is link.Kind.TELL:
+            for node in range(self._transport.nodes):
+                if node != self._transport.node:
+                    self._tell(node, packet.value)
+        self._flush(now_s)
+
+    def _tell(self, node: int, value: Any) -> None:
+        for message in messages.pack_news(value):
+            self._transport.send(node, message)
+
+    def _fetch(self, records: link.Records, now_s: float) -> None:
+        """Ask peers for samples: all of one peer in as few messages as possible."""
+        asked: defaultdict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+        for number, node, sample, _, size_bytes, mtime_ns, offset in records.tolist():
+            into = self._landing[offset : offset + size_bytes]
+            if not 0 <= node < self._transport.nodes or node in self._liveness.lost or len(into) < size_bytes:
+                self._ends.append((number, Ended.MISSING))
+                continue
+            of = self._free_number()
+            ask = self._asks[of] = _Ask(number, node, sample, Version(size_bytes, mtime_ns), into)
+            self._asked_of[node] += 1
+            if size_bytes:
+                self._transport.expect(node, of, into)
+            else:
+                ask.landed = 0
+            asked[node].append((of, sample, size_bytes, mtime_ns))
+        for node, rows in asked.items():
+            self._send(node, messages.Kind.ASK, rows, now_s)
+            self._liveness.asked(node, now_s)
+
+    def _free_number(self) -> int:
+        return next(number for number in self._numbers if number not in self._asks)
+
+    def _send(self, node: int, kind: messages.Kind, rows: list[Any], now_s: float) -> None:
+        step = messages.most_records(kind)
+        dtype = messages.ASK if kind is messages.Kind.ASK else messages.GIVE
+        for start in range(0, len(rows), step):
+            self._transport.send(node, messages.pack(kind, np.array(rows[start : start + step], dtype)))
+        self._liveness.said(node, now_s)
+
+    def _ready(self, token: int, how: Ready, offset: int, size_bytes: int) -> None:
+        """The server says what became of a sample that a peer wants."""
+        owed = self._owed.pop(token, None)
+        if how is Ready.LIES:
+            # Copied, so that the landing memory does not fill with what dead peers never take.
+            data = bytes(self._landing[offset : offset + size_bytes])
+            for packet in link.pack(link.Kind.FREE, [(offset, size_bytes)]):
+                self._to_server(packet)
+            if owed is not None:
+                self._give(owed, data, checksum(data, owed.sample, owed.version))
+        elif owed is not None:
+            found = self._shelf.find(owed.sample, owed.version) if how is Ready.LOOK else None
+            self._give(owed, *(found or (None, 0)))
+
+    def _give(self, owed: _Owed, data: Buffer | None, sum_: int) -> None:
+        """Give a sample to a peer, or say that it is missing."""
+        if owed.node in self._liveness.lost:
+            return
+        self._gives[owed.node].append((owed.number, data is None, sum_))
+        if data is None:
+            self._missed += 1
+            return
+        self._given += 1
+        self._given_bytes += len(data)
+        if len(data):
+            self._transport.give(owed.node, owed.number, data)
+
+    # -- from the transport
+
+    def poll(self, now_s: float) -> bool:
+        """See what happened on the transport. Returns whether anything did."""
+        happened = self._transport.poll()
+        for event in happened:
+            if isinstance(event, Arrived):
+                self._arrived(event, now_s)
+            else:
+                self._received(event, now_s)
+        self._flush(now_s)
+        return bool(happened)
+
+    def _arrived(self, event: Arrived, now_s: float) -> None:
+        self._heard(event.node, now_s)
+        try:
+            message = self._unpackers[event.node].unpack(event.data)
+        except BadMessage as error:
+            value = {"bad": str(error)}
+            self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": value}))
+            return
+        if message is None:
+            return
+        if message.kind is messages.Kind.ASK:
+            self._asked(event.node, message.records)
+        elif message.kind is messages.Kind.GIVE:
+            self._gave(event.node, message.records)
+        elif message.kind is messages.Kind.NEWS:
+            self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
+        elif message.kind is messages.Kind.PING:
+            self._say(event.node, messages.Kind.ALIVE, now_s)
+        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node):
+            self._lose([event.node])
+
+    def _asked(self, node: int, records: messages.Records | None) -> None:
+        """A peer wants samples: those on the shelf at once, the server is asked for the others."""
+        assert records is not None
+        for number, sample, size_bytes, mtime_ns in records.tolist():
+            owed = _Owed(node, number, sample, Version(size_bytes, mtime_ns))
+            found = self._shelf.find(sample, owed.version)
+            if found is not None:
+                self._give(owed, *found)
+                continue
+            token = next(self._tokens) & 0xFFFFFFFF
+            self._owed[token] = owed
+            self._wanted.append((token, sample, size_bytes, mtime_ns))
+
+    def _gave(self, node: int, records: messages.Records | None) -> None:
+        assert records is not None
+        for of, missing, sum_ in records.tolist():
+            ask = self._asks.get(of)
+            if ask is None or ask.node != node:
+                continue
+            if missing:
+                if ask.version.size_bytes:
+                    self._transport.expect_no_more(node, of)
+                self._missing += 1
+                self._over(of, ask, Ended.MISSING)
+            else:
+                ask.sum = sum_
+                self._perhaps_whole(of, ask)
+
+    def _received(self, event: Received, now_s: float) -> None:
+        self._heard(event.node, now_s)
+        ask = self._asks.get(event.number)
+        if ask is not None and ask.node == event.node:
+            ask.landed = event.size_bytes
+            self._perhaps_whole(event.number, ask)
+
+    def _perhaps_whole(self, of: int, ask: _Ask) -> None:
+        """Both the bytes and their checksum have come, or one of them."""
+        if ask.sum is None or ask.landed < 0:
+            return
+        if ask.ended:  # its peer was taken for lost meanwhile
+            self._over(of, ask, Ended.OFF)
+        elif ask.landed == ask.version.size_bytes and checksum(ask.into, ask.sample, ask.version) == ask.sum:
+            self._got += 1
+            self._got_bytes += ask.landed
+            self._over(of, ask, Ended.HERE)
+        else:
+            self._missing += 1
+            self._spoilt += 1
+            self._over(of, ask, Ended.MISSING)
+
+    def _over(self, of: int, ask: _Ask, end: Ended) -> None:
+        del self._asks[of]
+        self._ends.append((ask.number, Ended.OFF if ask.ended else end))
+        self._asked_of[ask.node] -= 1
+        if not self._asked_of[ask.node]:
+            self._liveness.owes_nothing(ask.node)
+
+    # -- who lives
+
+    def _heard(self, node: int, now_s: float) -> None:
+        if self._liveness.heard(node, now_s):
+            for packet in link.pack(link.Kind.BACK, [(node,)]):
+                self._to_server(packet)
+
+    def beat(self, now_s: float) -> None:
+        """Every `Liveness.beat_s`: who is lost, and who is to be told that this node lives?"""
+        lost = self._liveness.found_lost(now_s)
+        if lost:
+            self._lose(lost)
+        for node in self._liveness.to_be_told({owed.node for owed in self._owed.values()}, now_s):
+            kind = messages.Kind.PING if node in self._liveness.lost else messages.Kind.ALIVE
+            self._say(node, kind, now_s)
+        self._flush(now_s)
+
+    def _say(self, node: int, kind: messages.Kind, now_s: float) -> None:
+        self._transport.send(node, messages.pack(kind))
+        self._liveness.said(node, now_s)
+
+    def _lose(self, nodes: list[int]) -> None:
+        """Whoever waits for these peers goes on without them. Where something may still land stays reserved."""
+        for packet in link.pack(link.Kind.LOST, [(node,) for node in nodes]):
+            self._to_server(packet)
+        for of, ask in list(self._asks.items()):
+            if ask.node not in nodes or ask.ended:
+                continue
+            self._ends.append((ask.number, Ended.LOST))
+            ask.ended = True
+            if not ask.version.size_bytes or ask.landed >= 0 or self._transport.expect_no_more(ask.node, of):
+                self._over(of, ask, Ended.OFF)
+        for node in nodes:
+            self._liveness.owes_nothing(node)
+
+    def leave(self) -> None:
+        """Tell all peers that this node leaves."""
+        for node in range(self._transport.nodes):
+            if node != self._transport.node:
+                self._transport.send(node, messages.pack(messages.Kind.LEAVE))
+
+    # -- what has collected
+
+    def _flush(self, now_s: float) -> None:
+        gives, self._gives = self._gives, defaultdict(list)
+        for node, rows in gives.items():
+            self._send(node, messages.Kind.GIVE, rows, now_s)
+        ends, self._ends = self._ends, []
+        wanted, self._wanted = self._wanted, []
+        for packet in (*link.pack(link.Kind.ENDED, ends), *link.pack(link.Kind.WANTED, wanted)):
+            self._to_server(packet)

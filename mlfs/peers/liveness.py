@@ -1,0 +1,90 @@
+"""Which peers live: who owes an answer and says nothing is lost, and asked nothing until it is heard of again.
+
+Pure. In: what was heard of whom and when, who was asked. Out: peers that are lost or back, peers that are to be told
+that this node lives. An owner may need long for a sample, so an answer that does not come says nothing: agents that
+have been asked say ALIVE as long as they owe one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# So often an agent says that it lives, in each patience: one or two may be late.
+BEATS = 4
+
+
+class Liveness:
+    """See the module.
+
+    Args:
+        patience_s: how long a peer that owes an answer may say nothing (`--peer-timeout`).
+    """
+
+    def __init__(self, nodes: int, own: int, patience_s: float) -> None:
+        self._others = [node for node in range(nodes) if node != own]
+        self._patience_s = patience_s
+        self._heard_s = [0.0] * nodes
+        self._asked_s: list[float | None] = [None] * nodes  # since when it owes an answer
+        self._said_s = [0.0] * nodes
+        self._lost: set[int] = set()
+        self._left: set[int] = set()
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Peers that do not answer."""
+        return frozenset(self._lost)
+
+    @property
+    def beat_s(self) -> float:
+        """How often there is something to do."""
+        return self._patience_s / BEATS
+
+    def heard(self, node: int, now_s: float) -> bool:
+        """Something came from a peer. Returns whether it was lost and is back."""
+        self._heard_s[node] = now_s
+        back = node in self._lost and node not in self._left
+        if back:
+            self._lost.discard(node)
+        return back
+
+    def asked(self, node: int, now_s: float) -> None:
+        """A peer owes an answer now."""
+        if self._asked_s[node] is None:
+            self._asked_s[node] = now_s
+
+    def owes_nothing(self, node: int) -> None:
+        """It has answered all."""
+        self._asked_s[node] = None
+
+    def said(self, node: int, now_s: float) -> None:
+        """Something was sent to a peer."""
+        self._said_s[node] = now_s
+
+    def found_lost(self, now_s: float) -> list[int]:
+        """Peers that have now been silent for too long."""
+        lost = [
+            node
+            for node in self._others
+            if node not in self._lost
+            and (since_s := self._asked_s[node]) is not None
+            and now_s - max(since_s, self._heard_s[node]) > self._patience_s
+        ]
+        self._lost.update(lost)
+        return lost
+
+    def leaves(self, node: int) -> bool:
+        """A peer said that it leaves: it is asked nothing any more. Returns whether it was there until now."""
+        new = node not in self._lost
+        self._lost.add(node)
+        self._left.add(node)
+        return new
+
+    @property
+    def all_left(self) -> bool:
+        """Whether all peers have said that they leave."""
+        return len(self._left) == len(self._others)
+
+    def to_be_told(self, owed: Iterable[int], now_s: float) -> list[int]:
+        """Peers to say ALIVE to: those that this node owes an answer, and, to learn when they are back, the lost."""
+        wanted = {*owed, *self._lost} - self._left
+        return [node for node in sorted(wanted) if now_s - self._said_s[node] >= self.beat_s]

@@ -1,0 +1,129 @@
+"""A transport within one process: the twin of `mlfs.peers.mpi` for tests and simulated time.
+
+In: messages and bytes of the nodes' agents. Out: the same, after a delay that the owner of the network says. Messages
+and links may be cut, so that what is sent is lost, and bytes may be spoilt on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mlfs.peers.transport import NUMBERS, Arrived, Buffer, Happened, Received
+
+
+@dataclass(slots=True)
+class _Port:
+    """What one node has received, and where it expects bytes."""
+
+    happened: list[Happened] = field(default_factory=list)
+    expected: dict[tuple[int, int], memoryview] = field(default_factory=dict)
+    early: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    gone: bool = False
+
+    def take(self) -> list[Happened]:
+        """What has happened since the last call."""
+        happened, self.happened = self.happened, []
+        return happened
+
+    def close(self) -> None:
+        """The node is gone: nothing arrives any more."""
+        self.gone = True
+
+
+class Network:
+    """All nodes' ports.
+
+    Args:
+        later: has a function called after what bytes to that node take; None: at once.
+
+    Attributes:
+        cut: pairs (from, to) between which everything is lost. spoil: changes bytes on the way.
+    """
+
+    def __init__(self, nodes: int, later: Callable[[int, int, int, Callable[[], None]], None] | None = None) -> None:
+        self.cut: set[tuple[int, int]] = set()
+        self.spoil: Callable[[bytes], bytes] = bytes
+        self._later = later
+        self._ports = [_Port() for _ in range(nodes)]
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self._ports)
+
+    def port(self, node: int) -> MemoryTransport:
+        """The transport of a node."""
+        return MemoryTransport(self, node, self._ports[node])
+
+    def carry(self, source: int, to: int, size_bytes: int, arrive: Callable[[_Port], None]) -> None:
+        """Have something arrive at a node, unless it is lost."""
+        if (source, to) in self.cut or self._ports[to].gone:
+            return
+        if self._later is None:
+            arrive(self._ports[to])
+        else:
+            self._later(source, to, size_bytes, lambda: arrive(self._ports[to]))
+
+
+class MemoryTransport:
+    """The transport of one node: see mlfs.peers.transport."""
+
+    def __init__(self, network: Network, node: int, port: _Port) -> None:
+        self._network = network
+        self._node = node
+        self._port = port
+
+    @property
+    def node(self) -> int:
+        """See Transport."""
+        return self._node
+
+    @property
+    def nodes(self) -> int:
+        """See Transport."""
+        return self._network.nodes
+
+    @property
+    def most_numbers(self) -> int:
+        """See Transport."""
+        return NUMBERS
+
+    def send(self, node: int, message: bytes) -> None:
+        """See Transport."""
+        arrived = Arrived(self._node, message)
+        self._network.carry(self._node, node, len(message), lambda port: port.happened.append(arrived))
+
+    def expect(self, node: int, number: int, into: memoryview) -> None:
+        """See Transport."""
+        early = self._port.early.pop((node, number), None)
+        self._port.expected[node, number] = into
+        if early is not None:
+            _land(self._port, node, number, early)
+
+    def expect_no_more(self, node: int, number: int) -> bool:
+        """See Transport."""
+        return self._port.expected.pop((node, number), None) is not None
+
+    def give(self, node: int, number: int, data: Buffer) -> None:
+        """See Transport."""
+        spoilt = self._network.spoil(bytes(data))
+        self._network.carry(self._node, node, len(data), lambda port: _land(port, self._node, number, spoilt))
+
+    def poll(self) -> list[Happened]:
+        """See Transport."""
+        return self._port.take()
+
+    def close(self, orderly: bool, code: int) -> None:
+        """See Transport."""
+        self._port.close()
+
+
+def _land(port: _Port, source: int, number: int, data: bytes) -> None:
+    into = port.expected.pop((source, number), None)
+    if into is None:
+        port.early[source, number] = data
+        return
+    size = min(len(data), len(into))
+    into[:size] = data[:size]
+    port.happened.append(Received(source, number, size))

@@ -1,0 +1,169 @@
+"""The agent's process: waits for its server and for MPI at once, and ends with either.
+
+In: the socket of the mount's server, the transport. Out: an `Agent` that hears of both. MPI has nothing that a process
+could sleep on, so it is looked at again and again: at once while something happens, and less and less often when
+nothing does (`_Pace`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from mmap import mmap
+
+from mlfs.errors import ExitCode, MlfsError
+from mlfs.peers import link
+from mlfs.peers.agent import Agent
+from mlfs.peers.liveness import Liveness
+from mlfs.peers.shelf import Shelf
+from mlfs.peers.transport import Transport
+from mlfs.places.catalogue import Catalogue
+
+# Looking again at once for so long after something happened: what comes next mostly comes within that.
+SPIN_S = 200e-6
+# Then sleeping between two looks, at first and at most. 5 ms cost some 0.4 % of a core and delay the first request
+# after a pause by that much; while somebody waits for something a look is due after at most a tenth of it.
+FIRST_NAP_S = 50e-6
+LONGEST_NAP_S = 5e-3
+LONGEST_NAP_AWAITED_S = 500e-6
+# So long an agent that leaves waits for the others to leave too. MPI ends well only together.
+LEAVE_PATIENCE_S = 2.0
+# A server that does not take packets (stopped, or at its limit) has so many kept for it.
+MOST_KEPT_PACKETS = 1024
+
+
+class Pace:
+    """How long to sleep before the next look."""
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._nap_s = FIRST_NAP_S
+
+    def nap_s(self, now_s: float, busy: bool, awaited: bool) -> float:
+        """Seconds to sleep; 0 for none.
+
+        Args:
+            busy: something happened at the last look. awaited: somebody waits for something.
+        """
+        if busy:
+            self._busy_s, self._nap_s = now_s, FIRST_NAP_S
+            return 0.0
+        if now_s - self._busy_s < SPIN_S:
+            return 0.0
+        nap_s = self._nap_s
+        self._nap_s = min(2 * nap_s, LONGEST_NAP_AWAITED_S if awaited else LONGEST_NAP_S)
+        return nap_s
+
+
+class AgentProcess:
+    """See the module.
+
+    Args:
+        connection: to the server.
+    """
+
+    def __init__(self, connection: socket.socket, transport: Transport, patience_s: float) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._unsent: deque[bytes] = deque()
+        self._server_gone = False
+        landing, shelf = self._greet(patience_s)
+        self._liveness = Liveness(transport.nodes, transport.node, patience_s)
+        self._agent = Agent(transport, shelf, landing, self._to_server, self._liveness)
+
+    def _greet(self, patience_s: float) -> tuple[memoryview, Shelf]:
+        """Say who this is, and map what the server hands over."""
+        hello = {
+            "protocol": link.PROTOCOL, "node": self._transport.node, "nodes": self._transport.nodes,
+            "patience_s": patience_s,
+        }  # fmt: skip
+        self._connection.send(link.pack_json(link.Kind.HELLO, hello))
+        data, fds = link.receive_with_fds(self._connection)
+        if not data:
+            raise MlfsError("the mount's server refuses the agent", "is mlfs of the same version there?")
+        about = link.unpack(data).value
+        landing_fd, catalogue_fd, *rest = fds
+        memory, ssds = rest[: about["memory_files"]], rest[about["memory_files"] :]
+        landing = memoryview(mmap(landing_fd, about["landing_bytes"]))
+        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds)
+        os.close(landing_fd)
+        os.close(catalogue_fd)
+        return landing, shelf
+
+    def _to_server(self, packet: bytes) -> None:
+        if len(self._unsent) < MOST_KEPT_PACKETS:
+            self._unsent.append(packet)
+
+    def run(self, ends: Sequence[int]) -> bool:
+        """Serve until one of these descriptors can be read, or until the server is gone.
+
+        Returns whether all peers leave at the same time: then they can end MPI together.
+        """
+        self._connection.setblocking(False)
+        ears = [self._connection.fileno(), *ends]
+        ended = False
+        pace, beat_s = Pace(), 0.0
+        while not ended and not self._server_gone:
+            now_s = time.monotonic()
+            busy = self._hear_server(now_s)
+            busy = self._agent.poll(now_s) or busy
+            if now_s >= beat_s:
+                self._agent.beat(now_s)
+                beat_s = now_s + self._liveness.beat_s
+            self._send_on()
+            nap_s = pace.nap_s(now_s, busy, self._agent.waits)
+            if nap_s:
+                ended = bool(set(select.select(ears, [], [], nap_s)[0]) & set(ends))
+            else:
+                os.sched_yield()
+        self._agent.leave()
+        until_s = time.monotonic() + LEAVE_PATIENCE_S
+        while not self._liveness.all_left and time.monotonic() < until_s:
+            self._agent.poll(time.monotonic())
+            time.sleep(LONGEST_NAP_AWAITED_S)
+        return self._liveness.all_left
+
+    def _hear_server(self, now_s: float) -> bool:
+        heard = False
+        try:
+            while data := self._connection.recv(link.LARGEST_BYTES):
+                self._agent.packet(link.unpack(data), now_s)
+                heard = True
+        except BlockingIOError:
+            return heard
+        except OSError:
+            pass
+        self._server_gone = True
+        return heard
+
+    def _send_on(self) -> None:
+        while self._unsent:
+            try:
+                self._connection.send(self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._server_gone = True
+                return
+            self._unsent.popleft()
+
+
+def connect(path: str, mountpoint: str) -> socket.socket:
+    """A connection to the server of a mount. Raises: MlfsError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(10.0)
+        with link.short_name(path) as name:
+            connection.connect(name)
+    except OSError as error:
+        connection.close()
+        raise MlfsError(
+            f"the mount at {mountpoint} does not let an agent in: {error.strerror}",
+            "is it mounted, by you, with this version of mlfs? see `mlfs status`",
+            ExitCode.NOT_MOUNTED,
+        ) from error
+    return connection

@@ -1,0 +1,123 @@
+"""What an agent can give to other nodes by itself: copies in this node's memory and on its SSDs.
+
+In: the catalogue, the memory files of the RAM class and the SSD tiers' directories, all of them the server's. Out: the
+bytes of a sample and their checksum, or None. The server goes on writing meanwhile; mlfs.places.catalogue says why that
+does no harm. Bytes in memory are not copied: they are sent from where they lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mlfs.places import cache_directory, record
+from mlfs.places.catalogue import Catalogue, Found, Kind
+from mlfs.places.checksum import checksum
+from mlfs.tree.samples import Version
+
+# Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
+_WINDOW_BYTES = 1 << 30
+_MAPPED_BYTES = 2 * _WINDOW_BYTES
+_HALVES = struct.Struct("<QQ")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _MemoryFile:
+    """A memory file of another process, mapped to be read."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._windows: dict[int, int] = {}
+        self._size_bytes = 0
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """The bytes from `offset`, None where the file does not reach: touching what lies behind its end kills."""
+        if size_bytes > _WINDOW_BYTES:
+            return None
+        if offset + size_bytes > self._size_bytes:
+            self._size_bytes = os.fstat(self._fd).st_size
+            if offset + size_bytes > self._size_bytes:
+                return None
+        window, within = divmod(offset, _WINDOW_BYTES)
+        address = self._windows.get(window)
+        if address is None:
+            start = window * _WINDOW_BYTES
+            address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
+            if address in (None, _FAILED):
+                return None
+            self._windows[window] = address
+        return memoryview((ctypes.c_char * size_bytes).from_address(address + within)).cast("B")
+
+    def close(self) -> None:
+        for address in self._windows.values():
+            _libc.munmap(address, _MAPPED_BYTES)
+        self._windows.clear()
+        os.close(self._fd)
+
+
+class Shelf:
+    """See the module.
+
+    Args:
+        memory_fds: the RAM class's memory files, which are closed with the shelf. ssd_dirs: descriptors of the
+            directories in which the SSD tiers keep their copies; likewise.
+    """
+
+    def __init__(self, catalogue: Catalogue, memory_fds: Sequence[int], ssd_dirs: Sequence[int] = ()) -> None:
+        self._catalogue = catalogue
+        self._memory = [_MemoryFile(fd) for fd in memory_fds]
+        self._ssd_dirs = tuple(ssd_dirs)
+
+    def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
+        """The bytes of that version and their checksum; None where this node has none to give by itself."""
+        found = self._catalogue.find(sample)
+        if found is None or found.version != version:
+            return None
+        if found.kind is Kind.RAM:
+            data = self._in_memory(found)
+            return None if data is None else (data, found.sum)
+        data = self._on_ssd(found)
+        return None if data is None else (data, checksum(data, sample, version))
+
+    def _in_memory(self, found: Found) -> memoryview | None:
+        number, offset = found.where
+        if number >= len(self._memory) or found.version.size_bytes < 0:
+            return None
+        return self._memory[number].view(offset, found.version.size_bytes)
+
+    def _on_ssd(self, found: Found) -> memoryview | None:
+        digest = _HALVES.pack(*found.where)
+        for directory in self._ssd_dirs:
+            with suppress(OSError, record.DamagedCopy, record.OtherCopy):
+                blob = _read_file(cache_directory.sample_path(digest), directory)
+                head = record.read_head(blob)
+                if cache_directory.key_digest(head.key) == digest:
+                    return memoryview(record.data_of(blob, head.key, found.version))
+        return None
+
+    def close(self) -> None:
+        """Give all of it back."""
+        for file in self._memory:
+            file.close()
+        for directory in self._ssd_dirs:
+            os.close(directory)
+
+
+def _read_file(path: str, dir_fd: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 24):
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(fd)

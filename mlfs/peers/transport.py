@@ -1,0 +1,73 @@
+"""The contract of a transport: how agents move messages and the bytes of samples.
+
+Nodes are numbers from 0 to `nodes - 1`. Messages from one node to another arrive in their order, once, whole. The bytes
+of a sample travel apart from messages: the receiver says where they shall land, under a number of its own, before it
+asks for them; so nobody copies them on the way. No method blocks, and none fails because the other side is gone:
+whoever waits for it judges that by time (mlfs.peers.liveness).
+
+`mlfs.peers.mpi` keeps this contract over MPI, `mlfs.peers.memory` in one process, for tests and simulated time;
+tests/peers/transport_contract.py says what both do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+# Numbers of receives: MPI's tags, of which a standard-conforming library has at least so many less one. A number comes
+# again only after all the others, when nothing of the first use can be under way any more.
+NUMBERS = 1 << 15
+
+
+class Arrived(NamedTuple):
+    """A message came."""
+
+    node: int
+    data: Buffer
+
+
+class Received(NamedTuple):
+    """All bytes came that were to land under this number: so many."""
+
+    node: int
+    number: int
+    size_bytes: int
+
+
+Happened = Arrived | Received
+
+
+class Transport(Protocol):
+    """See the module."""
+
+    @property
+    def node(self) -> int:
+        """The number of this node."""
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+
+    @property
+    def most_numbers(self) -> int:
+        """Numbers of receives lie below this."""
+
+    def send(self, node: int, message: bytes) -> None:
+        """Send a message of at most mlfs.peers.messages.LARGEST_BYTES."""
+
+    def expect(self, node: int, number: int, into: memoryview) -> None:
+        """Bytes that this node gives under the number land here; then Received is reported."""
+
+    def expect_no_more(self, node: int, number: int) -> bool:
+        """Whether the receive is called off: nothing lands there any more. Else it is reported, now or soon."""
+
+    def give(self, node: int, number: int, data: Buffer) -> None:
+        """Send bytes to where the node expects them under the number. They are kept until they are sent."""
+
+    def poll(self) -> Sequence[Happened]:
+        """What happened since the last call."""
+
+    def close(self, orderly: bool, code: int) -> None:
+        """The end. orderly: all nodes take part in it; else this one just goes, with this exit code."""

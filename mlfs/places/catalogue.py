@@ -1,0 +1,91 @@
+"""The catalogue of a node: where each sample lies that the node can give to others, in memory shared with its agent.
+
+In: what the server's places keep and lose. Out: for the agent, a sample's kind of place, where it lies there, which
+version it is, and for copies in memory the checksum. The server alone writes, and the agent looks: no lock is shared
+with a process that may be killed. So a look may be torn, or past. That does no harm: the checksum is over the bytes,
+the sample and its version, and made by the server of bytes that it knows to be right, and whoever gets the bytes
+checks it (mlfs.places.checksum). Copies on disk bring checksums of their own (mlfs.places.record).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.tree.samples import Version
+
+RECORD = np.dtype([("kind", "u8"), ("where", "u8", (2,)), ("size_bytes", "i8"), ("mtime_ns", "i8"), ("sum", "u8")])
+
+
+class Kind(IntEnum):
+    """In what the bytes lie."""
+
+    NOWHERE = 0
+    RAM = 1
+    """`where`: the number of the memory file, the offset there."""
+    SSD = 2
+    """`where`: the two halves of the digest that names the copy's file."""
+
+
+class Found(NamedTuple):
+    """What a record says."""
+
+    kind: Kind
+    where: tuple[int, int]
+    version: Version
+    sum: int = 0
+
+
+class Catalogue:
+    """See the module.
+
+    Args:
+        fd: the memory, `size_bytes(samples)` long; it stays the caller's.
+    """
+
+    def __init__(self, fd: int, samples: int) -> None:
+        self._map = mmap.mmap(fd, size_bytes(samples))
+        records: npt.NDArray[Any] = np.frombuffer(self._map, RECORD)
+        self._kind, self._where = records["kind"], records["where"]
+        self._size_bytes, self._mtime_ns, self._sum = records["size_bytes"], records["mtime_ns"], records["sum"]
+
+    def put(self, sample: int, found: Found) -> None:
+        """A copy can be got there now."""
+        self._kind[sample] = Kind.NOWHERE
+        self._where[sample] = found.where
+        self._size_bytes[sample], self._mtime_ns[sample] = found.version
+        self._sum[sample] = found.sum
+        self._kind[sample] = found.kind
+
+    def drop(self, sample: int) -> None:
+        """No copy is to be had."""
+        self._kind[sample] = Kind.NOWHERE
+
+    def find(self, sample: int) -> Found | None:
+        """Where the sample seems to lie."""
+        if not 0 <= sample < len(self._kind) or not (kind := int(self._kind[sample])):
+            return None
+        first, second = self._where[sample].tolist()
+        version = Version(int(self._size_bytes[sample]), int(self._mtime_ns[sample]))
+        return Found(Kind(kind), (first, second), version, int(self._sum[sample]))
+
+
+def size_bytes(samples: int) -> int:
+    """How much memory a catalogue takes: no pages for samples that were never kept."""
+    return max(1, samples) * RECORD.itemsize
+
+
+def create(samples: int) -> int:
+    """Memory for a catalogue, all NOWHERE; its descriptor belongs to the caller."""
+    fd = os.memfd_create("mlfs-catalogue", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size_bytes(samples))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

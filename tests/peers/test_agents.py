@@ -1,0 +1,260 @@
+"""Agents of a cluster on simulated time: whatever happens on the network, every request comes to its one end.
+
+Servers are made up: each wants samples of the others, and finds some that its agent's shelf does not have. What is
+drawn from a seed: the delays, which links are cut and when, which bytes are spoilt, which agents stop for a while.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlfs.peers import link
+from mlfs.peers.agent import Agent
+from mlfs.peers.link import Ended, Ready
+from mlfs.peers.liveness import Liveness
+from mlfs.peers.memory import Network
+from mlfs.places.checksum import checksum
+from mlfs.sim.detailed.heap import Heap
+from mlfs.tree.samples import Version
+
+PATIENCE_S = 1.0
+SAMPLES = 40
+SLOT = 512
+
+
+def content(sample: int) -> bytes:
+    """The right bytes of a sample; every tenth is empty."""
+    return random.Random(sample).randbytes(0 if sample % 10 == 3 else 50 + sample)
+
+
+def version_of(sample: int) -> Version:
+    return Version(len(content(sample)), 1000 + sample)
+
+
+class Node:
+    """A made-up server and its agent.
+
+    Attributes:
+        shelf: samples that the agent finds by itself. held: those that the server finds when it is asked.
+        ends: what became of each request. lost: what the agent last said of each peer.
+    """
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.shelf: set[int] = set()
+        self.held: set[int] = set()
+        self.landing = memoryview(bytearray(4000 * SLOT))
+        self.requests: dict[int, tuple[int, int]] = {}
+        self.ends: dict[int, list[Ended]] = {}
+        self.told: list[object] = []
+        self.lost: set[int] = set()
+        self.stopped = False
+        liveness = Liveness(cluster.nodes, number, PATIENCE_S)
+        self.agent = Agent(cluster.network.port(number), self, self.landing, self.hear, liveness)
+
+    def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
+        if sample not in self.shelf or version != version_of(sample):
+            return None
+        data = content(sample)
+        return memoryview(data), checksum(data, sample, version)
+
+    def want(self, node: int, sample: int) -> int:
+        """Want a sample of a peer; returns the request's number."""
+        number = len(self.requests) + 1
+        self.requests[number] = node, sample
+        self.ends[number] = []
+        size_bytes, mtime_ns = version_of(sample)
+        row = (number, node, sample, 0, size_bytes, mtime_ns, number * SLOT)
+        self.agent.packet(link.unpack(link.pack(link.Kind.FETCH, [row])[0]), self.cluster.heap.now_s)
+        return number
+
+    def hear(self, data: bytes) -> None:
+        packet = link.unpack(data)
+        if packet.kind is link.Kind.ENDED:
+            for number, end in packet.records.tolist():
+                self.ends[number].append(Ended(end))
+                if end == Ended.HERE:
+                    _, sample = self.requests[number]
+                    landed = bytes(self.landing[number * SLOT : number * SLOT + len(content(sample))])
+                    assert landed == content(sample)
+        elif packet.kind is link.Kind.WANTED:
+            for token, sample, *_ in packet.records.tolist():
+                self.cluster.heap.at(self.cluster.heap.now_s + self.cluster.server_s(), self.answer, token, sample)
+        elif packet.kind is link.Kind.LOST:
+            self.lost.update(packet.records["node"].tolist())
+        elif packet.kind is link.Kind.BACK:
+            self.lost.difference_update(packet.records["node"].tolist())
+        elif packet.kind is link.Kind.TOLD:
+            self.told.append(packet.value)
+
+    def answer(self, token: int, sample: int) -> None:
+        how, offset = Ready.MISSING, 0
+        if sample in self.shelf:
+            how = Ready.LOOK
+        elif sample in self.held:
+            how, offset = Ready.LIES, (2000 + sample) * SLOT
+            self.landing[offset : offset + len(content(sample))] = content(sample)
+        row = (token, how, offset, len(content(sample)))
+        self.agent.packet(link.unpack(link.pack(link.Kind.READY, [row])[0]), self.cluster.heap.now_s)
+
+
+class Cluster:
+    """Agents that look at the network soon after something arrived, and what is drawn."""
+
+    def __init__(self, nodes: int, draw: random.Random, slowest_s: float = 0.01) -> None:
+        self.heap = Heap()
+        self.draw = draw
+        self.slowest_s = slowest_s
+        self.nodes = nodes
+        self._free_s: Counter[tuple[int, int]] = Counter()
+        self.network = Network(nodes, self.later)
+        self.members = [Node(self, number) for number in range(nodes)]
+        for node in self.members:
+            self.heap.at(draw.random() * 0.2, self.beat, node)
+
+    def later(self, source: int, to: int, size_bytes: int, arrive: Callable[[], None]) -> None:
+        """Whatever goes from one node to another arrives in its order."""
+        at_s = max(self._free_s[source, to], self.heap.now_s + self.draw.random() * self.slowest_s)
+        self._free_s[source, to] = at_s
+        self.heap.at(at_s, arrive)
+        self.heap.at(at_s + self.draw.random() * 1e-3, self.look, self.members[to])
+
+    def server_s(self) -> float:
+        return self.draw.random() * self.draw.choice([0.001, 0.1, 3.0])
+
+    def look(self, node: Node) -> None:
+        if not node.stopped:
+            node.agent.poll(self.heap.now_s)
+
+    def beat(self, node: Node) -> None:
+        if not node.stopped:
+            node.agent.beat(self.heap.now_s)
+        self.heap.at(self.heap.now_s + PATIENCE_S / 4, self.beat, node)
+
+    def run(self, seconds: float) -> None:
+        until_s = self.heap.now_s + seconds
+        while self.heap.now_s < until_s:
+            self.heap.step()
+
+
+def test_a_sample_comes_from_the_shelf_or_from_the_server_or_is_missing() -> None:
+    cluster = Cluster(3, random.Random(1))
+    asker, owner, _ = cluster.members
+    owner.shelf, owner.held = set(range(10)), set(range(10, 20))
+    numbers = [asker.want(1, sample) for sample in range(30)]
+    cluster.run(5)
+    ends = [asker.ends[number] for number in numbers]
+    assert ends == [[Ended.HERE]] * 20 + [[Ended.MISSING]] * 10
+    got, gave = asker.agent.statistics(), owner.agent.statistics()
+    assert (got.got, got.missing, got.spoilt) == (20, 10, 0)
+    assert (gave.given, gave.given_bytes, gave.missed) == (20, sum(len(content(n)) for n in range(20)), 10)
+    assert not asker.agent.waits
+    assert not owner.agent.waits
+
+
+def test_spoilt_bytes_are_missing() -> None:
+    cluster = Cluster(2, random.Random(2))
+    asker, owner = cluster.members
+    owner.shelf = set(range(SAMPLES))
+    cluster.network.spoil = lambda data: bytes([data[0] ^ 1, *data[1:]]) if data else data
+    numbers = [asker.want(1, sample) for sample in range(SAMPLES)]
+    cluster.run(5)
+    empty = [number for number in numbers if not content(asker.requests[number][1])]
+    assert [asker.ends[number] for number in empty] == [[Ended.HERE]] * 4
+    assert all(asker.ends[number] == [Ended.MISSING] for number in numbers if number not in empty)
+    assert asker.agent.statistics().spoilt == SAMPLES - 4
+
+
+def test_a_silent_peer_is_lost_within_its_patience_and_back_when_it_is_heard_of() -> None:
+    cluster = Cluster(2, random.Random(3), slowest_s=0.001)
+    asker, owner = cluster.members
+    owner.shelf = set(range(SAMPLES))
+    owner.stopped = True
+    number = asker.want(1, 5)
+    cluster.run(PATIENCE_S * 1.5)
+    assert asker.ends[number][0] is Ended.LOST
+    assert asker.lost == {1}
+    later = asker.want(1, 6)
+    cluster.run(0.1)
+    assert asker.ends[later] == [Ended.MISSING]
+    owner.stopped = False
+    cluster.look(owner)
+    cluster.run(PATIENCE_S)
+    assert asker.lost == set()
+    again = asker.want(1, 7)
+    cluster.run(0.1)
+    assert asker.ends[again] == [Ended.HERE]
+    assert asker.ends[number] == [Ended.LOST, Ended.OFF]
+
+
+def test_a_server_that_takes_its_time_does_not_make_its_node_lost() -> None:
+    cluster = Cluster(2, random.Random(4), slowest_s=0.001)
+    asker, owner = cluster.members
+    owner.held = {5}
+    cluster.server_s = lambda: 5 * PATIENCE_S  # type: ignore[method-assign]
+    number = asker.want(1, 5)
+    cluster.run(6 * PATIENCE_S)
+    assert asker.ends[number] == [Ended.HERE]
+    assert asker.lost == set()
+
+
+def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
+    cluster = Cluster(3, random.Random(5), slowest_s=0.001)
+    first, second, third = cluster.members
+    long = {"about": ["x" * 50_000]}
+    first.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, long)), 0.0)
+    cluster.run(0.1)
+    assert second.told == third.told == [{"node": 0, "value": long}]
+    second.agent.leave()
+    cluster.run(0.1)
+    assert first.lost == third.lost == {1}
+    number = first.want(1, 3)
+    cluster.run(0.1)
+    assert first.ends[number] == [Ended.MISSING]
+
+
+def test_what_is_no_message_is_told_to_the_server_in_words() -> None:
+    cluster = Cluster(2, random.Random(6))
+    cluster.network.port(1).send(0, b"\x63\x00nonsense")
+    cluster.run(0.1)
+    [told] = cluster.members[0].told
+    assert "run the same mlfs on all nodes" in str(told)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_every_request_ends_once_whatever_is_drawn(seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = Cluster(draw.randint(2, 5), draw, slowest_s=draw.choice([0.001, 0.05, 0.6]))
+    for node in cluster.members:
+        node.shelf = {sample for sample in range(SAMPLES) if draw.random() < 0.4}
+        node.held = {sample for sample in range(SAMPLES) if draw.random() < 0.4}
+    if draw.random() < 0.3:
+        cluster.network.spoil = lambda data: data[::-1] if draw.random() < 0.2 else data
+    for _ in range(draw.randint(1, 60)):
+        node = draw.choice(cluster.members)
+        what = draw.random()
+        if what < 0.7:
+            for _ in range(draw.randint(1, 8)):
+                other = draw.choice([other for other in range(cluster.nodes) if other != node.number])
+                node.want(other, draw.randrange(SAMPLES))
+        elif what < 0.8:
+            node.stopped = not node.stopped
+        elif what < 0.9:
+            other = draw.randrange(cluster.nodes)  # it stays cut: whatever is sent arrives, or the other is gone
+            cluster.network.cut |= {(node.number, other), (other, node.number)}
+        cluster.run(draw.random() * draw.choice([0.01, 0.3, 2.0]))
+    for node in cluster.members:  # a stopped process is given its time back: what it owes its server comes then
+        node.stopped = False
+        cluster.look(node)
+    cluster.run(5 * PATIENCE_S + 3.0)
+    for node in cluster.members:
+        for number, ends in node.ends.items():
+            assert ends[:1] in ([Ended.HERE], [Ended.MISSING], [Ended.LOST]), (seed, number, ends)
+            assert ends[1:] in ([], [Ended.OFF]), (seed, number, ends)
+            assert ends[0] is Ended.LOST or len(ends) == 1

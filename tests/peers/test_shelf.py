@@ -1,0 +1,124 @@
+"""What an agent reads of its node by itself: what the server's places keep, and nothing that they do not."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.trees import make_tree
+
+from mlfs.peers.shelf import Shelf
+from mlfs.places.catalogue import Catalogue, Found, Kind, create
+from mlfs.places.checksum import checksum
+from mlfs.places.place import Copy, TierPlace
+from mlfs.places.ram import RamTier
+from mlfs.places.showcase import Showcase
+from mlfs.places.ssd import SsdTier
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.tree.samples import Samples, Version
+from mlfs.tree.scan import scan
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    source = make_tree(tmp_path / "source", {f"f{number:02}": b"x" for number in range(20)})
+    fd = os.open(source, os.O_RDONLY)
+    try:
+        return Samples.whole_files(scan(fd))
+    finally:
+        os.close(fd)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_shelf_gives_what_the_ram_class_has_now(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    # (drawn in one function, as fixtures of a function are not made anew for each example)
+    ram, showcase = RamTier(1 << 20), Showcase()
+    names = [b"f%02d" % number for number in range(20)]
+    fd = showcase.open(20)
+    shelf = Shelf(Catalogue(fd, 20), [os.dup(of) for of in ram.memory_fds])
+    os.close(fd)
+    kept: dict[int, tuple[Version, bytes]] = {}
+    for step in range(60):
+        sample = int(draw.integers(20))
+        if draw.random() < 0.3:
+            showcase.lost(sample)
+            ram.drop(names[sample])
+            kept.pop(sample, None)
+        else:
+            data = draw.bytes(int(draw.integers(0, 30_000)))
+            version = Version(len(data), step)
+            if ram.put(names[sample], version, memoryview(data)):
+                where = ram.where(names[sample], version)
+                assert where is not None
+                showcase.kept(sample, Kind.RAM, where, version, data)
+                kept[sample] = version, data
+    for sample in range(20):
+        version, data = kept.get(sample, (Version(1, 1), b""))
+        found = shelf.find(sample, version)
+        assert (found is None) == (sample not in kept)
+        if found is not None:
+            assert bytes(found[0]) == data
+            assert found[1] == checksum(data, sample, version)
+            assert shelf.find(sample, Version(version.size_bytes, version.mtime_ns + 1)) is None
+    del found
+    shelf.close()
+    ram.close()
+
+
+def test_a_hole_has_the_wrong_checksum() -> None:
+    """The catalogue is read without a lock: what was dropped after the look is found out by who gets it."""
+    ram, showcase = RamTier(1 << 20), Showcase()
+    version, data = Version(9000, 1), os.urandom(9000)
+    fd = showcase.open(1)
+    shelf = Shelf(Catalogue(fd, 1), [os.dup(of) for of in ram.memory_fds])
+    ram.put(b"a", version, memoryview(data))
+    where = ram.where(b"a", version)
+    assert where is not None
+    showcase.kept(0, Kind.RAM, where, version, data)
+    ram.drop(b"a")
+    found = shelf.find(0, version)
+    assert found is not None
+    assert checksum(found[0], 0, version) != found[1]
+    os.close(fd)
+
+
+def test_a_record_that_points_anywhere_is_not_followed() -> None:
+    """A torn record may name any offset: memory behind a file's end would kill the agent that touches it."""
+    fd = create(4)
+    catalogue = Catalogue(fd, 4)
+    ram = RamTier(1 << 20)
+    shelf = Shelf(catalogue, [os.dup(of) for of in ram.memory_fds])
+    version = Version(100, 1)
+    for where in ((0, 0), (0, 1 << 40), (3, (1 << 63) - 1), (7, 0), ((1 << 64) - 1, (1 << 64) - 1)):
+        catalogue.put(2, Found(Kind.RAM, where, version))
+        assert shelf.find(2, version) is None
+    assert shelf.find(-1, version) is None
+    assert shelf.find(4, version) is None
+    os.close(fd)
+
+
+def test_copies_on_disk_are_given_checked(samples: Samples, tmp_path: Path) -> None:
+    showcase = Showcase()
+    tier = SsdTier(tmp_path / "ssd", 1 << 24, "source")
+    place = TierPlace(PlaceKind.SSD, tier, samples, showcase=showcase)
+    fd = showcase.open(len(samples))
+    shelf = Shelf(Catalogue(fd, len(samples)), [], [os.dup(tier.directory_fd)])
+    first, second = samples.ids[:2].tolist()
+    data, version = os.urandom(50_000), Version(50_000, 7)
+    assert place.keep([Copy(first, version, data), Copy(second, version, data)]) == [True, True]
+    found = shelf.find(first, version)
+    assert found is not None
+    assert bytes(found[0]) == data
+    assert found[1] == checksum(data, first, version)
+    for path in (tmp_path / "ssd").rglob("*"):
+        if path.is_file() and path.stat().st_size > 50_000:
+            with path.open("r+b") as file:
+                file.seek(40_000)
+                file.write(b"spoilt")
+    assert shelf.find(first, version) is None
+    place.drop(second)
+    assert shelf.find(second, version) is None
+    os.close(fd)

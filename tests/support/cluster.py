@@ -1,0 +1,134 @@
+"""Several nodes on one machine: a mount each, and their agents as real MPI ranks.
+
+In: a source, how many nodes, flags of `mlfs mount`. Out: `MountedCluster`, a context manager. Each node has a state
+directory of its own, so that to mlfs they are different machines but for their network.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.mpi import mpiexec
+
+JOIN_PATIENCE_S = 60.0
+
+
+class MountedCluster:
+    """Nodes that have joined while the context lasts.
+
+    Args:
+        directory: empty, for mount points and states. command: what each agent runs meanwhile; empty: nothing.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        nodes: int,
+        directory: Path,
+        *flags: str,
+        peer_timeout_s: float = 1.0,
+        command: Sequence[str] = (),
+        infer: bool = False,
+    ) -> None:
+        self.mounts: list[MlfsMount] = []
+        for node in range(nodes):
+            mountpoint = directory / f"node{node}"
+            mountpoint.mkdir(parents=True)
+            mount = MlfsMount(source, *flags, mountpoint=mountpoint, state=directory / f"state{node}", infer=infer)
+            self.mounts.append(mount)
+        self._timeout = f"{peer_timeout_s:g}"
+        self._command = list(command)
+        self._stack = ExitStack()
+        self.launcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> MountedCluster:
+        for mount in self.mounts:
+            self._stack.enter_context(mount)
+        try:
+            self.join()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def join(self) -> None:
+        """Start the agents, and wait until all nodes know each other."""
+        launcher, *options, _, _ = mpiexec(1)
+        words = [launcher, *options]
+        for number, mount in enumerate(self.mounts):
+            agent = [sys.executable, "-m", "mlfs.cli.main", "peers", str(mount.path), "--peer-timeout", self._timeout]
+            command = ["--", *self._command] if self._command else []
+            env = [word for name in ("MLFS_RUNTIME_DIR",) for word in ("-env", name, mount.env[name])]
+            words += [*([":"] if number else []), "-n", "1", *env, *agent, *command]
+        self.launcher = subprocess.Popen(words, env=os.environ | {"XDG_RUNTIME_DIR": ""}, start_new_session=True)
+        wait_until(self.joined, JOIN_PATIENCE_S)
+
+    def joined(self) -> bool:
+        """Whether all nodes have joined."""
+        return all((self.peers(node) or {}).get("joined") for node in range(len(self.mounts)))
+
+    def peers(self, node: int) -> dict[str, Any] | None:
+        """What a node's status says of the others."""
+        found: dict[str, Any] | None = self.mounts[node].status()["peers"]
+        return found
+
+    def agents(self) -> list[int]:
+        """The pids of the agents by node, 0 for one that is gone."""
+        found = [0] * len(self.mounts)
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            except OSError:
+                continue
+            if b"peers" in words and words[words.index(b"peers") - 1] == b"mlfs.cli.main" and b"-n" not in words:
+                for node, mount in enumerate(self.mounts):
+                    if os.fsencode(mount.path) in words:
+                        found[node] = int(entry.name)
+        return found
+
+    def fetched(self, route: str) -> list[int]:
+        """How many samples each node has fetched from there, once nothing is under way."""
+        for mount in self.mounts:
+            mount.settle()
+        return [mount.status()["fetches"].get(route, {"count": 0})["count"] for mount in self.mounts]
+
+    def register(self, node: int, **fields: object) -> None:
+        """Register a job on one node, and wait until all have it."""
+        self.mounts[node].register(**fields)
+        wait_until(lambda: all(self._follows(mount) for mount in self.mounts), JOIN_PATIENCE_S)
+
+    @staticmethod
+    def _follows(mount: MlfsMount) -> bool:
+        status = mount.status()
+        jobs = [job for job in status["jobs"] if not job["inferred"]]
+        return bool(jobs) and not status["under_way"]["jobs_to_plan"]
+
+    def leave(self) -> int | None:
+        """End the agents as Ctrl-C does; returns the launcher's exit code."""
+        if self.launcher is None:
+            return None
+        for pid in self.agents():
+            if pid:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGTERM)
+        try:
+            return self.launcher.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.launcher.pid, signal.SIGKILL)
+            return self.launcher.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave()
+        self._stack.__exit__(kind, error, traceback)
