@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     agent = process.AgentProcess(connection, transport, args.peer_timeout)
     child = _begin(args.command_words)
     ends = [stop_read, *([os.pidfd_open(child.pid)] if child else [])]
-    print(f"mlfs: node {transport.node} of {transport.nodes} has joined", file=sys.stderr, flush=True)
+    sys.stderr.write(f"mlfs: node {transport.node} of {transport.nodes} has joined\n")  # in one piece, beside others
     whole = agent.run(ends)
     code = _end(child)
     transport.close(whole, code)

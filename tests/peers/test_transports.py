@@ -28,4 +28,4 @@ def test_the_transport_over_mpi_keeps_the_contract() -> None:
         [*mpiexec(2), sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.splitlines()) == ["node 0: the contract is kept", "node 1: the contract is kept"]
+    assert all(f"node {node}: the contract is kept" in done.stdout for node in (0, 1)), done.stdout + done.stderr

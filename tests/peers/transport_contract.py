@@ -126,5 +126,5 @@ if __name__ == "__main__":
     of_this_node = mpi.start()
     for _ in asker(of_this_node) if of_this_node.node == 0 else owner(of_this_node):
         pass
-    print(f"node {of_this_node.node}: the contract is kept", flush=True)
+    print(f"node {of_this_node.node}: the contract is kept\n", end="", flush=True)
     of_this_node.close(orderly=False, code=0)  # a message to a receive that was called off is never taken
