@@ -303,6 +303,8 @@ class Readers:
             if seen.reads < ASTRAY_READS or 2 * seen.agreed >= seen.reads or others < ASTRAY_READS:
                 continue
             del self._astray[who]
+            if not self._own_read_beside(seen, own.score.history):
+                continue  # chance: in an order that nobody knows, some reads of all processes seem to come as predicted
             if seen.parent:
                 self._alone[seen.process] = None
                 _bound(self._alone, REMEMBERED_PROCESSES)
@@ -311,6 +313,12 @@ class Readers:
             family.call_stranger()
             found.append(family)
         return found
+
+    def _own_read_beside(self, seen: Astray, history: Iterable[Open]) -> bool:
+        """Whether processes that have proved themselves read as predicted since the other one began."""
+        opens = list(history)
+        begun = next((at for at, opened in enumerate(opens) if opened.process == seen.process), 0)
+        return sum(opened.agrees and opened.process in self.own for opened in opens[begun:]) >= ASTRAY_READS
 
     # -- trials
 
