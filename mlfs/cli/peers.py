@@ -18,8 +18,10 @@ from mlfs.errors import ConfigError, ExitCode
 
 _EPILOG = """\
 examples:
-  mpirun -n 4 --map-by ppr:1:node mlfs peers /data/imagenet -- torchrun ... train.py
-  srun --ntasks-per-node=1 mlfs peers /data/imagenet -- torchrun ... train.py
+  mpirun -n 4 --map-by ppr:1:node \\
+      mlfs peers /data/imagenet -- torchrun ... train.py
+  srun --ntasks-per-node=1 \\
+      mlfs peers /data/imagenet -- torchrun ... train.py
 
 Each node mounts first (`mlfs mount /data/imagenet`), for instance in the prolog of the batch system.
 """
