@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     ends = [stop_read, *([os.pidfd_open(child.pid)] if child else [])]
     sys.stderr.write(f"mlfs: node {transport.node} of {transport.nodes} has joined\n")  # in one piece, beside others
     whole = agent.run(ends)
-    code = _end(child)
+    code = _end(child, told=bool(select.select([stop_read], [], [], 0)[0]))
     transport.close(whole, code)
     return code
 
@@ -81,11 +82,11 @@ def _begin(words: Sequence[str]) -> subprocess.Popen[bytes] | None:
         raise ConfigError(f"{words[0]} cannot be run: {error.strerror}", "check the name behind --") from None
 
 
-def _end(child: subprocess.Popen[bytes] | None) -> int:
-    """COMMAND's exit code; it is told to end if it runs on."""
+def _end(child: subprocess.Popen[bytes] | None, told: bool) -> int:
+    """COMMAND's exit code. It is told to end if this command was; it runs on when only the mount or the peers end."""
     if child is None:
         return ExitCode.OK
-    if child.poll() is None:
+    if told and child.poll() is None:
         child.send_signal(signal.SIGTERM)
     code = child.wait()
     return code if code >= 0 else 128 - code

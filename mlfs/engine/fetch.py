@@ -262,10 +262,14 @@ class Fetcher:
         return Copy(fetched.sample, fetched.version, fetched.data)
 
     def for_peer(self, sample: int, version: Version) -> Fetched | None:
-        """This node's copy of that version for another node, from memory or a tier; None where it has none."""
+        """This node's copy of that version for another node, from memory or a tier; None where it has none.
+
+        The other node believes that the source has this version: a copy is not given while the source cannot say so.
+        """
         if self._samples.version_of(sample) != version:
             return None
-        return self._waiting(sample) or self._held(sample, self.holder(sample))
+        held = self._waiting(sample) or self._held(sample, self.holder(sample))
+        return held if self._verified[sample] else None
 
     @contextmanager
     def ahead(self, items: Sequence[Item]) -> Iterator[None]:
@@ -298,7 +302,8 @@ class Fetcher:
         content = self._places[place].get(sample, version)
         if content is None:
             return None
-        self._verified[sample] = 1  # a peer gives only what it has seen at the source since its mount
+        if place > len(self._places.storing):
+            self._verified[sample] = 1  # a peer gives only what it has seen at the source since its mount
         return Fetched(sample, place, len(content.data), content.data, version)
 
     def holder(self, sample: int) -> int:

@@ -67,7 +67,7 @@ class PeeringStatistics:
 class _Session:
     """One agent, from its HELLO to its end."""
 
-    def __init__(self, connection: socket.socket, node: int, nodes: int, patience_s: float, samples: int) -> None:
+    def __init__(self, connection: socket.socket, node: int, nodes: int, patience_s: float) -> None:
         self.connection = connection
         self.node, self.nodes = node, nodes
         self.landing = Landing(LANDING_BYTES)
@@ -174,16 +174,17 @@ class Peering:
                 os.unlink(self._path)
 
     async def _serve(self, connection: trio.socket.SocketType) -> None:
-        session = None
         try:
             session = await self._begin(connection)
             while data := await connection.recv(link.LARGEST_BYTES):
                 self._packet(session, link.unpack(data))
         except (OSError, link.BadPacket, trio.TooSlowError) as error:
             log.warning("the agent: %s", error)
+        except Exception:  # a bug, or an agent that is none: it costs the peers, never the mount
+            log.exception("the agent is not understood")
         finally:
-            if session is not None:
-                self._end(session)
+            if self._session is not None:
+                self._end(self._session)
 
     async def _begin(self, connection: trio.socket.SocketType) -> _Session:
         """Greet an agent: give it what it may look at, and say what this node has."""
@@ -193,7 +194,7 @@ class Peering:
             raise link.BadPacket("it is of another version of mlfs")
         plain = socket.socket(fileno=os.dup(connection.fileno()))
         plain.setblocking(False)
-        session = _Session(plain, hello["node"], hello["nodes"], hello["patience_s"], len(self._samples))
+        session = _Session(plain, hello["node"], hello["nodes"], hello["patience_s"])
         self._session = session
         self._refused.clear()
         self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.manifest.fingerprint)
@@ -209,6 +210,7 @@ class Peering:
             )
         finally:
             os.close(catalogue_fd)
+            session.landing.handed_over()
         about = {
             "fingerprint": self._fingerprint,
             "capacities_bytes": list(self._scheduler.capacities_bytes),
@@ -289,32 +291,40 @@ class Peering:
         """When all nodes have said what they have: make places of them, and plan who owns what."""
         if session.joined or len(session.about) < session.nodes:
             return
-        session.joined = True
-        peers = []
+        peers: list[int] = []
         for node, about in sorted(session.about.items()):
             if about["fingerprint"] != self._fingerprint:
                 self._refused[node] = "it serves another data set, or another state of it"
                 log.warning("node %d is no peer: %s", node, self._refused[node])
             elif node != session.node:
                 peers.append(node)
-        self._enter(session, peers)
+        if not self._enter(session, peers):
+            return
         nodes = tuple(sorted([*peers, session.node]))
         capacities = [session.about[node]["capacities_bytes"] for node in nodes]
         classes = max(map(len, capacities))
         rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
+        session.joined = True
         log.info("joined %d other nodes", len(peers))
         self._shared.begin(Members(nodes, session.node, rows), session.tell)
 
-    def _enter(self, session: _Session, peers: Sequence[int]) -> None:
-        """The peers' places: those of an agent before have the same numbers."""
-        if self._places.joined != len(peers):
+    def _enter(self, session: _Session, peers: Sequence[int]) -> bool:
+        """The peers' places: those of an agent before have the same numbers. Returns whether they could be made."""
+        before = [info.node for info in self._infos if info.node >= 0]
+        if before and before != peers:
+            for node in peers:
+                self._refused[node] = "this mount has joined other nodes before: mount it again"
+            log.warning("no peers: this mount has joined nodes %s before, not %s: mount it again", before, peers)
+            return False
+        if not before:
             infos = [PlaceInfo(PlaceKind.PEER, f"node {node}", PEER_LANES, node=node) for node in peers]
             self._infos += infos
             self._places.join([NodePlace(node, session.desk) for node in peers])
             self._step(e.PeersJoined(infos))
-            return
+            return True
         self._places.join([NodePlace(node, session.desk) for node in peers])
         self._step(*(e.PeerBack(place) for node in peers if (place := self._place_of(node)) is not None))
+        return True
 
     # -- what peers want
 

@@ -36,6 +36,10 @@ class Landing:
         self._free: list[tuple[int, int]] = [(0, self.size_bytes)]  # offset and size, ascending, never side by side
         self._room = threading.Condition()
 
+    def handed_over(self) -> None:
+        """The agent has the descriptor: this side keeps the mapping alone."""
+        os.close(self.fd)
+
     def reserve(self, size_bytes: int, wait_s: float = 0.0) -> int | None:
         """A piece of at least that size: its offset. None when there is none within the time."""
         wanted = max(1, -(-size_bytes // _PAGE_BYTES)) * _PAGE_BYTES

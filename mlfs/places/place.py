@@ -321,11 +321,6 @@ class Places(Sequence[Place]):
         self._peers = tuple(peers)
         self._all = (self.source, *self.storing, *peers)
 
-    @property
-    def joined(self) -> int:
-        """How many peers there are."""
-        return len(self._peers)
-
     def peer(self, number: int) -> PeerPlace | None:
         """The place as a peer, None if it is none."""
         at = number - 1 - len(self.storing)

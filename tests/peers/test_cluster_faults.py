@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -14,7 +15,11 @@ import numpy as np
 import pytest
 from support.cluster import MountedCluster
 from support.fuse import kill, wait_until
+from support.mounts import MlfsMount
 from support.trees import make_tree
+
+from mlfs.peers import link
+from mlfs.peers.process import connect
 
 FILES = 300
 NODES = 3
@@ -97,3 +102,39 @@ def test_a_node_whose_agent_died_goes_on_alone_and_says_so(source: Path, tmp_pat
         assert peers is None or peers["lost"] == [1]  # Hydra may end all agents of a machine when one of them dies
         log = next((cluster.mounts[1].state / "cache").glob("mlfs/log/*.log")).read_text()
         assert "goes on alone" in log
+
+
+def test_who_is_no_agent_costs_the_mount_nothing(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    hellos = [b"nonsense", b"", link.pack_json(link.Kind.HELLO, {"protocol": link.PROTOCOL}),
+              link.pack_json(link.Kind.HELLO, ["x"]), link.pack(link.Kind.FREE, [(1 << 40, 5)])[0]]  # fmt: skip
+    with MlfsMount(source, mountpoint=tmp_path / "mount") as mount:
+        (path,) = (mount.state / "run").glob("*.agent")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for hello in hellos:
+            with connect(str(path), str(mount.path)) as connection:
+                connection.send(hello)
+                assert connection.recv(100) == b""  # it is refused
+        for file in sorted(source.rglob("*.jpg"))[:20]:
+            assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
+        assert mount.status()["peers"] is None
+
+
+def test_a_mount_joins_the_same_nodes_again_and_no_others(source: Path, tmp_path: Path) -> None:
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M") as cluster:
+        assert cluster.leave() == 0
+        wait_until(lambda: cluster.peers(0) is None and cluster.peers(1) is None, 10)
+        cluster.join()
+        assert cluster.leave() == 0
+        wait_until(lambda: cluster.peers(0) is None and cluster.peers(1) is None, 10)
+        third = tmp_path / "nodes" / "third"
+        third.mkdir()
+        with MlfsMount(source, mountpoint=third) as other:
+            cluster.mounts.append(other)
+            cluster.start()
+            wait_until(lambda: all((cluster.peers(node) or {"refused": {}})["refused"] for node in (0, 1)), 30)
+            for mount in cluster.mounts:
+                for file in sorted(source.rglob("*.jpg"))[:50]:
+                    assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
+            cluster.leave()
+            cluster.mounts.remove(other)

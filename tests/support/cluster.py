@@ -63,6 +63,11 @@ class MountedCluster:
 
     def join(self) -> None:
         """Start the agents, and wait until all nodes know each other."""
+        self.start()
+        wait_until(self.joined, JOIN_PATIENCE_S)
+
+    def start(self) -> None:
+        """Start the agents."""
         launcher, *options, _, _ = mpiexec(1)
         words = [launcher, *options]
         for number, mount in enumerate(self.mounts):
@@ -71,7 +76,6 @@ class MountedCluster:
             env = [word for name in ("MLFS_RUNTIME_DIR",) for word in ("-env", name, mount.env[name])]
             words += [*([":"] if number else []), "-n", "1", *env, *agent, *command]
         self.launcher = subprocess.Popen(words, env=os.environ | {"XDG_RUNTIME_DIR": ""}, start_new_session=True)
-        wait_until(self.joined, JOIN_PATIENCE_S)
 
     def joined(self) -> bool:
         """Whether all nodes have joined."""
