@@ -72,12 +72,14 @@ class WordsAsked(NamedTuple):
     Attributes:
         seed, seeded, ahead: see `mlfs.explain.words.Drawing`.
         spans: numbers of words drawn before, as (first, last + 1), the likeliest first.
+        weights_file: of a sampler that draws by weights; "" where the words make a permutation.
     """
 
     seed: int
     seeded: bool
     ahead: int
     spans: tuple[tuple[int, int], ...]
+    weights_file: str = ""
 
 
 class PlaceFound(NamedTuple):
