@@ -1,7 +1,8 @@
 """Where in its generator's words a sampler begins its first epoch, and how far it is from there to the next one.
 
-In: a job whose sampler is one of torch's less usual ones: a part of the data set, weighted draws, torchdata's loader.
-Out: a `FirstPlace`. Called by `mlfs.explain.words`, which knows the usual samplers itself.
+In: a job whose sampler is one of torch's less usual ones: a part of the data set, weighted draws, torchdata's loader,
+accelerate with a generator of the script's own. Out: a `FirstPlace`. Called by `mlfs.explain.words`, which knows the
+usual samplers itself.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlfs.job import JobSpec
+from mlfs.orders.accelerate import words_of_generator
 from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.torch_generator import BASE_SEED_WORDS
 from mlfs.orders.torch_stateful import words_of_loader
@@ -33,6 +35,8 @@ def first_place(spec: JobSpec, n_samples: int) -> FirstPlace | None:
     """See the module; None for a sampler whose order does not begin at such a place."""
     if spec.sampler == "torch-subset":
         return _of_words(spec, words_of_randperm(n_samples))
+    if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
+        return FirstPlace(False, 0, words_of_generator(spec, n_samples)) if spec.generator == "own" else None
     if spec.sampler == "torch-weighted":
         return _of_words(spec, WORDS_A_DRAW * (spec.num_samples or n_samples))
     if spec.sampler == "torch-stateful" and not spec.replacement:

@@ -26,6 +26,8 @@ ALL_SEEDS = 1 << 32
 # torch's RandomSampler seeds its permutation with a number of 64 bits, of which MT19937 takes the low word: the fourth
 # that the default generator gives, if nothing was drawn before.
 SAMPLER_SEED_WORD = 3
+# accelerate seeds the generator that several ranks share with the second word, if nothing was drawn before.
+SHARED_SEED_WORD = 1
 LATEST_WORD = 1 << 27  # a model of 128 million parameters, each drawn once
 _WORDS_AT_ONCE = 1 << 22  # 16 MiB
 # Some 20 ms: whoever asks for the next event never waits long, and a call costs little beside it.

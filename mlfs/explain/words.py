@@ -65,7 +65,12 @@ def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
         if spec.generator == "default":
             return Drawing(spec.seed, True, 3, an_epoch)  # base_seed, and the low word of the sampler's seed
         return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
-    if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
+    if (
+        spec.sampler in ("accelerate", "hf-trainer")
+        and spec.shuffle
+        and not spec.use_seedable_sampler
+        and spec.generator != "own"
+    ):
         if spec.world_size == 1:
             return Drawing(spec.seed, True, 3, 2 if spec.persistent_workers else 4)
         return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
