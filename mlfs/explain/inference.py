@@ -17,6 +17,7 @@ from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
+from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
@@ -257,10 +258,12 @@ class Inference:
         heads = self._reads.heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
+        refined = refine(finding, data_set)
+        ranked = _ranked(candidate, refined, draws, going_on)
         opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        return await self._install_first(repeating(ranked, repeats))
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, self._reads.parents())
+        return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:
         refuted = [_order(fields) for fields in self._refuted]
