@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _TAG = 1  # of all messages
 # Messages that are taken at one poll: what came for us is not to keep us from what is to be sent.
 _AT_ONCE = 64
+# Some library needs that long on a busy machine, when all peers are there.
+FINALIZE_PATIENCE_S = 10.0
 
 
 def start() -> MpiTransport:
@@ -168,12 +171,16 @@ class MpiTransport:
 
     def close(self, orderly: bool, code: int) -> None:
         """See Transport. Does not return where the end is not orderly."""
-        if orderly:
-            self._mpi.Finalize()
-            return
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        if not orderly:
+            os._exit(code)
+        # A peer that ends at this very moment without it would leave this process waiting for ever.
+        watch = threading.Timer(FINALIZE_PATIENCE_S, os._exit, [code])
+        watch.daemon = True
+        watch.start()
+        self._mpi.Finalize()
+        watch.cancel()
 
 
 def _take_out(column: list[Any], position: int) -> None:
