@@ -105,7 +105,8 @@ class ScanLock:
         other, seen, moved_s = Holder(), None, began_s
         waited = False
         while True:
-            if self._create():
+            if self._create(self._path):
+                self._hold()
                 if not (waited and enough(stamp_of(self._index))):
                     return None
                 self.release()
@@ -121,9 +122,9 @@ class ScanLock:
                 other, seen, moved_s = self._holder() or other, found, time.monotonic()
             elif enough(stamp_of(self._index)):
                 return other
-            if _is_gone(other) or time.monotonic() - moved_s > self._stale_s:
-                self._take_away(other, found)
-                continue
+            still_s = time.monotonic() - moved_s
+            if (_is_gone(other) or still_s > self._stale_s) and self._take_over(found, still_s):
+                return None
             if waits is not None:
                 waits(other)
             self._sleep(min(LONGEST_NAP_S, max(SHORTEST_NAP_S, (time.monotonic() - began_s) / 8)), stop)
@@ -135,46 +136,57 @@ class ScanLock:
             stop()
             time.sleep(min(STOP_POLL_S, left_s))
 
-    def _create(self) -> bool:
-        """Whether the lock could be made."""
+    def _create(self, path: Path) -> bool:
+        """Whether the file could be made, and says whose it is."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
-            self.refused = "" if os.fspath(error.filename) == str(self._path) else str(error.strerror)
+            self.refused = "" if os.fspath(error.filename) == str(path) else str(error.strerror)
             return False
         except OSError as error:
             self.refused = error.strerror or str(error)
             return False
-        self._end = threading.Event()
         with contextlib.suppress(OSError), os.fdopen(fd, "w") as file:
             file.write(json.dumps(self._me._asdict()))
-        threading.Thread(target=self._live, args=(self._end,), name="mlfs-scan-lock", daemon=True).start()
         return True
+
+    def _hold(self) -> None:
+        self._end = threading.Event()
+        threading.Thread(target=self._live, args=(self._end,), name="mlfs-scan-lock", daemon=True).start()
 
     def _live(self, end: threading.Event) -> None:
         while not end.wait(self._heartbeat_s):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
 
-    def _holder(self, path: Path | None = None) -> Holder | None:
+    def _holder(self) -> Holder | None:
         """Who made the lock; None where it does not say so, or not yet."""
         try:
-            return Holder(**json.loads((path or self._path).read_bytes()))
+            return Holder(**json.loads(self._path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
-    def _take_away(self, dead: Holder, stamp: Stamp) -> None:
-        """Remove a dead owner's lock, and no other: another who waits may have done that a moment ago."""
-        aside = self._path.with_name(f".{self._path.name}.{self._me.token}")
-        with contextlib.suppress(OSError):
-            os.rename(self._path, aside)
-            found = self._holder(aside)
-            # One that was made just now says nothing yet.
-            if found.token != dead.token if found is not None else stamp_of(aside) != stamp:
-                with contextlib.suppress(OSError):
-                    os.link(aside, self._path)
-            os.unlink(aside)
+    def _take_over(self, dead: tuple[int, int], still_s: float) -> bool:
+        """Put a lock of one's own in the place of a dead owner's. Of those who try at once one may: it makes the claim.
+
+        Args:
+            dead: the stamp of the lock that stands still. still_s: for how long it does.
+        """
+        claim = self._path.with_name(f"{self._path.name}.{dead[0]}-{dead[1]}")
+        if not self._create(claim):
+            if still_s > 3 * self._stale_s:  # whoever claimed it has died as well
+                claim.unlink(missing_ok=True)
+            return False
+        if stamp_of(self._path) != dead:  # somebody has taken it over already
+            claim.unlink(missing_ok=True)
+            return False
+        try:
+            os.replace(claim, self._path)
+        except OSError:
+            return False
+        self._hold()
+        return True
 
     def release(self) -> None:
         """Let another one have it. Nothing happens where this one does not hold it."""

@@ -80,7 +80,7 @@ def test_of_many_who_take_a_dead_lock_over_each_has_it_for_itself(tmp_path: Path
     inside, most = [], []
 
     def scan() -> None:
-        lock = ScanLock(index, heartbeat_s=0.02, stale_s=0.3)
+        lock = ScanLock(index, heartbeat_s=0.02, stale_s=1.0)
         assert lock.take(never, None, go_on) is None
         inside.append(lock)
         most.append(len(inside))
