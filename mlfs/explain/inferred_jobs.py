@@ -170,7 +170,7 @@ class InferredJobs:
             return None
 
     async def _where(self, streams: JobStreams, epoch: int, reads: FirstReads) -> Begin:
-        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), reads.total)
+        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), (reads.total, reads.opened))
 
     async def _install(
         self,
