@@ -84,9 +84,9 @@ class FirstReads:
             for pid, first in self.firsts.items()
         ]
 
-    def parents(self) -> list[int]:
-        """The parents of the processes, in the order in which these began."""
-        return list(self._parents.values())
+    def kin(self) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order in which they began."""
+        return list(self._parents.items())
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

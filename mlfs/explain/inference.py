@@ -23,6 +23,7 @@ from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
+from mlfs.explain.launchers import whose
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
@@ -249,7 +250,8 @@ class Inference:
         ranked = _ranked(candidate, refined, draws, going_on)
         opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, self._reads.parents())
+        readers = await self._jobs.runner.run(POOL, whose, self._reads.kin())
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
         return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:

@@ -1,6 +1,7 @@
-"""What is fetched ahead for strangers: readers who are of no job, and whose order is plain (`mlfs.follow.strangers`).
+"""What is fetched ahead for strangers: readers who are of no job, and whose next reads are likely.
 
-Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads. Out: samples to fetch, while no
+Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads where his order is plain, and
+`mlfs.plan.scheduler.neighbours` where nobody follows him. Out: samples to fetch, while no
 job needs the room or the lane; samples whose counted use is over. A use is counted as a job's is, so that the pages
 stay until the stranger comes; if he does not come soon, or a job needs the room, it is given up.
 """
@@ -18,6 +19,8 @@ PATIENCE_S = 1.0
 SHARE_OF_WINDOW = 8
 """The most that strangers get is this part of the staging window: a few files ahead hide the source's latency, and what
 a job needs next is never far away."""
+MOST_WANTED = 256
+"""Samples that strangers are said to read next, between two times that some are fetched: those of 16 processes."""
 
 
 class Beside:
@@ -34,7 +37,7 @@ class Beside:
 
     def goes_on(self, samples: Iterable[int]) -> None:
         """A stranger reads these next."""
-        self._wanted = tuple(samples)
+        self._wanted = (*self._wanted, *samples)[-MOST_WANTED:]
 
     def fetch(self, now_s: float, reserve: Callable[[int], bool]) -> None:
         """No job needs more for now: fetch what a stranger reads next, as far as there is room.

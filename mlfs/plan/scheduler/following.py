@@ -6,7 +6,7 @@ job is followed is the affair of `mlfs.follow`; a bug there costs that job its p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from mlfs.plan.scheduler.beside import Beside
@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.neighbours import Neighbours
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
@@ -40,6 +41,7 @@ class Following:
         keeping: Keeping,
         reading_times: ReadingTimes,
         beside: Beside,
+        neighbours: Neighbours,
         out: list[Command],
     ) -> None:
         self._table = table
@@ -47,6 +49,7 @@ class Following:
         self._keeping = keeping
         self._reading_times = reading_times
         self._beside = beside
+        self._neighbours = neighbours
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -127,7 +130,8 @@ class Following:
     # -- reads
 
     def read(self, read: ReadSeen) -> None:
-        """Have the jobs that read the sample match a read of it."""
+        """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
+        followed, coming = False, Seen(None)
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -137,17 +141,21 @@ class Following:
                 self._came(job, seen, read.source_bytes)
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
-                if seen.apart:
-                    self._read_beside(read.sample, seen)
+                followed = followed or (job.predicting and not seen.apart)
+                coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
 
-    def _read_beside(self, sample: int, seen: Seen) -> None:
-        """A stranger has read."""
-        if self._beside.read(sample):
-            self._window.retire(sample)
-        if seen.coming:
-            self._beside.goes_on(seen.coming)
+        if not followed:
+            self._read_beside(read, coming.coming)
+
+    def _read_beside(self, read: ReadSeen, coming: Sequence[int]) -> None:
+        """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
+        if self._beside.read(read.sample):
+            self._window.retire(read.sample)
+        learned = self._neighbours.read(read.sample, read.process, read.at_s)
+        if coming or learned:
+            self._beside.goes_on(coming or learned)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]
