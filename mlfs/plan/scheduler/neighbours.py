@@ -61,6 +61,18 @@ class NeighboursStatistics:
     shares: tuple[tuple[Rule, float], ...] = ()
     used: Rule | None = None
 
+    @property
+    def words(self) -> str:
+        """In a sentence; "" while too little was read."""
+        if not self.shares:
+            return ""
+        said = ", ".join(f"{share:.0%} were {rule}".replace("%", " %") for rule, share in self.shares)
+        ahead = f"up to {MOST_AHEAD} files are" if self.used is not None else "nothing is"
+        return (
+            f"no job follows {self.reads:,} reads; of the last {JUDGED_READS} of them {said}:"
+            f" {ahead} fetched ahead of such a reader"
+        )
+
 
 class _Reader:
     """A process: what it read last, and when; how often in a row it read as each rule said; how fast it reads."""

@@ -76,7 +76,19 @@ def test_of_a_random_order_nothing_is_said(make: Callable[[random.Random], list[
         reads = [(sample, 1) for _ in range(3) for sample in make(draw)]
         neighbours, share, in_vain = learned(reads)
         assert neighbours.statistics().used is None
+        assert neighbours.statistics().words.endswith(": nothing is fetched ahead of such a reader")
         assert share == in_vain == 0.0
+
+
+def test_what_was_learned_is_said_with_its_figures() -> None:
+    neighbours = Neighbours([1] * N)
+    assert neighbours.statistics().words == ""
+    for sample in range(1200 - N, N):
+        neighbours.read(sample, 1, 0.0)
+    assert neighbours.statistics().words == (
+        "no job follows 800 reads; of the last 64 of them 100 % were the next file of the directory:"
+        " up to 16 files are fetched ahead of such a reader"
+    )
 
 
 def test_a_rule_that_is_wrong_by_now_is_used_no_more() -> None:
