@@ -78,7 +78,11 @@ def test_two_runs_side_by_side_are_no_ranks() -> None:
 
 @pytest.mark.parametrize(("rank", "world"), [("RANK", "WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")])
 def test_a_process_was_told_its_rank_by_what_launched_it(rank: str, world: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={rank: "3", world: "8"}) as one:
+    script, told = "print(flush=True); input()", {rank: "3", world: "8"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], env=told, **pipes) as one:
+        assert one.stdout is not None
+        one.stdout.readline()  # it runs, and not its parent's image any more
         assert whose([(one.pid, 7)]) == [Whose(7, 3, 8)]
         one.communicate(b"\n")
     assert whose([(one.pid, 7), (os.getpid(), 1)]) == [Whose(7), Whose(1)]
