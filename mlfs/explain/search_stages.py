@@ -99,7 +99,7 @@ class SearchExtent(NamedTuple):
     """How far to search.
 
     Attributes:
-        ranges: the seeds that the long stages try, as (first, last + 1). common: how many seeds stage 1 tries.
+        ranges: the seeds that the long stages try, as (first, last + 1). common: how many small seeds are tried first.
         quick: whether to use numba; None: if it is installed and worth compiling for.
         latest: how many words of a seed's generator are looked at, at most.
         told: seeds that are likelier than popular ones, such as numbers on the script's command line, or the generator
@@ -129,11 +129,11 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
+def words_of(seed: int, latest: int, first: int = SAMPLER_SEED_WORD) -> Iterator[tuple[int, Words]]:
     """A generator's words that may seed a sampler, in portions, each with the number of its first."""
     words = TorchWords(seed)
-    words.skip(SAMPLER_SEED_WORD)
-    for start in range(SAMPLER_SEED_WORD, latest, _WORDS_AT_ONCE):
+    words.skip(first)
+    for start in range(first, latest, _WORDS_AT_ONCE):
         yield start, words.take(min(_WORDS_AT_ONCE, latest - start))
 
 
