@@ -180,7 +180,7 @@ def _strangers(status: dict[str, Any]) -> list[RenderableType]:
 
     told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
     lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in told]
-    learned = part_of(status, "neighbours").get("words")
+    learned = part(status, "neighbours").get("words")
     return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 
 

@@ -9,9 +9,10 @@ stay until the stranger comes; if he does not come soon, or a job needs the room
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mlfs.plan.scheduler.config import SAME_TIME_S
+from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
 from mlfs.plan.scheduler.states import SampleTable, State
 
 PATIENCE_S = 1.0
@@ -34,6 +35,20 @@ class Beside:
         self._until_s: OrderedDict[int, float] = OrderedDict()  # by sample, the soonest first
         self._bytes = 0
         self._wanted: tuple[int, ...] = ()
+        self._neighbours = Neighbours(table.sizes, PATIENCE_S)
+
+    def goes_on_from(self, sample: int, process: int, at_s: float, coming: Sequence[int]) -> None:
+        """A stranger, or somebody whose order nobody knows, reads a sample.
+
+        Args:
+            coming: what he reads next, if a job says it; else it is told by what came after what so far.
+        """
+        learned = self._neighbours.read(sample, process, at_s)
+        self.goes_on(coming or learned)
+
+    def statistics(self) -> NeighboursStatistics:
+        """What was learned of reads that no job follows."""
+        return self._neighbours.statistics()
 
     def goes_on(self, samples: Iterable[int]) -> None:
         """A stranger reads these next."""

@@ -25,7 +25,6 @@ from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
-from mlfs.plan.scheduler.neighbours import Neighbours
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
@@ -41,7 +40,6 @@ class Following:
         keeping: Keeping,
         reading_times: ReadingTimes,
         beside: Beside,
-        neighbours: Neighbours,
         out: list[Command],
     ) -> None:
         self._table = table
@@ -49,7 +47,6 @@ class Following:
         self._keeping = keeping
         self._reading_times = reading_times
         self._beside = beside
-        self._neighbours = neighbours
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -153,9 +150,7 @@ class Following:
         """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
         if self._beside.read(read.sample):
             self._window.retire(read.sample)
-        learned = self._neighbours.read(read.sample, read.process, read.at_s)
-        if coming or learned:
-            self._beside.goes_on(coming or learned)
+        self._beside.goes_on_from(read.sample, read.process, read.at_s, coming)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]

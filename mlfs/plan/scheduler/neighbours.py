@@ -1,8 +1,7 @@
 """What comes after what, where nobody knows the order: files that lie next to each other, files that followed before.
 
 Pure. In: reads that no job follows. Out: the samples that their reader is likely to read next, as long as such
-predictions come true. Used by `mlfs.plan.scheduler.following`, which has them fetched as a stranger's
-(`mlfs.plan.scheduler.beside`).
+predictions come true. Used by `mlfs.plan.scheduler.beside`, which has them fetched as a stranger's.
 
 An order may be random and still have runs: directories in a random order with the files of each in the order of their
 names, shards that are read from the first file to the last, samples of several files. Two rules see that. *Adjacent*:
@@ -11,7 +10,7 @@ the last time. Both are judged by each read, and only a rule that is right half 
 
 A reader is believed step by step, as the kernel's own reading ahead does it: twice as far ahead with each read that
 came as predicted, and from the beginning again after one that did not. So a run that ends costs no more than was read
-of it. What a reader would come to too late for the pages to wait for it (`PATIENCE_S`) is not fetched.
+of it. What a reader would come to too late for the pages to wait for it is not fetched.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-
-from mlfs.plan.scheduler.beside import PATIENCE_S
 
 LONGEST_STEP = 4
 """Files that an adjacent reader may leave out at a time: labels beside images, what a worker beside it reads."""
@@ -90,10 +87,12 @@ class Neighbours:
 
     Args:
         sizes: bytes by sample; what has none is no sample, or need not be fetched.
+        patience_s: how long what was fetched waits for its reader.
     """
 
-    def __init__(self, sizes: Sequence[int] | memoryview) -> None:
+    def __init__(self, sizes: Sequence[int] | memoryview, patience_s: float) -> None:
         self._sizes = sizes
+        self._patience_s = patience_s
         # One more than the sample that came next, 0 for none. The kernel gives memory only to those that are written.
         self._next = np.zeros(len(sizes) if len(sizes) <= MOST_REMEMBERED else 0, dtype=np.uint32)
         self._readers: OrderedDict[int, _Reader] = OrderedDict()
@@ -119,7 +118,7 @@ class Neighbours:
             return []
         ahead = min(MOST_AHEAD, 1 << min(reader.in_a_row[rule], MOST_AHEAD))
         if reader.interval_s > 0.0:
-            ahead = min(ahead, max(1, int(PATIENCE_S / reader.interval_s)))
+            ahead = min(ahead, max(1, int(self._patience_s / reader.interval_s)))
         return self._adjacent(sample, ahead) if rule is Rule.ADJACENT else self._earlier(sample, ahead)
 
     def statistics(self) -> NeighboursStatistics:

@@ -6,9 +6,9 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 (mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
-(uses that are counted ahead), `beside` (the same for strangers), `neighbours` (what comes after what), `fetching`
-(single flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is fetched from),
-`keeping` (what is kept and where), `following` (jobs).
+(uses that are counted ahead), `beside` (the same for strangers), `fetching` (single flight, lanes), `waiting` (readers
+who wait, second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where),
+`following` (jobs).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
-from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -46,13 +46,10 @@ class Statistics:
     """What the scheduler tells of itself.
 
     Attributes:
-        window_bytes, window_capacity_bytes: the staging window.
-        dropping: samples on their way out of the window.
-        waiting: readers who wait.
-        waited_s: seconds that readers have waited, all together.
+        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
+        waiting: readers who wait. waited_s: seconds that readers have waited, all together.
         fetches: samples whose fetch is queued or under way.
-        looking: whether the look-ahead has more to do at once.
-        stopped: whether nothing is fetched ahead.
+        looking: whether the look-ahead has more to do at once. stopped: whether nothing is fetched ahead.
         pools: by number. reading: how long each job has been reading, by its name.
         neighbours: what was learned of reads that no job follows.
     """
@@ -106,8 +103,8 @@ class Scheduler:
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
-        self._beside, self._neighbours = Beside(table), Neighbours(sizes)
-        self._following = Following(table, window, keeping, self._reading_times, self._beside, self._neighbours, out)
+        self._beside = Beside(table)
+        self._following = Following(table, window, keeping, self._reading_times, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
@@ -196,7 +193,7 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
             self._routing.statistics(), self._keeping.statistics(), self._reading_times.statistics(),
-            self._neighbours.statistics(),
+            self._beside.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:

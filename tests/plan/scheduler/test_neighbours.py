@@ -15,7 +15,7 @@ Reads = list[tuple[int, int]]
 
 def learned(reads: Reads, interval_s: float = 0.001) -> tuple[Neighbours, float, float]:
     """After reads of (sample, process): what learned them, the share foretold, and how many were foretold in vain."""
-    neighbours = Neighbours([1] * N)
+    neighbours = Neighbours([1] * N, 1.0)
     foretold: set[int] = set()
     hits = promised = 0
     for number, (sample, process) in enumerate(reads):
@@ -81,7 +81,7 @@ def test_of_a_random_order_nothing_is_said(make: Callable[[random.Random], list[
 
 
 def test_what_was_learned_is_said_with_its_figures() -> None:
-    neighbours = Neighbours([1] * N)
+    neighbours = Neighbours([1] * N, 1.0)
     assert neighbours.statistics().words == ""
     for sample in range(1200 - N, N):
         neighbours.read(sample, 1, 0.0)
@@ -100,15 +100,15 @@ def test_a_rule_that_is_wrong_by_now_is_used_no_more() -> None:
 
 
 def test_a_slow_reader_gets_no_more_than_he_comes_to_in_time() -> None:
-    neighbours = Neighbours([1] * N)
+    neighbours = Neighbours([1] * N, 1.0)
     coming = [len(neighbours.read(sample, 1, 0.25 * sample)) for sample in range(100)]
     assert max(coming) == 4  # pages wait for a second
-    neighbours = Neighbours([1] * N)
+    neighbours = Neighbours([1] * N, 1.0)
     assert len([neighbours.read(sample, 1, 60.0 * sample) for sample in range(100)][-1]) == 1
 
 
 def test_what_has_no_bytes_is_left_out_and_memory_is_bounded() -> None:
-    neighbours = Neighbours([sample % 2 for sample in range(N)])
+    neighbours = Neighbours([sample % 2 for sample in range(N)], 1.0)
     for sample in range(1, 200, 2):
         coming = neighbours.read(sample, 1, 0.0)
     assert coming
