@@ -18,6 +18,7 @@ from mlfs.follow.loader import Known, LoaderStatistics
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
@@ -85,6 +86,7 @@ def status(now: MountStatistics) -> Json:
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),
+        "neighbours": neighbours_status(scheduler.neighbours),
         "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
@@ -247,6 +249,16 @@ def strangers_status(jobs: Sequence[JobStatistics]) -> list[Json]:
         }
         for one in strangers_to_all(jobs)
     ]
+
+
+def neighbours_status(learned: NeighboursStatistics) -> Json:
+    """What comes after what, where no job follows the reads."""
+    return {
+        "reads": learned.reads,
+        "shares": {rule.name.lower(): round(share, 6) for rule, share in learned.shares},
+        "used": learned.used.name.lower() if learned.used is not None else None,
+        "words": learned.words,
+    }
 
 
 def agreement_by_epoch(job: JobStatistics) -> Json:

@@ -86,9 +86,9 @@ class FirstReads:
             for pid, first in self.firsts.items()
         ]
 
-    def parents(self) -> list[int]:
-        """The parents of the processes, in the order in which these began."""
-        return list(self._parents.values())
+    def kin(self, needed: int = 0) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
+        return sorted(self._parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
