@@ -6,7 +6,7 @@ number, which MPI keeps in their order. Nothing here blocks, because a peer may 
 stay in `_sends`, and an agent that has lost a peer leaves without MPI_Finalize, which would wait for it.
 
 What a poll costs does not grow with what is under way: MPI is asked only about receives whose bytes were said to come,
-and about sends, which nobody waits for, not at each poll.
+and about sends, for which few wait, not at each poll.
 
 MPI is imported when a transport is made: whoever does not use peers needs no mpi4py.
 """
@@ -32,7 +32,7 @@ _TAG = 1  # of all messages
 _AT_ONCE = 64
 # Requests that MPI is asked about at once. mpi4py makes arrays of them for each question.
 _LOOKED_AT = 64
-# Sends are looked at in each so manyth poll, to let go of what they read.
+# Sends are looked at when nothing else happens, and in each so manyth poll.
 _SENDS_EVERY = 16
 _GOES_ON = -2  # stands for the size of what has not ended
 
@@ -79,7 +79,8 @@ class MpiTransport:
         self._status = MPI.Status()
         self._receives: dict[tuple[int, int], _Receive] = {}  # all that are under way, by node and number
         self._looked_for: _Requests[_Receive] = _Requests(MPI)
-        self._sends: _Requests[Buffer] = _Requests(MPI)
+        self._sends: _Requests[tuple[int, Buffer]] = _Requests(MPI)  # and to whom, and what they read
+        self._unsent_bytes = [0] * self._nodes
         self._polls = 0
 
     @property
@@ -101,7 +102,8 @@ class MpiTransport:
         """See Transport."""
         request = self._messages.Isend([message, self._mpi.BYTE], dest=node, tag=_TAG)
         if not request.Test():
-            self._sends.add(request, message)
+            self._sends.add(request, (node, message))
+            self._unsent_bytes[node] += len(message)
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
         """See Transport."""
@@ -146,7 +148,12 @@ class MpiTransport:
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]
-            self._sends.add(self._bytes.Isend([piece, self._mpi.BYTE], dest=node, tag=number), piece)
+            self._sends.add(self._bytes.Isend([piece, self._mpi.BYTE], dest=node, tag=number), (node, piece))
+        self._unsent_bytes[node] += len(view)
+
+    def unsent_bytes(self, node: int) -> int:
+        """See Transport."""
+        return self._unsent_bytes[node]
 
     def poll(self) -> Sequence[Happened]:
         """See Transport."""
@@ -162,8 +169,9 @@ class MpiTransport:
             if not receive.left:
                 del self._receives[receive.node, receive.number]
         self._polls += 1
-        if self._polls % _SENDS_EVERY == 0:
-            self._sends.ended()
+        if not happened or self._polls % _SENDS_EVERY == 0:
+            for (node, data), _ in self._sends.ended():
+                self._unsent_bytes[node] -= len(data)
         return happened
 
     def close(self, orderly: bool, code: int) -> None:
