@@ -176,7 +176,9 @@ class Agent:
             self._liveness.asked(node, now_s)
 
     def _free_number(self) -> int:
-        return next(number for number in self._numbers if number not in self._asks)
+        while (number := next(self._numbers)) in self._asks:
+            pass
+        return number
 
     def _send(self, node: int, kind: messages.Kind, rows: list[Any], now_s: float) -> None:
         step = messages.most_records(kind)
