@@ -87,7 +87,7 @@ def agents(samples: int, size_bytes: int) -> None:
         cpu, began = time.process_time(), time.perf_counter()
         _ask_for_all(node, order)
         report(samples, time.perf_counter() - began, time.process_time() - cpu)
-        node.agent.leave()
+        node.agent.leave(time.monotonic())
         for _ in range(1000):
             node.transport.poll()
     else:

@@ -253,7 +253,7 @@ class Agent:
             self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
         elif message.kind is messages.Kind.PING:
             self._say(event.node, messages.Kind.ALIVE, now_s)
-        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node):
+        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
             self._lose([event.node])
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
@@ -377,11 +377,10 @@ class Agent:
             for owed in self._asking.pop(node, ()):
                 self._give(owed, None, 0)
 
-    def leave(self) -> None:
-        """Tell all peers that this node leaves."""
-        for node in range(self._transport.nodes):
-            if node != self._transport.node:
-                self._transport.send(node, messages.pack(messages.Kind.LEAVE))
+    def leave(self, now_s: float) -> None:
+        """Tell the peers that this node leaves."""
+        for node in self._liveness.to_be_left(now_s):
+            self._transport.send(node, messages.pack(messages.Kind.LEAVE))
 
     # -- what has collected
 

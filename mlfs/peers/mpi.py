@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -38,6 +39,8 @@ _CALLS_AWAITING = 4
 # Sends are looked at in each so manyth poll.
 _SENDS_EVERY = 8
 _GOES_ON = -2  # stands for the size of what has not ended
+# Some library needs that long on a busy machine, when all peers are there.
+FINALIZE_PATIENCE_S = 10.0
 
 
 def start() -> MpiTransport:
@@ -196,12 +199,16 @@ class MpiTransport:
 
     def close(self, orderly: bool, code: int) -> None:
         """See Transport. Does not return where the end is not orderly."""
-        if orderly:
-            self._mpi.Finalize()
-            return
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        if not orderly:
+            os._exit(code)
+        # A peer that ends at this very moment without it would leave this process waiting for ever.
+        watch = threading.Timer(FINALIZE_PATIENCE_S, os._exit, [code])
+        watch.daemon = True
+        watch.start()
+        self._mpi.Finalize()
+        watch.cancel()
 
 
 class _Receive:
