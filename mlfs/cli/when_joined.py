@@ -1,7 +1,7 @@
 """Begins the COMMAND of `mlfs peers` when the node has joined the others, so that its first reads find them.
 
-In: a mount point and a command's words. Out: `words`, which start a process that waits and then becomes the command: its
-pid, its signals and its exit code are the command's. A node that does not join within JOIN_PATIENCE_S begins alone.
+In: a mount point and a command's words. Out: `words`, which start a process that waits and then becomes the command:
+its pid, its signals and its exit code are the command's. A node that does not join within JOIN_PATIENCE_S begins alone.
 """
 
 from __future__ import annotations
