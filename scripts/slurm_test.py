@@ -60,7 +60,7 @@ class Slurm:
         self._stack.close()
 
     def _start(self, stack: contextlib.ExitStack, *words: str, user: str = "") -> None:
-        log = open(self._work / f"{'-'.join(words[::3])}.log", "w")  # noqa: SIM115
+        log = open(self._work / f"started{len(list(self._work.glob('started*')))}-{words[0]}.log", "w")  # noqa: SIM115
         as_user = ["runuser", "-u", user, "--"] if user else []
         process = subprocess.Popen(
             [*as_user, *words], stdout=log, stderr=log, stdin=subprocess.DEVNULL, text=True,
