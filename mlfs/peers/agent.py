@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -212,8 +212,10 @@ class Agent:
         for event in happened:
             if isinstance(event, Arrived):
                 self._arrived(event, now_s)
-            else:
+            elif isinstance(event, Received):
                 self._received(event, now_s)
+            else:
+                self._heard(event.node, now_s)
         self._flush(now_s)
         return bool(happened)
 
@@ -264,6 +266,8 @@ class Agent:
                 self._over(of, ask, Ended.MISSING)
             else:
                 ask.sum = sum_
+                if ask.landed < 0:
+                    self._transport.look_for(node, of)
                 self._perhaps_whole(of, ask)
 
     def _received(self, event: Received, now_s: float) -> None:
@@ -338,10 +342,17 @@ class Agent:
     # -- what has collected
 
     def _flush(self, now_s: float) -> None:
-        gives, self._gives = self._gives, defaultdict(list)
-        for node, rows in gives.items():
-            self._send(node, messages.Kind.GIVE, rows, now_s)
-        ends, self._ends = self._ends, []
-        wanted, self._wanted = self._wanted, []
-        for packet in (*link.pack(link.Kind.ENDED, ends), *link.pack(link.Kind.WANTED, wanted)):
+        if self._gives:
+            gives, self._gives = self._gives, defaultdict(list)
+            for node, rows in gives.items():
+                self._send(node, messages.Kind.GIVE, rows, now_s)
+        if self._ends:
+            ends, self._ends = self._ends, []
+            self._tell_server(link.Kind.ENDED, ends)
+        if self._wanted:
+            wanted, self._wanted = self._wanted, []
+            self._tell_server(link.Kind.WANTED, wanted)
+
+    def _tell_server(self, kind: link.Kind, records: Sequence[tuple[int, ...]]) -> None:
+        for packet in link.pack(kind, records):
             self._to_server(packet)
