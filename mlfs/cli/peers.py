@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from mlfs.cli import client
+from mlfs.cli import client, when_joined
 from mlfs.errors import ConfigError, ExitCode
 
 _EPILOG = """\
@@ -44,7 +45,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--peer-timeout", metavar="SECONDS", type=float, default=1.0,
         help="how long a node that owes an answer may say nothing before its samples come from elsewhere (default: 1)",
     )  # fmt: skip
-    parser.add_argument("command_words", metavar="COMMAND", nargs="*", help="what to run meanwhile, behind --")
+    parser.add_argument(
+        "command_words", metavar="COMMAND", nargs="*", help="what to run once the nodes have joined, behind --"
+    )
     parser.set_defaults(run=run)
 
 
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.write(stop_write, b"!"))
     agent = process.AgentProcess(connection, transport, args.peer_timeout)
-    child = _begin(args.command_words)
+    child = _begin(mountpoint, args.command_words)
     ends = [stop_read, *([os.pidfd_open(child.pid)] if child else [])]
     sys.stderr.write(f"mlfs: node {transport.node} of {transport.nodes} has joined\n")  # in one piece, beside others
     whole = agent.run(ends)
@@ -72,14 +75,13 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _begin(words: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def _begin(mountpoint: str, words: Sequence[str]) -> subprocess.Popen[bytes] | None:
     if not words:
         return None
+    if shutil.which(words[0]) is None:
+        raise ConfigError(f"{words[0]} cannot be run: there is no such command", "check the name behind --")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    try:
-        return subprocess.Popen(words, env=environment)
-    except OSError as error:
-        raise ConfigError(f"{words[0]} cannot be run: {error.strerror}", "check the name behind --") from None
+    return subprocess.Popen(when_joined.words(mountpoint, words), env=environment)
 
 
 def _end(child: subprocess.Popen[bytes] | None, told: bool) -> int:
