@@ -40,6 +40,8 @@ _STATES = {
 _ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
 _PIPE_WIDTH = 120
 _SHOWN_STRANGERS = 5
+# So that the table of the nodes fits into 80 columns.
+_NAME_WIDTH = 12
 _NONE = "-"
 
 
@@ -127,7 +129,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _rates, _numbers)
+    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _peers, _rates, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
@@ -289,6 +291,41 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
         cells = (_size(used), _size(capacity), _percent(full), _count(tier.get("samples")), _count(tier.get("errors")))
         _row(table, str(tier.get("name", _NONE)), *cells)
     return [_title("tiers"), table] if rows else []
+
+
+def _peers(status: dict[str, Any]) -> list[RenderableType]:
+    """The nodes of the cluster; nothing where no agent speaks for this one."""
+    from rich.text import Text
+
+    peers = _part(status, "peers")
+    if not peers:
+        return []
+    table = _table("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
+    for member in _list(peers, "members"):
+        lost_s = member.get("lost_s")
+        here = " (here)" if member.get("node") == peers.get("node") else ""
+        _row(
+            table,
+            f"{_count(member.get('node'))}{here}",
+            _shortened(str(member.get("name", _NONE))),
+            f"lost {_duration(lost_s)}" if _is_number(lost_s) else str(member.get("state", _NONE)),
+            _count(member.get("held")),
+            _size(member.get("held_bytes")),
+            _count(member.get("given")),
+            _count(member.get("got")),
+            _count(member.get("missing")),
+            str(member.get("plan") or _NONE).removeprefix("by "),
+        )
+    title = f"nodes of the cluster: {_count(peers.get('nodes'))}"
+    title += "" if peers.get("joined") else ", not all have joined"
+    if away := _list(peers, "away"):
+        title += f"; lost for good: {', '.join(map(str, away))}, others own what they owned"
+    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in _part(peers, "refused").items()]
+    return [_title(title), table, *why]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}~"
 
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:
