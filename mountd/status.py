@@ -7,6 +7,7 @@ figures are made by mountd.metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
@@ -382,11 +383,18 @@ def peers_status(peering: PeeringStatistics) -> Json | None:
     return {
         "node": peering.node,
         "nodes": peering.nodes,
+        "agent": peering.agent,
         "joined": peering.joined,
         "lost": list(peering.lost),
+        "away": list(peering.away),
+        "view": peering.view,
         "refused": {str(node): why for node, why in peering.refused.items()},
         "wanted": peering.wanted,
         "under_way": peering.under_way,
+        "members": [
+            asdict(member) | {"lost_s": None if member.lost_s is None else round(member.lost_s, 1)}
+            for member in peering.members
+        ],
     }
 
 
