@@ -17,6 +17,7 @@ from contextlib import suppress
 from mlfs.places import cache_directory, record
 from mlfs.places.catalogue import Catalogue, Found, Kind
 from mlfs.places.checksum import checksum
+from mlfs.places.secret import of_this_user
 from mlfs.tree.samples import Version
 
 # Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
@@ -76,6 +77,7 @@ class Shelf:
         self._catalogue = catalogue
         self._memory = [_MemoryFile(fd) for fd in memory_fds]
         self._ssd_dirs = tuple(ssd_dirs)
+        self._secret = of_this_user() if ssd_dirs else None
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum; None where this node has none to give by itself."""
@@ -95,13 +97,15 @@ class Shelf:
         return self._memory[number].view(offset, found.version.size_bytes)
 
     def _on_ssd(self, found: Found) -> memoryview | None:
-        digest = _HALVES.pack(*found.where)
+        digest, secret = _HALVES.pack(*found.where), self._secret
+        if secret is None:
+            return None
         for directory in self._ssd_dirs:
             with suppress(OSError, record.DamagedCopy, record.OtherCopy):
                 blob = _read_file(cache_directory.sample_path(digest), directory)
-                head = record.read_head(blob)
+                head = record.read_head(blob, secret)
                 if cache_directory.key_digest(head.key) == digest:
-                    return memoryview(record.data_of(blob, head.key, found.version))
+                    return memoryview(record.data_of(blob, head.key, found.version, secret))
         return None
 
     def close(self) -> None:
