@@ -46,6 +46,7 @@ from mlfs.places.tier import Tier
 from mlfs.tree.index import default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
+from mlfs.tree.scan_lock import Holder
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
@@ -106,14 +107,18 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
 
+    def waits(holder: Holder) -> None:
+        report({"progress": {"phase": f"waiting for the list of files: {holder.in_words()}"}})
+
     index_path = Path(config.index) if config.index else default_index_path(config.source)
-    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress)
+    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress, waits=waits)
     for problem in (*scanned.problems, *filter(None, [scanned.warning])):
         log.warning("scan: %s", problem)
     if not manifest.n_files:
         raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
-    how = "saved index" if scanned.reused else "scanned"
-    return manifest, f"{how} in {scanned.seconds:.1f} s"
+    how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
+    alone = f", for this mount alone: {index_path.parent} cannot be written" if scanned.warning else ""
+    return manifest, f"{how} in {scanned.seconds:.1f} s{alone}"
 
 
 def _places(

@@ -214,4 +214,4 @@ class SharedJobs:
 
 def _fields(spec: JobSpec) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(spec.to_json())
-    return fields
+    return {"name": spec.name, **fields}  # also where the name is the one that jobs have by default

@@ -39,6 +39,7 @@ class FirstReads:
         self.firsts: dict[int, list[int]] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
         self._last: dict[int, int] = {}
+        self._parents: dict[int, int] = {}
         self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
@@ -54,6 +55,7 @@ class FirstReads:
             if len(self.firsts) >= MOST_PROCESSES:
                 return
             first = self.firsts[pid] = []
+            self._parents[pid] = parent
             self._times[pid] = []
         self._last[pid] = entry
         if len(first) < MOST_FIRST_READS:
@@ -81,6 +83,10 @@ class FirstReads:
             [entry for entry, times in zip(first, self._times[pid], strict=True) for _ in range(times)]
             for pid, first in self.firsts.items()
         ]
+
+    def parents(self) -> list[int]:
+        """The parents of the processes, in the order in which these began."""
+        return list(self._parents.values())
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import trio
 
 from mlfs.errors import JobError
-from mlfs.explain.attempt import POOL, Attempt
+from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
+from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
@@ -118,6 +119,8 @@ class Inference:
         self._reads, self._lost = inferred.unfit, inferred
         self._busy = True
         self._wanted.set()
+        if self._attempt is not None:
+            self._attempt.wake()
         self._jobs.end(inferred.job.spec.name)
 
     def jobs_changed(self) -> None:
@@ -173,8 +176,7 @@ class Inference:
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.processes(needed))
         processes, heads = frozenset(self._reads.firsts), self._reads.heads(needed)
         lost, self._lost = self._lost, None
-        if lost is not None and await self._inferred.install_alternative(lost, self._reads, needed):
-            self._explained()
+        if lost is not None and await self._goes_on(lost):
             return
         data_sets = await jobs.runner.run(POOL, candidates, jobs.manifest, heads, self._make_samples)
         finding = confirm_sequential([candidate.data_set for candidate in data_sets])
@@ -196,6 +198,15 @@ class Inference:
             self._reads = FirstReads()
             log.info("%s", InferenceState.UNKNOWN)
 
+    async def _goes_on(self, lost: InferredJob) -> bool:
+        """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
+        inferred, reads, needed = self._inferred, self._reads, self._needed
+        installed = await inferred.install_alternative(lost, reads, needed)
+        installed = installed or await inferred.install_place_of(lost, reads, needed)
+        if installed:
+            self._explained()
+        return installed
+
     async def _search_seeds(self, attempt: Attempt, data_sets: list[Candidate], lost: InferredJob | None) -> bool:
         """Take what the other process finds into use, and what it learns later of the epochs to come.
 
@@ -213,7 +224,10 @@ class Inference:
             async for event in events:
                 if event is None:
                     break
-                if isinstance(event, Recipe):
+                if isinstance(event, Woken):
+                    if self._lost is not None and await self._goes_on(self._lost):
+                        break
+                elif isinstance(event, Recipe):
                     installed = await self._install_recipe(data_sets[event.data_set], event)
                 elif isinstance(event, SeedFound):
                     if await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost):
@@ -244,10 +258,12 @@ class Inference:
         heads = self._reads.heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
+        refined = refine(finding, data_set)
+        ranked = _ranked(candidate, refined, draws, going_on)
         opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        return await self._install_first(repeating(ranked, repeats))
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, self._reads.parents())
+        return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:
         refuted = [_order(fields) for fields in self._refuted]
@@ -264,7 +280,8 @@ class Inference:
             learned = await self._inferred.learn_more(inferred, alternatives, self._reads)
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.learn_alternatives(alternatives)
-            learned = await self._inferred.install_alternative(self._lost, self._reads, self._needed)
+            await self._goes_on(self._lost)
+            return
         else:
             return
         if learned:

@@ -18,6 +18,7 @@ from mlfs.explain.data_sets import as_indices
 from mlfs.explain.explanations import in_words
 from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.going_on import goes_on
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
@@ -122,6 +123,13 @@ class InferredJobs:
         begin = await self._where(streams, epoch, reads)
         await self._install(fields, lost.alternatives, streams, begin, reads, was_chosen=True)
         return True
+
+    async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
+        """Whether the reads begin where a generator of the epochs before goes on; a job from there is installed."""
+        ids, runner = lost.job.streams.sample_ids, self._jobs.runner
+        data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
+        found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
+        return found is not None and await self.install_first([found], reads)
 
     async def learn_more(self, inferred: InferredJob, alternatives: list[Fields], reads: FirstReads) -> bool:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -212,8 +212,10 @@ class Agent:
         for event in happened:
             if isinstance(event, Arrived):
                 self._arrived(event, now_s)
-            else:
+            elif isinstance(event, Received):
                 self._received(event, now_s)
+            else:
+                self._heard(event.node, now_s)
         self._flush(now_s)
         return bool(happened)
 
@@ -235,7 +237,7 @@ class Agent:
             self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
         elif message.kind is messages.Kind.PING:
             self._say(event.node, messages.Kind.ALIVE, now_s)
-        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node):
+        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
             self._lose([event.node])
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
@@ -264,6 +266,8 @@ class Agent:
                 self._over(of, ask, Ended.MISSING)
             else:
                 ask.sum = sum_
+                if ask.landed < 0:
+                    self._transport.look_for(node, of)
                 self._perhaps_whole(of, ask)
 
     def _received(self, event: Received, now_s: float) -> None:
@@ -330,19 +334,25 @@ class Agent:
         for node in nodes:
             self._liveness.owes_nothing(node)
 
-    def leave(self) -> None:
-        """Tell all peers that this node leaves."""
-        for node in range(self._transport.nodes):
-            if node != self._transport.node:
-                self._transport.send(node, messages.pack(messages.Kind.LEAVE))
+    def leave(self, now_s: float) -> None:
+        """Tell the peers that this node leaves."""
+        for node in self._liveness.to_be_left(now_s):
+            self._transport.send(node, messages.pack(messages.Kind.LEAVE))
 
     # -- what has collected
 
     def _flush(self, now_s: float) -> None:
-        gives, self._gives = self._gives, defaultdict(list)
-        for node, rows in gives.items():
-            self._send(node, messages.Kind.GIVE, rows, now_s)
-        ends, self._ends = self._ends, []
-        wanted, self._wanted = self._wanted, []
-        for packet in (*link.pack(link.Kind.ENDED, ends), *link.pack(link.Kind.WANTED, wanted)):
+        if self._gives:
+            gives, self._gives = self._gives, defaultdict(list)
+            for node, rows in gives.items():
+                self._send(node, messages.Kind.GIVE, rows, now_s)
+        if self._ends:
+            ends, self._ends = self._ends, []
+            self._tell_server(link.Kind.ENDED, ends)
+        if self._wanted:
+            wanted, self._wanted = self._wanted, []
+            self._tell_server(link.Kind.WANTED, wanted)
+
+    def _tell_server(self, kind: link.Kind, records: Sequence[tuple[int, ...]]) -> None:
+        for packet in link.pack(kind, records):
             self._to_server(packet)

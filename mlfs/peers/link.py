@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +76,12 @@ class Ready(IntEnum):
     """It lies in the landing memory."""
 
 
+def layout_of(dtype: np.dtype[Any]) -> struct.Struct:
+    """The layout of a record of plain fields, for the module struct."""
+    fields = [dtype[name] for name in dtype.names or ()]
+    return struct.Struct("<" + "".join({"u4": "I", "u8": "Q", "i8": "q"}[field.str[1:]] for field in fields))
+
+
 FETCH = np.dtype(
     [("number", "<u4"), ("node", "<u4"), ("sample", "<u4"), ("pad", "<u4"),
      ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("offset", "<u8")]
@@ -87,6 +95,8 @@ _RECORDS = {
     Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,
     Kind.BACK: NODE,
 }  # fmt: skip
+# The same for packing: an array costs more than the few records of most packets.
+_LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
 
 
 class Packet(NamedTuple):
@@ -103,10 +113,12 @@ class BadPacket(Exception):
 
 def pack(kind: Kind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Packets of records: as many as it takes."""
-    dtype = _RECORDS[kind]
-    rows = np.array(list(records), dtype)
-    step = (LARGEST_BYTES - 1) // dtype.itemsize
-    return [bytes([kind]) + rows[start : start + step].tobytes() for start in range(0, len(rows), step)]
+    record = _LAYOUTS[kind]
+    step = (LARGEST_BYTES - 1) // record.size
+    head = bytes([kind])
+    return [
+        head + b"".join(starmap(record.pack, records[start : start + step])) for start in range(0, len(records), step)
+    ]
 
 
 def pack_json(kind: Kind, value: Any) -> bytes:

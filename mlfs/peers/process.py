@@ -18,7 +18,7 @@ from mmap import mmap
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers import link
 from mlfs.peers.agent import Agent
-from mlfs.peers.liveness import Liveness
+from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
@@ -30,8 +30,6 @@ SPIN_S = 200e-6
 FIRST_NAP_S = 50e-6
 LONGEST_NAP_S = 5e-3
 LONGEST_NAP_AWAITED_S = 500e-6
-# So long an agent that leaves waits for the others to leave too. MPI ends well only together.
-LEAVE_PATIENCE_S = 2.0
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
 
@@ -120,12 +118,14 @@ class AgentProcess:
                 ended = bool(set(select.select(ears, [], [], nap_s)[0]) & set(ends))
             else:
                 os.sched_yield()
-        self._agent.leave()
-        until_s = time.monotonic() + LEAVE_PATIENCE_S
+        left_s = time.monotonic()
+        together = len(self._liveness.to_be_left(left_s)) == self._transport.nodes - 1
+        self._agent.leave(left_s)
+        until_s = left_s + LEAVE_PATIENCE_S
         while not self._liveness.all_left and time.monotonic() < until_s:
             self._agent.poll(time.monotonic())
             time.sleep(LONGEST_NAP_AWAITED_S)
-        return self._liveness.all_left
+        return together and self._liveness.all_left
 
     def _hear_server(self, now_s: float) -> bool:
         heard = False

@@ -37,7 +37,8 @@ class _MemoryFile:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._windows: dict[int, int] = {}
+        self._windows: dict[int, memoryview] = {}
+        self._addresses: list[int] = []
         self._size_bytes = 0
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
@@ -49,17 +50,21 @@ class _MemoryFile:
             if offset + size_bytes > self._size_bytes:
                 return None
         window, within = divmod(offset, _WINDOW_BYTES)
-        address = self._windows.get(window)
-        if address is None:
-            start = window * _WINDOW_BYTES
-            address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
-            if address in (None, _FAILED):
-                return None
-            self._windows[window] = address
-        return memoryview((ctypes.c_char * size_bytes).from_address(address + within)).cast("B")
+        mapped = self._windows.get(window)
+        if mapped is None:
+            mapped = self._windows[window] = self._map(window * _WINDOW_BYTES)
+        return mapped[within : within + size_bytes]
+
+    def _map(self, start: int) -> memoryview:
+        """A window. Raises: OSError."""
+        address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
+        if address in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), "a memory file cannot be mapped")
+        self._addresses.append(address)
+        return memoryview((ctypes.c_char * _MAPPED_BYTES).from_address(address)).cast("B").toreadonly()
 
     def close(self) -> None:
-        for address in self._windows.values():
+        for address in self._addresses:
             _libc.munmap(address, _MAPPED_BYTES)
         self._windows.clear()
         os.close(self._fd)

@@ -28,6 +28,7 @@ from mlfs.ours import check_replaceable, make_parent, open_ours, user_cache_dire
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
+from mlfs.tree.scan_lock import ScanLock, Stamp, Waits, stamp_of
 
 FORMAT_VERSION: Final = 1
 
@@ -55,6 +56,7 @@ class ScanReport:
         problems: the first few of them, as lines.
         vanished: how many directories disappeared during the scan.
         warning: why the index could not be saved; "" when it was saved or did not have to be.
+        by: the node that scanned the source or compared it with the index, while this one waited; "" for this one.
     """
 
     reused: bool
@@ -64,6 +66,7 @@ class ScanReport:
     problems: tuple[str, ...] = ()
     vanished: int = 0
     warning: str = ""
+    by: str = ""
 
     @property
     def how(self) -> str:
@@ -342,7 +345,7 @@ def _save_or_warn(manifest: Manifest, path: Path, identity: str) -> str:
     try:
         save(manifest, path, identity)
     except OSError as error:
-        return f"the index cannot be saved to {path}: {error.strerror}; the next mount will scan again"
+        return f"the index cannot be saved to {path}: {error.strerror}; each mount scans by itself"
     return ""
 
 
@@ -355,8 +358,11 @@ def manifest_for(
     *,
     workers: int = 8,
     stop: Stop | None = None,
+    waits: Waits | None = None,
 ) -> tuple[Manifest, ScanReport]:
     """The manifest of a source: the saved one when no directory has changed, else a new one, which is saved.
+
+    Of many who ask at once, on whatever nodes, one looks at the source; the others wait, and take what it has saved.
 
     Args:
         source_fd: the source's root directory.
@@ -364,19 +370,37 @@ def manifest_for(
         index_path: where the index is read and saved.
         rescan: do not look at the saved one.
         progress, workers, stop: as in `mlfs.tree.scan.scan`.
+        waits: told for whom this waits.
 
     Raises: SourceError when the root cannot be read; ScanStopped. An index that cannot be read or written is in the
     report, and no error.
     """
     began = time.monotonic()
     identity = source_identity(source_fd, source_path)
-    manifest, reason = None, "a new scan was asked for"
-    if not rescan:
-        manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
-    reused, warning = manifest is not None, ""
-    if manifest is None:
-        manifest = scan(source_fd, workers, progress, stop)
-        warning = _save_or_warn(manifest, index_path, identity)
+    before = stamp_of(index_path)
+
+    def is_fresh(now: Stamp) -> bool:
+        """Whether another has saved the index since this began, or, which is less, has found it right."""
+        return now is not None and (before is None or (now[0] != before[0] if rescan else now != before))
+
+    lock = ScanLock(index_path)
+    try:
+        other = lock.take(is_fresh, waits, poller(lambda: (0, 0), None, stop))
+        manifest, reason, warning = None, "a new scan was asked for", ""
+        if other is not None:
+            manifest, reason = load(index_path, identity)
+        by = other.host if manifest is not None and other is not None else ""
+        if manifest is None and not rescan:
+            manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
+            if manifest is not None:
+                with contextlib.suppress(OSError):
+                    os.utime(index_path)  # those who wait see by this that it is right
+        reused = manifest is not None
+        if manifest is None:
+            manifest = scan(source_fd, workers, progress, stop)
+            warning = _save_or_warn(manifest, index_path, identity)
+    finally:
+        lock.release()
     unreadable, problems, vanished = len(manifest.unreadable), manifest.problems, manifest.vanished
     seconds = time.monotonic() - began
-    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning)
+    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning, by)

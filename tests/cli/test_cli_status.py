@@ -145,7 +145,6 @@ def test_json_is_passed_on_and_tables_are_not_cut(
 
 
 def test_usage_of_watch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status"]) == ExitCode.USAGE
     assert cli.main(["status", "--watch"]) == ExitCode.USAGE
     assert cli.main(["status", "/proc", "--watch", "x"]) == ExitCode.NOT_MOUNTED
     # The path right behind --watch is the path.

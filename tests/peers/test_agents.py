@@ -211,12 +211,21 @@ def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
     first.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, long)), 0.0)
     cluster.run(0.1)
     assert second.told == third.told == [{"node": 0, "value": long}]
-    second.agent.leave()
+    second.agent.leave(cluster.heap.now_s)
     cluster.run(0.1)
     assert first.lost == third.lost == {1}
     number = first.want(1, 3)
     cluster.run(0.1)
     assert first.ends[number] == [Ended.MISSING]
+
+
+def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:
+    liveness = Liveness(5, 0, PATIENCE_S)
+    liveness.leaves(1, 10.0)
+    liveness.leaves(2, 11.8)
+    liveness.asked(3, 12.0 - 2 * PATIENCE_S)
+    assert liveness.found_lost(12.0) == [3]
+    assert liveness.to_be_left(12.0) == [2, 4]
 
 
 def test_what_is_no_message_is_told_to_the_server_in_words() -> None:
