@@ -10,6 +10,7 @@ behind the other. The checksum (xxh3_128) covers the head, the description and e
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
