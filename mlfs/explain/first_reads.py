@@ -40,6 +40,7 @@ class FirstReads:
         self.firsts: dict[int, list[int]] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
         self._last: dict[int, int] = {}
+        self._parents: dict[int, int] = {}
         self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
@@ -56,6 +57,7 @@ class FirstReads:
             if len(self.firsts) >= MOST_PROCESSES:
                 return
             first = self.firsts[pid] = []
+            self._parents[pid] = parent
             self._times[pid] = []
         self._last[pid] = entry
         if len(first) < MOST_FIRST_READS:
@@ -83,6 +85,10 @@ class FirstReads:
             [entry for entry, times in zip(first, self._times[pid], strict=True) for _ in range(times)]
             for pid, first in self.firsts.items()
         ]
+
+    def kin(self, needed: int = 0) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
+        return sorted(self._parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

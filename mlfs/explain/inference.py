@@ -17,11 +17,14 @@ from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
 from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
+from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
+from mlfs.explain.launchers import whose
+from mlfs.explain.pieces import told_pieces
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
@@ -191,6 +194,7 @@ class Inference:
         jobs, needed = self._jobs, self._needed
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.processes(needed))
         processes, heads = frozenset(self._reads.firsts), self._reads.heads(needed)
+        kin = self._reads.kin(needed)
         lost, self._lost = self._lost, None
         if lost is not None and await self._goes_on(lost):
             return
@@ -198,7 +202,9 @@ class Inference:
             self._lost = lost  # it may go on as further reads have it; for a search they are too few as well
             return
         data_sets = await jobs.runner.run(POOL, candidates, jobs.manifest, heads, self._make_samples)
-        finding = confirm_sequential([candidate.data_set for candidate in data_sets])
+        asked = [candidate.data_set for candidate in data_sets]
+        readers = await jobs.runner.run(POOL, whose, kin)
+        finding = told_pieces(asked, readers) or confirm_sequential(asked)
         if finding is not None:
             await self._install(data_sets[finding.data_set], finding, (), None)
             return
@@ -288,10 +294,14 @@ class Inference:
         heads = self._reads.heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
-        opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+        refined = refine(finding, data_set)
+        ranked = _ranked(candidate, refined, draws, going_on)
+        opened, kin = self._reads.opens(), self._reads.kin()
+        opens = await self._jobs.runner.run(POOL, as_indices, opened, candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        return await self._install_first(repeating(ranked, repeats))
+        readers = await self._jobs.runner.run(POOL, whose, kin)
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
+        return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:
         refuted = [_order(fields) for fields in self._refuted]

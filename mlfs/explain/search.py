@@ -35,6 +35,7 @@ from mlfs.explain.recipes import Recipe, explaining, recipes
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
+    SHARED_SEED_WORD,
     Draw,
     Event,
     Ranges,
@@ -157,12 +158,14 @@ def _common(
             return event
         if drawn is None:  # all of them are among the first hypotheses
             of_one_rank = _drawn(hypotheses)
-            drawn = search_numpy.first_words(seeds, SAMPLER_SEED_WORD)
-            hits = search_numpy.search(compile_trie(probes(data_sets, of_one_rank)), drawn)
-            found = _confirmed(drawn, hits, of_one_rank, data_sets)
-            if found is not None:
-                yield (event := SeedFound(found[1], (Draw(int(seeds[found[0]]), 0),)))
-                return event
+            trie = compile_trie(probes(data_sets, of_one_rank))
+            for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
+                drawn = search_numpy.first_words(seeds, word)
+                found = _confirmed(drawn, search_numpy.search(trie, drawn), of_one_rank, data_sets)
+                if found is not None:
+                    draws = (Draw(int(seeds[found[0]]), 0),) if word == SAMPLER_SEED_WORD else ()
+                    yield (event := SeedFound(found[1], draws))
+                    return event
     yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
     return None
 

@@ -26,6 +26,8 @@ ALL_SEEDS = 1 << 32
 # torch's RandomSampler seeds its permutation with a number of 64 bits, of which MT19937 takes the low word: the fourth
 # that the default generator gives, if nothing was drawn before.
 SAMPLER_SEED_WORD = 3
+# accelerate seeds the generator that several ranks share with the second word, if nothing was drawn before.
+SHARED_SEED_WORD = 1
 LATEST_WORD = 1 << 27  # a model of 128 million parameters, each drawn once
 _WORDS_AT_ONCE = 1 << 22  # 16 MiB
 # Some 20 ms: whoever asks for the next event never waits long, and a call costs little beside it.
@@ -72,12 +74,14 @@ class WordsAsked(NamedTuple):
     Attributes:
         seed, seeded, ahead: see `mlfs.explain.words.Drawing`.
         spans: numbers of words drawn before, as (first, last + 1), the likeliest first.
+        weights_file: of a sampler that draws by weights; "" where the words make a permutation.
     """
 
     seed: int
     seeded: bool
     ahead: int
     spans: tuple[tuple[int, int], ...]
+    weights_file: str = ""
 
 
 class PlaceFound(NamedTuple):
