@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import logging
-import logging.handlers
 import os
 import signal
 import sys
@@ -53,6 +52,7 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
+from mountd.log_file import log_to
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.statistics import About, Parts
@@ -84,7 +84,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 def serve(config: MountConfig, report: Report) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
-    _log_to(config.log_file)
+    os.umask(0o077)  # what a mount writes is for its user alone
+    log_to(config.log_file)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
@@ -328,14 +329,6 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in ((M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, 4)):
             mallopt(option, value)
-
-
-def _log_to(path: str | None) -> None:
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if path is not None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        handlers = [logging.handlers.RotatingFileHandler(path, maxBytes=16 << 20, backupCount=1)]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
 
 
 def main() -> int:

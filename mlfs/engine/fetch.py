@@ -129,6 +129,9 @@ class Fetcher:
         held = self._waiting(sample)
         if held is None and (place or self._finding):
             held = self._held(sample, place)
+            if held is not None and not self._verified[sample]:
+                instead = instead or held.place  # the source could not say whether it has another content
+                held = None
         content: Content | None = None
         if held is None:
             try:
@@ -160,8 +163,9 @@ class Fetcher:
         """
         try:
             held = self._waiting(sample) or self._held(sample, place)
-            if held is not None:
+            if held is not None and self._verified[sample]:
                 return held
+            instead = instead or (held.place if held is not None else 0)
             content = self._places.source.get(sample, self._samples.version_of(sample))
             if content.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
@@ -322,7 +326,8 @@ class Fetcher:
     def _is_current(self, sample: int) -> bool:
         """Whether the manifest's version was seen at the source since the mount; asks the source once a sample.
 
-        A source that cannot be asked now does not make a copy of the manifest's version wrong.
+        A source that cannot be asked now does not make a copy of the manifest's version wrong. But nobody has vouched
+        for the copy then (`_verified`): it is used only where the source cannot give the file either.
         """
         if self._verified[sample]:
             return True

@@ -149,6 +149,10 @@ class Agent:
             for node in range(self._transport.nodes):
                 if node != self._transport.node:
                     self._tell(node, packet.value)
+        elif packet.kind is link.Kind.CHECK:
+            for node in packet.records["node"].tolist():
+                self._say(node, messages.Kind.PING, now_s)
+                self._liveness.asked(node, now_s)
         self._flush(now_s)
 
     def _tell(self, node: int, value: Any) -> None:
@@ -343,6 +347,8 @@ class Agent:
     # -- who lives
 
     def _heard(self, node: int, now_s: float) -> None:
+        if not self._asked_of[node]:
+            self._liveness.owes_nothing(node)
         if self._liveness.heard(node, now_s):
             for packet in link.pack(link.Kind.BACK, [(node,)]):
                 self._to_server(packet)

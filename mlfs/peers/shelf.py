@@ -19,6 +19,7 @@ import lmdb
 from mlfs.places import cache_directory, record
 from mlfs.places.catalogue import Catalogue, Found, Kind
 from mlfs.places.checksum import checksum
+from mlfs.places.secret import of_this_user
 from mlfs.tree.samples import Version
 
 # Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
@@ -90,6 +91,7 @@ class Shelf:
         self._memory = [_MemoryFile(fd) for fd in memory_fds]
         self._ssd_dirs = tuple(ssd_dirs)
         self._environments = [env for fd in lmdb_dirs if (env := _environment(fd)) is not None]
+        self._secret = of_this_user() if ssd_dirs or lmdb_dirs else None
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum; None where this node has none to give by itself."""
@@ -112,7 +114,7 @@ class Shelf:
         digest = _HALVES.pack(*found.where)
         for directory in self._ssd_dirs:
             with suppress(OSError):
-                data = _checked(_read_file(cache_directory.sample_path(digest), directory), digest, found.version)
+                data = self._checked(_read_file(cache_directory.sample_path(digest), directory), digest, found.version)
                 if data is not None:
                     return data
         return None
@@ -123,9 +125,19 @@ class Shelf:
             with suppress(lmdb.Error):
                 with environment.begin() as transaction:  # short, as LMDB keeps what it sees: the value is copied out
                     blob = transaction.get(digest)
-                data = None if blob is None else _checked(blob, digest, found.version)
+                data = None if blob is None else self._checked(blob, digest, found.version)
                 if data is not None:
                     return data
+        return None
+
+    def _checked(self, blob: bytes, digest: bytes, version: Version) -> memoryview | None:
+        """The data of a stored copy, if it is the one of that digest and version and every byte is right."""
+        secret = self._secret
+        assert secret is not None  # there is a disk
+        with suppress(record.DamagedCopy, record.OtherCopy):
+            head = record.read_head(blob, secret)
+            if cache_directory.key_digest(head.key) == digest:
+                return memoryview(record.data_of(blob, head.key, version, secret))
         return None
 
     def close(self) -> None:
@@ -146,15 +158,6 @@ def _environment(fd: int) -> lmdb.Environment | None:
         return None  # on a medium that cannot be written, for instance: then the server gives what it has
     finally:
         os.close(fd)
-
-
-def _checked(blob: bytes, digest: bytes, version: Version) -> memoryview | None:
-    """The data of a stored copy, if it is the one of that digest and version and every byte is right."""
-    with suppress(record.DamagedCopy, record.OtherCopy):
-        head = record.read_head(blob)
-        if cache_directory.key_digest(head.key) == digest:
-            return memoryview(record.data_of(blob, head.key, version))
-    return None
 
 
 def _read_file(path: str, dir_fd: int) -> bytes:
