@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfs.peers import agent as agent_module
-from mlfs.peers import link
+from mlfs.peers import link, memory
 from mlfs.peers.agent import Agent
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
@@ -247,11 +247,15 @@ def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
 
 
 class SlowLinks(Cluster):
-    """Each link carries so many bytes a second."""
+    """Each link carries so many bytes a second; `large` are sizes that wait for each other, and messages overtake."""
+
+    bytes_s = 1e6
+    large: frozenset[int] = frozenset()
 
     def later(self, source: int, to: int, size_bytes: int, arrive: Callable[[], None]) -> None:
-        at_s = max(self._free_s[source, to], self.heap.now_s) + 1e-4 + size_bytes / 1e6
-        self._free_s[source, to] = at_s
+        takes_s = size_bytes / self.bytes_s if not self.large or size_bytes in self.large else 0.0
+        way = (source, to) if size_bytes not in self.large else (source, ~to)
+        at_s = self._free_s[way] = max(self._free_s[way], self.heap.now_s) + 1e-4 + takes_s
         self.heap.at(at_s, arrive)
         for number in (source, to):
             self.heap.at(at_s, self.look, self.members[number])
@@ -285,6 +289,23 @@ def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:
     liveness.asked(3, 12.0 - 2 * PATIENCE_S)
     assert liveness.found_lost(12.0) == [3]
     assert liveness.to_be_left(12.0) == [2, 4]
+
+
+@pytest.mark.parametrize(("piece_bytes", "ends"), [(10, [Ended.HERE]), (1000, [Ended.LOST, Ended.OFF])])
+def test_each_piece_of_a_large_sample_is_a_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, piece_bytes: int, ends: list[Ended]
+) -> None:
+    monkeypatch.setattr(memory, "PIECE_BYTES", piece_bytes)
+    cluster = SlowLinks(2, random.Random(9))
+    size_bytes = len(content(38))
+    cluster.large, cluster.bytes_s = frozenset({10, size_bytes % 10, size_bytes}), size_bytes / (2 * PATIENCE_S)
+    asker, owner = cluster.members
+    owner.shelf = {38}
+    number = asker.want(1, 38)
+    cluster.run(0.01)
+    owner.stopped = True  # it has given the sample, and what it says besides does not count
+    cluster.run(5 * PATIENCE_S)
+    assert asker.ends[number] == ends
 
 
 def test_messages_of_a_node_grow_no_faster_than_the_number_of_nodes_and_an_idle_one_sends_none() -> None:
