@@ -173,6 +173,7 @@ def prepare(work: Path, source: Path) -> None:
     (work / "slurm" / "settings").write_text(
         f"SOURCE={source}\nMOUNT={work}/$SLURMD_NODENAME/data\n"
         f"FLAGS=(--ram 200M --staging 64M --index {work}/index)\nMLFS={BIN / 'mlfs'}\n"
+        f"export PYTHONPATH={SCRIPTS.parent}\n"  # slurmd gives its scripts nothing of our environment
         f"export MLFS_RUNTIME_DIR={work}/$SLURMD_NODENAME/run XDG_CACHE_HOME={work}/$SLURMD_NODENAME/cache\n"
     )
 
