@@ -33,7 +33,7 @@ examples:
   mlfs unmount /data/imagenet
   mlfs unmount /data/imagenet --timeout 5m   wait longer for readers
   mlfs unmount /data/imagenet --force        take it away: their reads fail then
-  mlfs unmount --all                         all of yours on this machine, and their agents
+  mlfs unmount --all                         all of yours here, and their agents
 
 A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
 """
