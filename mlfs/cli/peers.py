@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--peer-timeout", metavar="SECONDS", type=float, default=1.0,
         help="how long a node that owes an answer may say nothing before its samples come from elsewhere (default: 1)",
     )  # fmt: skip
-    parser.add_argument("command_words", metavar="COMMAND", nargs="*", help="what to run meanwhile, behind --")
+    parser.add_argument(
+        "command_words", metavar="COMMAND", nargs="*", help="what to run once the nodes have joined, behind --"
+    )
     parser.set_defaults(run=run)
 
 
@@ -56,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve as the node's agent. The exit code is COMMAND's, or 0."""
     if not args.peer_timeout > 0:
         raise ConfigError(f"--peer-timeout is {args.peer_timeout:g}, must be above 0", "1 is the default")
+    if args.command_words and shutil.which(args.command_words[0]) is None:
+        raise ConfigError(f"there is no command {args.command_words[0]}", "check the name behind --")
     from mlfs.peers import mpi, process
     from mountd import door
 

@@ -177,11 +177,13 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _strangers(status: dict[str, Any]) -> list[RenderableType]:
-    """Who reads beside the jobs: those who read last."""
+    """Who reads beside the jobs: those who read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
     told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
-    return [Text(f"beside the jobs: {stranger.get('words', NONE)}") for stranger in told]
+    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in told]
+    learned = part(status, "neighbours").get("words")
+    return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 
 
 def _title(text: str) -> RenderableType:

@@ -21,13 +21,14 @@ import trio
 from mlfs.engine.agent_session import AgentSession
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.roll_call import MemberStatistics, RollCall
-from mlfs.engine.runner import Runner
+from mlfs.engine.runner import Runner, start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.tickets import Tickets
 from mlfs.peers import link
 from mlfs.peers.link import Ready
 from mlfs.peers.place import NodePlace
+from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import Places, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
@@ -243,14 +244,16 @@ class Peering:
         self._session = session
         self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.manifest.fingerprint)
         catalogue_fd = self._showcase.open(len(self._samples))
-        memory, ssds = self._shared_fds()
+        memory, ssds, lmdbs = self._shared_fds()
         answer = {
             "protocol": link.PROTOCOL, "samples": len(self._samples), "landing_bytes": session.landing.size_bytes,
             "memory_files": len(memory), "ssds": len(ssds),
         }  # fmt: skip
         try:
             link.send_with_fds(
-                plain, link.pack_json(link.Kind.HELLO, answer), [session.landing.fd, catalogue_fd, *memory, *ssds]
+                plain,
+                link.pack_json(link.Kind.HELLO, answer),
+                [session.landing.fd, catalogue_fd, *memory, *ssds, *lmdbs],
             )
         finally:
             os.close(catalogue_fd)
@@ -265,12 +268,13 @@ class Peering:
         log.info("the agent of node %d of %d has come", session.node, session.nodes)
         return session
 
-    def _shared_fds(self) -> tuple[list[int], list[int]]:
+    def _shared_fds(self) -> tuple[list[int], list[int], list[int]]:
         """Descriptors of what the agent may read by itself: files in memory, directories of copies."""
         tiers = [place.tier for place in self._places.storing if isinstance(place, TierPlace)]
         memory = [fd for tier in tiers if isinstance(tier, RamTier) for fd in tier.memory_fds]
         ssds = [tier.directory_fd for tier in tiers if isinstance(tier, SsdTier)]
-        return memory, ssds
+        lmdbs = [tier.directory_fd for tier in tiers if isinstance(tier, LmdbTier)]
+        return memory, ssds, lmdbs
 
     def _end(self, session: AgentSession) -> None:
         """The agent is gone: peers are lost, whoever waits for them goes on."""
@@ -283,6 +287,9 @@ class Peering:
                 self._step(e.PeerLost(place))
         self._shared.end()
         self._roll.forget()
+        for storing in self._places.storing:
+            if isinstance(storing, TierPlace) and isinstance(storing.tier, LmdbTier):
+                start(self._runner, "peers", storing.tier.forget_dead_readers, then=_log_error)
 
     # -- what agents say
 
@@ -425,6 +432,11 @@ class Peering:
         """On the loop: tell the agent, and be done with the sample."""
         session.send(link.pack(link.Kind.READY, [(token, how, offset, version.size_bytes)])[0])
         self._step(e.Released(sample))
+
+
+def _log_error(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        log.error("after the agent's end", exc_info=error)
 
 
 def _listen(path: str) -> socket.socket:

@@ -87,9 +87,10 @@ class AgentProcess:
             raise MlfsError("the mount's server refuses the agent", "is mlfs of the same version there?")
         about = link.unpack(data).value
         landing_fd, catalogue_fd, *rest = fds
-        memory, ssds = rest[: about["memory_files"]], rest[about["memory_files"] :]
+        memory, disks = rest[: about["memory_files"]], rest[about["memory_files"] :]
+        ssds, lmdbs = disks[: about["ssds"]], disks[about["ssds"] :]
         landing = memoryview(mmap(landing_fd, about["landing_bytes"]))
-        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds)
+        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs)
         os.close(landing_fd)
         os.close(catalogue_fd)
         return landing, shelf
