@@ -23,6 +23,8 @@ from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
+from mlfs.explain.launchers import whose
+from mlfs.explain.pieces import told_pieces
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
@@ -175,11 +177,14 @@ class Inference:
         jobs, needed = self._jobs, self._needed
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.processes(needed))
         processes, heads = frozenset(self._reads.firsts), self._reads.heads(needed)
+        kin = self._reads.kin(needed)
         lost, self._lost = self._lost, None
         if lost is not None and await self._goes_on(lost):
             return
         data_sets = await jobs.runner.run(POOL, candidates, jobs.manifest, heads, self._make_samples)
-        finding = confirm_sequential([candidate.data_set for candidate in data_sets])
+        asked = [candidate.data_set for candidate in data_sets]
+        readers = await jobs.runner.run(POOL, whose, kin)
+        finding = told_pieces(asked, readers) or confirm_sequential(asked)
         if finding is not None:
             await self._install(data_sets[finding.data_set], finding, (), None)
             return
@@ -260,9 +265,11 @@ class Inference:
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
         refined = refine(finding, data_set)
         ranked = _ranked(candidate, refined, draws, going_on)
-        opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+        opened, kin = self._reads.opens(), self._reads.kin()
+        opens = await self._jobs.runner.run(POOL, as_indices, opened, candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, self._reads.parents())
+        readers = await self._jobs.runner.run(POOL, whose, kin)
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
         return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields]) -> bool:

@@ -109,11 +109,15 @@ class InferredJobs:
         return False
 
     async def install_alternative(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
-        """Whether another explanation of what was read before explains the new reads as well; it is installed then."""
+        """Whether another explanation of what was read before explains the new reads as well; it is installed then.
+
+        Reading in the order of the files is left to those who look where it begins: each part of it goes on like it.
+        """
+        others = [fields for fields in lost.alternatives if fields["sampler"] != "sequential"]
         ids, heads, runner = lost.job.streams.sample_ids, reads.heads(needed), self._jobs.runner
         data_set = await runner.run(POOL, as_indices, heads, ids.astype(np.int32))
         epochs = (lost.lost_after + 1, lost.lost_after, 0)
-        found = await runner.run(POOL, chosen, lost.alternatives, data_set, epochs)
+        found = await runner.run(POOL, chosen, others, data_set, epochs)
         if found is None:
             return False
         fields, epoch = found
@@ -166,7 +170,7 @@ class InferredJobs:
             return None
 
     async def _where(self, streams: JobStreams, epoch: int, reads: FirstReads) -> Begin:
-        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), reads.total)
+        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), (reads.total, reads.opened))
 
     async def _install(
         self,

@@ -6,6 +6,7 @@ and links may be cut, so that what is sent is lost, and bytes may be spoilt on t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,6 +89,7 @@ class MemoryTransport:
         self._network = network
         self._node = node
         self._port = port
+        self._unsent_bytes: Counter[int] = Counter()
 
     @property
     def node(self) -> int:
@@ -133,7 +135,17 @@ class MemoryTransport:
     def give(self, node: int, number: int, data: Buffer) -> None:
         """See Transport."""
         spoilt = self._network.spoil(bytes(data))
-        self._network.carry(self._node, node, len(data), lambda port: _land(port, self._node, number, spoilt))
+        self._unsent_bytes[node] += len(data)
+
+        def arrive(port: _Port) -> None:
+            self._unsent_bytes[node] -= len(data)
+            _land(port, self._node, number, spoilt)
+
+        self._network.carry(self._node, node, len(data), arrive)
+
+    def unsent_bytes(self, node: int) -> int:
+        """See Transport."""
+        return self._unsent_bytes[node]
 
     def poll(self) -> list[Happened]:
         """See Transport."""

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from mlfs.ours import check_replaceable, make_parent, open_ours, user_cache_directory, write_ours
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
@@ -33,6 +33,7 @@ from mlfs.tree.scan_lock import ScanLock, Stamp, Waits, stamp_of
 
 FORMAT_VERSION: Final = 1
 
+_KIND = "an index of mlfs"
 _MAGIC = b"mlfsidx\n"
 _HEAD = struct.Struct("<8sIIQ")  # magic, format version, bytes of the description, bytes of the columns
 _DIGEST_BYTES = 16
@@ -80,11 +81,8 @@ def default_index_path(source: str) -> Path:
     Args:
         source: the source's path; made absolute, symbolic links are not followed, so this touches no file system.
     """
-    # The specification of XDG says to ignore a relative path.
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
     digest = hashlib.sha256(os.fsencode(os.path.abspath(source))).hexdigest()[:32]
-    return base / "mlfs" / "index" / f"{digest}.idx"
+    return Path(user_cache_directory(), "index", f"{digest}.idx")
 
 
 def source_identity(root_fd: int, source_path: str) -> str:
@@ -115,8 +113,15 @@ def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
         file.write(column.data)
     file.seek(len(head))
     file.write(digest.digest())
-    file.flush()
-    os.fsync(file.fileno())
+
+
+def _is_index(beginning: bytes) -> bool:
+    return beginning.startswith(_MAGIC)
+
+
+def check_path(path: str) -> None:
+    """Whether an index may be written there. Raises NotOursError for a file that is no index; OSError."""
+    check_replaceable(path, _KIND, _is_index)
 
 
 def save(manifest: Manifest, path: Path, identity: str) -> None:
@@ -127,29 +132,10 @@ def save(manifest: Manifest, path: Path, identity: str) -> None:
         path: the file; its directory is made when missing. Readable for the user only, for names can be private.
         identity: of `source_identity`.
 
-    Raises: OSError, with no temporary file left behind.
+    Raises: OSError, with no temporary file left behind; NotOursError for a file in its place that is no index.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            _write(file, manifest, identity)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the rename durable where the file system can. Where it cannot, a crash of the machine costs one scan."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    make_parent(str(path))
+    write_ours(str(path), lambda file: _write(file, manifest, identity), _KIND, _is_index)
 
 
 # -- loading
@@ -199,7 +185,7 @@ def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[A
 
 
 def _load(path: Path, identity: str) -> Manifest:
-    with open(path, "rb") as file:
+    with open(open_ours(str(path)), "rb") as file:
         head, digest, description, column_bytes = _read_head(file)
         try:
             described = json.loads(description)
