@@ -53,15 +53,22 @@ class Network:
     """All nodes' ports.
 
     Args:
-        later: has a function called after what bytes to that node take; None: at once.
+        later: has a function called after what bytes to that node take; None: at once. spoil: what becomes of bytes
+            of samples on their way. garble: what becomes of messages.
 
     Attributes:
-        cut: pairs (from, to) between which everything is lost. spoil: changes bytes on the way.
+        cut: pairs (from, to) between which everything is lost. spoil, garble: as above.
     """
 
-    def __init__(self, nodes: int, later: Callable[[int, int, int, Callable[[], None]], None] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        later: Callable[[int, int, int, Callable[[], None]], None] | None = None,
+        spoil: Callable[[bytes], bytes] = bytes,
+        garble: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         self.cut: set[tuple[int, int]] = set()
-        self.spoil: Callable[[bytes], bytes] = bytes
+        self.spoil, self.garble = spoil, garble
         self._later = later
         self._ports = [_Port() for _ in range(nodes)]
 
@@ -110,7 +117,7 @@ class MemoryTransport:
 
     def send(self, node: int, message: bytes) -> None:
         """See Transport."""
-        arrived = Arrived(self._node, message)
+        arrived = Arrived(self._node, self._network.garble(message))
         self._network.carry(self._node, node, len(message), lambda port: port.happened.append(arrived))
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
