@@ -45,6 +45,10 @@ class _Help(argparse.HelpFormatter):
         return "\n".join(lines).rstrip()
 
 
+# A command that runs another one calls its words so; they stand behind --.
+COMMAND_WORDS = "command_words"
+
+
 class Parser(argparse.ArgumentParser):
     """Takes no abbreviated flags, because a flag that is added later would change what an abbreviation means."""
 
@@ -68,9 +72,16 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """As `parse_args`; the error about an unknown flag names the nearest flag of the same command."""
-        parsed, unknown = self.parse_known_args(argv)
+        own, behind = list(argv), []
+        # Split here: argparse takes the words behind -- for COMMAND only where no flag stands between it and MOUNT.
+        if "--" in own and any(action.dest == COMMAND_WORDS for action in self._innermost(argv)._actions):
+            at = own.index("--")
+            own, behind = own[:at], own[at + 1 :]
+        parsed, unknown = self.parse_known_args(own)
         if unknown:
             self._refuse_unknown(unknown, argv)
+        if behind:
+            setattr(parsed, COMMAND_WORDS, behind)
         return parsed
 
     def _refuse_unknown(self, unknown: list[str], argv: Sequence[str]) -> NoReturn:
