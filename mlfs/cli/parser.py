@@ -45,10 +45,6 @@ class _Help(argparse.HelpFormatter):
         return "\n".join(lines).rstrip()
 
 
-# A command that runs another one calls its words so; they stand behind --.
-COMMAND_WORDS = "command_words"
-
-
 class Parser(argparse.ArgumentParser):
     """Takes no abbreviated flags, because a flag that is added later would change what an abbreviation means."""
 
@@ -71,17 +67,20 @@ class Parser(argparse.ArgumentParser):
         self._leave(message, hint)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """As `parse_args`; the error about an unknown flag names the nearest flag of the same command."""
-        own, behind = list(argv), []
-        # Split here: argparse takes the words behind -- for COMMAND only where no flag stands between it and MOUNT.
-        if "--" in own and any(action.dest == COMMAND_WORDS for action in self._innermost(argv)._actions):
-            at = own.index("--")
-            own, behind = own[:at], own[at + 1 :]
-        parsed, unknown = self.parse_known_args(own)
+        """As `parse_args`; the error about an unknown flag names the nearest flag of the same command.
+
+        Of a command that runs another one, all behind the first `--` is `command_words`. argparse would take it for
+        that only where no flag stands between the other words and `--`.
+        """
+        behind: list[str] = []
+        if "--" in argv and any(action.dest == "command_words" for action in self._innermost(argv)._actions):
+            at = list(argv).index("--")
+            argv, behind = argv[:at], list(argv[at + 1 :])
+        parsed, unknown = self.parse_known_args(argv)
+        if behind:
+            parsed.command_words = behind
         if unknown:
             self._refuse_unknown(unknown, argv)
-        if behind:
-            setattr(parsed, COMMAND_WORDS, behind)
         return parsed
 
     def _refuse_unknown(self, unknown: list[str], argv: Sequence[str]) -> NoReturn:
