@@ -207,8 +207,18 @@ class FailingWorld:
         """What became of a lane's get: a peer gave the present version, or the lane asks the source at once."""
         if whole:
             self._land(node, lane, lane.item.place, "")
+        elif lane.item.instead:
+            self._heap.at(self._heap.now_s + LANE_S, self._from_own_copy, node, lane)
         else:
             self._heap.at(self._heap.now_s + LANE_S, self._from_source, node, lane, "")
+
+    def _from_own_copy(self, node: Node, lane: Lane) -> None:
+        """The owner of a sample did not give it, and this node has a copy of its own."""
+        item, store = lane.item, self.stores[node.number]
+        if store.copies[item.instead].get(item.sample) == self.version[item.sample]:
+            self._land(node, lane, item.instead, "")
+        else:
+            self._from_source(node, lane, "")
 
     # -- peers without agents: a question, an answer, either may be lost
 
