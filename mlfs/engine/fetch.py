@@ -129,6 +129,8 @@ class Fetcher:
         held = self._waiting(sample)
         if held is None and (place or self._finding):
             held = self._held(sample, place)
+            if held is None and instead and place > len(self._places.storing):
+                held = self._held(sample, instead)  # the owner did not give it, and this node has a copy
             if held is not None and not self._verified[sample]:
                 instead = instead or held.place  # the source could not say whether it has another content
                 held = None
