@@ -128,8 +128,7 @@ def _places(
     stores: list[TierPlace] = []
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
-        shown = None if kind is PlaceKind.LMDB else showcase
-        stores.append(TierPlace(kind, tier, samples, largest_bytes, shown))
+        stores.append(TierPlace(kind, tier, samples, largest_bytes, showcase))
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,30 +103,29 @@ class Cluster:
     # -- training
 
     def train(
-        self, run: Run, data: Callable[[Node], Path], words: Sequence[str], peers: bool, ended: Callable[[], None]
-    ) -> None:
+        self, run: Run, data: Callable[[Node], Path], words: Sequence[str], ended: Callable[[], None],
+        register: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """A training run with one rank a node.
 
         Args:
-            data: where a node reads. words: of the training script. peers: under the agents. ended: called when an
-                epoch has ended.
+            data: where a node reads. words: of the training script. ended: called when an epoch has ended.
+            register: the flags of `mlfs register`; where there are any, the training runs under the agents.
         """
         epochs = int(words[words.index("--epochs") + 1])
-        agent = "mlfs peers DATA -- " if peers else ""
-        shown = f"$ mpiexec -n {len(self.nodes)} -ppn 1 {agent}python scripts/train_demo.py DATA {' '.join(words)}"
-        console.print(shown, style="bold", soft_wrap=True, highlight=False)
+        launch = self._launch(data, self._script(words, register), bool(register))
         columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
         log = self._work / f"{run.name}.log"
         with open(log, "w") as errors, Progress(*columns, console=console) as progress:
             bar = progress.add_task(f"training, {run.name}: epoch 1 of {epochs}", total=epochs)
             process = subprocess.Popen(
-                self._launch(data, words, peers), stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL,
-                text=True, start_new_session=True, env=os.environ | TCP_ONLY,
+                launch, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True,
+                start_new_session=True, env=os.environ | TCP_ONLY,
             )  # fmt: skip
             try:
                 assert process.stdout is not None
                 for line in process.stdout:
-                    if not line.startswith("{"):  # what the launcher has to say
+                    if not line.startswith("{"):  # what the launcher and `mlfs register` have to say
                         errors.write(line)
                     elif run.note(json.loads(line)):
                         ended()
@@ -145,19 +143,32 @@ class Cluster:
         text = f"training, {run.name}: epoch {min(len(run.epochs) + 1, epochs)} of {epochs}"
         progress.update(bar, completed=len(run.epochs), description=text)
 
-    def _launch(self, data: Callable[[Node], Path], words: Sequence[str], peers: bool) -> list[str]:
-        """The words that start the training on all nodes."""
+    def _script(self, words: Sequence[str], register: Sequence[str]) -> Path:
+        """What each node runs. The job is registered on one of them, when all have joined."""
+        path = self._work / "job.sh"
+        lines = [f'[ "$RANK" != 0 ] || mlfs register "$DATA" {" ".join(register)}'] if register else []
+        lines += [f'exec python "$SCRIPTS/train_demo.py" "$DATA" {" ".join(words)}']
+        path.write_text("set -e\n" + "\n".join(lines) + "\n")
+        agent = 'mlfs peers "$DATA" -- ' if register else ""
+        console.print(f"$ mpiexec -n {len(self.nodes)} -ppn 1 {agent}sh job.sh", style="bold", highlight=False)
+        for line in lines:
+            console.print(f"  job.sh: {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
+        return path
+
+    def _launch(self, data: Callable[[Node], Path], script: Path, peers: bool) -> list[str]:
+        """The words that run a script on all nodes."""
         hosts = ",".join(self._network.address(node.number) for node in self.nodes)
         launch = [str(BIN / "mpiexec"), "-launcher", "ssh", "-launcher-exec", str(self._network.launcher)]
         launch += ["-iface", self._network.interface, "-hosts", hosts, "-ppn", "1"]
         everywhere = {
             "WORLD_SIZE": str(len(self.nodes)), "MASTER_ADDR": self._network.address(0), "MASTER_PORT": str(PORT),
-            "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "SCRIPTS": str(SCRIPTS),
+            "PATH": f"{BIN}:{os.environ['PATH']}",
         }  # fmt: skip
         for node in self.nodes:
-            environment = everywhere | node.environment | {"RANK": str(node.number)}
+            environment = everywhere | node.environment | {"RANK": str(node.number), "DATA": str(data(node))}
             launch += [":"] if node.number else []
             launch += ["-n", "1", *(word for name, value in environment.items() for word in ("-env", name, value))]
             launch += [str(BIN / "mlfs"), "peers", str(node.data), "--"] if peers else []
-            launch += [sys.executable, str(SCRIPTS / "train_demo.py"), str(data(node)), *words]
+            launch += ["sh", str(script)]
         return launch

@@ -171,7 +171,8 @@ def figures(
 
 def demo(args: argparse.Namespace) -> int:
     words = ["--batch-size", str(BATCH_SIZE), "--workers", "2", "--seed", str(SEED)]
-    job = f"--sampler torch-distributed --seed {SEED} --epochs {args.epochs} --batch-size {BATCH_SIZE} --extensions npy"
+    job = f"--sampler torch-distributed --seed {SEED} --epochs {args.epochs} --batch-size {BATCH_SIZE}"
+    job += f" --extensions npy --world-size {args.nodes}"
     with work_directory(args.keep) as work, Network(args.nodes, f"{args.rate}mbit", work) as network:
         cluster = Cluster(network, work)
         images, source = work / "images", work / "pfs"
@@ -182,23 +183,21 @@ def demo(args: argparse.Namespace) -> int:
             f"set {total / 1e6:,.0f} MB, cache of a node {args.ram}\n", highlight=False,
         )  # fmt: skip
         alone, direct, through = Run("memory"), Run("direct"), Run("mlfs")
-        cluster.train(alone, lambda _: images, [*words, "--epochs", "2"], False, lambda: None)
+        cluster.train(alone, lambda _: images, [*words, "--epochs", "2"], lambda: None)
         compute_MBps = total / args.nodes / 1e6 / alone.epochs[1].seconds
         model = predicted(args, images, work, compute_MBps)
         words += ["--epochs", str(args.epochs)]
         with slow_source(images, source, args) as root_fd:
-            cluster.train(direct, lambda _: source, words, False, lambda: None)
+            cluster.train(direct, lambda _: source, words, lambda: None)
             source_counts(root_fd, reset=True)
             with cluster.mounted(source, ["--ram", args.ram, "--staging", args.staging]):
-                first = cluster.nodes[0]
-                cluster.command(first, "mlfs", "register", first.data, *job.split(), "--world-size", str(args.nodes))
                 seen: list[Seen] = []
 
                 def look() -> None:
                     seen.append(Seen(source_counts(root_fd)["bytes"], network.sent_bytes(), cluster.fetched()))
 
                 look()
-                cluster.train(through, lambda node: node.data, words, True, look)
+                cluster.train(through, lambda node: node.data, words, look, job.split())
         console.print(epochs_table(direct, through, model, seen))
         console.print(links_table(seen))
         return 0 if figures(args, total, direct, through, model, seen) else 1

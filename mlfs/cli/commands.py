@@ -46,6 +46,7 @@ _COMMANDS = {
     "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
     "ls": ("mlfs.cli.ls", "add_parser", "list the mlfs mounts of this machine"),
     "top": ("mlfs.cli.top", "add_parser", "watch a mount: who waits, where reads come from, what would help"),
+    "report": ("mlfs.cli.report", "add_parser", "write a page that shows what a mount did, and what would help"),
     "doctor": ("mlfs.cli.doctor", "add_parser", "check this machine: what is missing, what it costs, how to mend it"),
     "unmount": ("mlfs.cli.unmount", "add_parser", "end a mount; says who still uses it"),
     "peers": ("mlfs.cli.peers", "add_parser", "join this node's mount to the other nodes' (under MPI)"),

@@ -41,6 +41,8 @@ _STATES = {
 }
 _ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
 _SHOWN_STRANGERS = 5
+# So that the table of the nodes fits into 80 columns.
+_NAME_WIDTH = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -127,7 +129,7 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _rates, _numbers)
+    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _peers, _rates, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
@@ -175,11 +177,13 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
 
 
 def _strangers(status: dict[str, Any]) -> list[RenderableType]:
-    """Who reads beside the jobs: those who read last."""
+    """Who reads beside the jobs: those who read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
     told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
-    return [Text(f"beside the jobs: {stranger.get('words', NONE)}") for stranger in told]
+    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in told]
+    learned = part(status, "neighbours").get("words")
+    return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 
 
 def _title(text: str) -> RenderableType:
@@ -289,6 +293,41 @@ def _tiers(status: dict[str, Any]) -> list[RenderableType]:
         cells = (size(used), size(capacity), percent(full), count(tier.get("samples")), count(tier.get("errors")))
         _row(table, str(tier.get("name", NONE)), *cells)
     return [_title("tiers"), table] if rows else []
+
+
+def _peers(status: dict[str, Any]) -> list[RenderableType]:
+    """The nodes of the cluster; nothing where no agent speaks for this one."""
+    from rich.text import Text
+
+    peers = part(status, "peers")
+    if not peers:
+        return []
+    table = _table("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
+    for member in parts_of(peers, "members"):
+        lost_s = member.get("lost_s")
+        here = " (here)" if member.get("node") == peers.get("node") else ""
+        _row(
+            table,
+            f"{count(member.get('node'))}{here}",
+            _shortened(str(member.get("name", NONE))),
+            f"lost {duration(lost_s)}" if is_number(lost_s) else str(member.get("state", NONE)),
+            count(member.get("held")),
+            size(member.get("held_bytes")),
+            count(member.get("given")),
+            count(member.get("got")),
+            count(member.get("missing")),
+            str(member.get("plan") or NONE).removeprefix("by "),
+        )
+    title = f"nodes of the cluster: {count(peers.get('nodes'))}"
+    title += "" if peers.get("joined") else ", not all have joined"
+    if away := parts_of(peers, "away"):
+        title += f"; lost for good: {', '.join(map(str, away))}, others own what they owned"
+    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in part(peers, "refused").items()]
+    return [_title(title), table, *why]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}~"
 
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:

@@ -96,7 +96,7 @@ class Planner:
         self._counted: dict[str, Counts] = {}
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._members: Members | None = None
-        self._plan_again = False
+        self._plan_again = self._busy = False
         self._wanted, self._done = trio.Event(), trio.Event()
 
     def statistics(self) -> PlannerStatistics:
@@ -131,6 +131,19 @@ class Planner:
         for job in jobs:
             self.count(job)
 
+    async def change(self, members: Members) -> None:
+        """Other nodes own what is kept from now on; who reads what is as before. Returns when that is planned."""
+        self._members = members
+        self.plan_again()
+        while self._plan_again or self._busy:
+            await self._done.wait()
+
+    def expect(self, members: Members) -> None:
+        """The next plan is made with these: they hold other samples by now."""
+        self._members = members
+        if self._busy:  # a plan that is being made is one of before
+            self.plan_again()
+
     def forget(self, name: str) -> None:
         """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
         if self._members is None:
@@ -138,11 +151,11 @@ class Planner:
             if self._counted.pop(name, None) is not None:
                 self.plan_again()
 
-    def forget_prepared(self, name: str) -> None:
-        """A job of the cluster has ended."""
+    async def forget_prepared(self, name: str) -> None:
+        """A job of the cluster has ended. Returns when that is planned."""
         self._waiting.pop(name, None)
-        if self._readers.pop(name, None) is not None:
-            self.plan_again()
+        if self._readers.pop(name, None) is not None and self._members is not None:
+            await self.change(self._members)
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""
@@ -156,7 +169,7 @@ class Planner:
         """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
-            self._wanted = trio.Event()
+            self._wanted, self._busy = trio.Event(), True
             while self._waiting or self._plan_again:
                 if self._plan_again:
                     await self._plan()
@@ -168,6 +181,7 @@ class Planner:
                     log.warning("job %s: not planned: %s", name, error)
                 if self._waiting.get(name) is job:
                     del self._waiting[name]
+            self._busy = False
             self._done.set()
             self._done = trio.Event()
 

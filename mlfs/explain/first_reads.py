@@ -32,10 +32,11 @@ class FirstReads:
 
     Attributes:
         total: reads seen, those included that were not kept. A file opened twice in a row by a process is one read.
+        opened: the same, but each open counts. recent: the last opens; a sampler may repeat its samples.
     """
 
     def __init__(self) -> None:
-        self.total = 0
+        self.total = self.opened = 0
         self.firsts: dict[int, list[int]] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
         self._last: dict[int, int] = {}
@@ -44,12 +45,13 @@ class FirstReads:
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """One open."""
+        self.opened += 1
+        self.recent.append(Read(entry, pid, parent))
         if self._last.get(pid) == entry:
             if self.firsts[pid][-1] == entry:
                 self._times[pid][-1] += 1
             return
         self.total += 1
-        self.recent.append(Read(entry, pid, parent))
         first = self.firsts.get(pid)
         if first is None:
             if len(self.firsts) >= MOST_PROCESSES:
@@ -84,9 +86,9 @@ class FirstReads:
             for pid, first in self.firsts.items()
         ]
 
-    def parents(self) -> list[int]:
-        """The parents of the processes, in the order in which these began."""
-        return list(self._parents.values())
+    def kin(self, needed: int = 0) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
+        return sorted(self._parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Records = npt.NDArray[Any]
 
-PROTOCOL = 1
+PROTOCOL = 2
 LARGEST_BYTES = 1 << 16
 MOST_FDS = 64
 
@@ -50,6 +50,12 @@ class Kind(IntEnum):
     """Server: JSON for the servers of all other nodes."""
     TOLD = 10
     """Agent: JSON from the server of another node."""
+    CHECK = 11
+    """Server: are these nodes there? One that does not answer is LOST."""
+    JOINED = 12
+    """Server: all nodes have joined, and plan alike."""
+    COUNTS = 13
+    """Agent: JSON, its figures."""
 
 
 class Ended(IntEnum):
@@ -93,7 +99,7 @@ FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
 _RECORDS = {
     Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,
-    Kind.BACK: NODE,
+    Kind.BACK: NODE, Kind.CHECK: NODE, Kind.JOINED: NODE,
 }  # fmt: skip
 # The same for packing: an array costs more than the few records of most packets.
 _LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
@@ -133,7 +139,7 @@ def unpack(data: bytes) -> Packet:
     """What a packet says. Raises BadPacket."""
     try:
         kind = Kind(data[0])
-        if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD):
+        if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD, Kind.COUNTS):
             return Packet(kind, np.empty(0, NODE), json.loads(data[1:]))
         return Packet(kind, np.frombuffer(data[1:], _RECORDS[kind]))
     except (IndexError, ValueError) as error:

@@ -38,6 +38,11 @@ class Liveness:
         return frozenset(self._lost)
 
     @property
+    def left(self) -> frozenset[int]:
+        """Peers that said that they leave."""
+        return frozenset(self._left)
+
+    @property
     def beat_s(self) -> float:
         """How often there is something to do."""
         return self._patience_s / BEATS

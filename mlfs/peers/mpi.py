@@ -6,7 +6,7 @@ number, which MPI keeps in their order. Nothing here blocks, because a peer may 
 stay in `_sends`, and an agent that has lost a peer leaves without MPI_Finalize, which would wait for it.
 
 What a poll costs does not grow with what is under way: MPI is asked only about receives whose bytes were said to come,
-and about sends, which nobody waits for, not at each poll.
+and about sends, for which few wait, not at each poll.
 
 MPI is imported when a transport is made: whoever does not use peers needs no mpi4py.
 """
@@ -33,8 +33,11 @@ _TAG = 1  # of all messages
 _AT_ONCE = 64
 # Requests that MPI is asked about at once. mpi4py makes arrays of them for each question.
 _LOOKED_AT = 64
-# Sends are looked at in each so manyth poll, to let go of what they read.
-_SENDS_EVERY = 16
+# MPI moves the bytes of about one sample in each call, so while some are awaited a poll makes so many: four cost 4 us
+# where nothing comes.
+_CALLS_AWAITING = 4
+# Sends are looked at in each so manyth poll.
+_SENDS_EVERY = 8
 _GOES_ON = -2  # stands for the size of what has not ended
 # Some library needs that long on a busy machine, when all peers are there.
 FINALIZE_PATIENCE_S = 10.0
@@ -82,7 +85,8 @@ class MpiTransport:
         self._status = MPI.Status()
         self._receives: dict[tuple[int, int], _Receive] = {}  # all that are under way, by node and number
         self._looked_for: _Requests[_Receive] = _Requests(MPI)
-        self._sends: _Requests[Buffer] = _Requests(MPI)
+        self._sends: _Requests[tuple[int, Buffer]] = _Requests(MPI)  # and to whom, and what they read
+        self._unsent_bytes = [0] * self._nodes
         self._polls = 0
 
     @property
@@ -104,11 +108,14 @@ class MpiTransport:
         """See Transport."""
         request = self._messages.Isend([message, self._mpi.BYTE], dest=node, tag=_TAG)
         if not request.Test():
-            self._sends.add(request, message)
+            self._sends.add(request, (node, message))
+            self._unsent_bytes[node] += len(message)
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
         """See Transport."""
-        pieces = [into[start : start + PIECE_BYTES] for start in range(0, len(into), PIECE_BYTES)]
+        pieces = [into]
+        if len(into) > PIECE_BYTES:
+            pieces = [into[start : start + PIECE_BYTES] for start in range(0, len(into), PIECE_BYTES)]
         requests = [self._bytes.Irecv([piece, self._mpi.BYTE], source=node, tag=number) for piece in pieces]
         self._receives[node, number] = _Receive(node, number, requests)
 
@@ -149,16 +156,27 @@ class MpiTransport:
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]
-            self._sends.add(self._bytes.Isend([piece, self._mpi.BYTE], dest=node, tag=number), piece)
+            self._sends.add(self._bytes.Isend([piece, self._mpi.BYTE], dest=node, tag=number), (node, piece))
+        self._unsent_bytes[node] += len(view)
+
+    def unsent_bytes(self, node: int) -> int:
+        """See Transport."""
+        return self._unsent_bytes[node]
 
     def poll(self) -> Sequence[Happened]:
         """See Transport."""
         happened: list[Happened] = []
-        for _ in range(_AT_ONCE):
-            if not self._messages.Iprobe(self._mpi.ANY_SOURCE, _TAG, self._status):
+        quiet, most_quiet = 0, _CALLS_AWAITING if self._receives else 1
+        while quiet < most_quiet and len(happened) < _AT_ONCE:
+            try:
+                if not self._messages.Iprobe(self._mpi.ANY_SOURCE, _TAG, self._status):
+                    quiet += 1
+                    continue
+                source = self._status.Get_source()
+                self._messages.Recv([self._buffer, self._mpi.BYTE], source=source, tag=_TAG, status=self._status)
+            except self._mpi.Exception as error:
+                self._acknowledge(error)
                 break
-            source = self._status.Get_source()
-            self._messages.Recv([self._buffer, self._mpi.BYTE], source=source, tag=_TAG, status=self._status)
             happened.append(Arrived(source, bytes(memoryview(self._buffer)[: self._status.Get_count()])))
         for receive, size_bytes in self._looked_for.ended():
             happened.append(receive.came(size_bytes))
@@ -166,8 +184,18 @@ class MpiTransport:
                 del self._receives[receive.node, receive.number]
         self._polls += 1
         if self._polls % _SENDS_EVERY == 0:
-            self._sends.ended()
+            for (node, data), _ in self._sends.ended():
+                self._unsent_bytes[node] -= len(data)
         return happened
+
+    def _acknowledge(self, error: Any) -> None:
+        """Have MPI go on where a peer has died: Open MPI refuses to look for messages until that is acknowledged.
+
+        Who has died is judged by time, as with an MPI that does not tell. Raises: the error, if it is another.
+        """
+        if error.Get_error_class() not in (self._mpi.ERR_PROC_FAILED, self._mpi.ERR_PROC_FAILED_PENDING):
+            raise error
+        self._messages.Ack_failed()
 
     def close(self, orderly: bool, code: int) -> None:
         """See Transport. Does not return where the end is not orderly."""

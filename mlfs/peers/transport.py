@@ -81,6 +81,9 @@ class Transport(Protocol):
     def give(self, node: int, number: int, data: Buffer) -> None:
         """Send bytes to where the node expects them under the number. They are kept until they are sent."""
 
+    def unsent_bytes(self, node: int) -> int:
+        """Bytes given to a node that are still kept for it. Those of a node that is gone may be kept for good."""
+
     def poll(self) -> Sequence[Happened]:
         """What happened since the last call."""
 

@@ -33,6 +33,8 @@ class Kind(IntEnum):
     """`where`: the number of the memory file, the offset there."""
     SSD = 2
     """`where`: the two halves of the digest that names the copy's file."""
+    LMDB = 3
+    """`where`: the two halves of the digest that is the copy's key."""
 
 
 _KINDS = tuple(Kind)

@@ -199,6 +199,17 @@ class LmdbTier(OnDisk):
             self._writer.put(digest, blob)
         return True
 
+    @property
+    def directory_fd(self) -> int:
+        """The directory in which the environment's own directory lies; it belongs to the tier."""
+        return self._claim.dir_fd
+
+    def forget_dead_readers(self) -> None:
+        """Another process that read here may have died in a transaction, and LMDB keeps the pages that it saw."""
+        with self._reading() as env, suppress(lmdb.Error):
+            if env is not None:
+                env.reader_check()
+
     def _accepts(self, key: bytes, data: memoryview) -> bool:
         if self._closed or self._read_only or self._faults.paused:
             return False

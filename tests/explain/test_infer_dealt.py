@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from support.explaining import BATCH, explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.dealt import dealt
+from mlfs.explain.launchers import Whose, whose
 from mlfs.job import parse_job
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Order
@@ -49,21 +53,39 @@ def test_ranks_are_told_by_whose_workers_begin_where(world: int, workers: int, b
     drawn = TorchWords(42)
     drawn.skip(words)
     finding = Finding(0, N, drawn.random_int64_seed(), 0, 1, (0,), batch, None, 90.0)
-    fields = dealt(finding, heads, parents)
+    fields = dealt(finding, heads, [Whose(parent) for parent in parents])
     assert fields is not None
     other = order_for(fields)
     for epoch in range(3):
         for rank in range(world):
             assert other.rank_stream(epoch, rank).tolist() == order.rank_stream(epoch, rank).tolist()
-    assert dealt(finding, heads, [1] * len(heads)) is None  # the workers of one process
+    assert dealt(finding, heads, [Whose(1)] * len(heads)) is None  # the workers of one process
+    told = [Whose(1, parent - 100, world) for parent in parents]  # of a launcher; without workers it is the parent
+    assert dealt(finding, heads, told) == fields
+    here = slice(0, workers)  # one rank of several: its node has no other
+    alone = dealt(finding._replace(workers=world * workers), heads[here], told[here])
+    assert alone == fields | {"ranks": [0]}
 
 
 def test_two_runs_side_by_side_are_no_ranks() -> None:
     finding = Finding(0, N, 7, 0, 1, (0,), 16, 2, 90.0)
     heads = [head for _, head in heads_of(order_for({"sampler": "torch-distributed", "seed": 7}), 1, 2, 16)]
-    assert dealt(finding, heads * 2, [1, 1, 2, 2]) is None
-    assert dealt(finding._replace(seed=-1), heads, [1, 2]) is None
-    assert dealt(finding, heads, [0, 0]) is None  # nobody knows whose children they are
+    assert dealt(finding, heads * 2, [Whose(1), Whose(1), Whose(2), Whose(2)]) is None
+    assert dealt(finding, heads * 2, [Whose(1, rank, 2) for rank in (0, 0, 1, 1)]) is None
+    assert dealt(finding._replace(seed=-1), heads, [Whose(1), Whose(2)]) is None
+    assert dealt(finding, heads, [Whose(0), Whose(0)]) is None  # nobody knows whose children they are
+
+
+@pytest.mark.parametrize(("rank", "world"), [("RANK", "WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")])
+def test_a_process_was_told_its_rank_by_what_launched_it(rank: str, world: str) -> None:
+    script, told = "print(flush=True); input()", {rank: "3", world: "8"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], env=told, **pipes) as one:
+        assert one.stdout is not None
+        one.stdout.readline()  # it runs, and not its parent's image any more
+        assert whose([(one.pid, 7)]) == [Whose(7, 3, 8)]
+        one.communicate(b"\n")
+    assert whose([(one.pid, 7), (os.getpid(), 1)]) == [Whose(7), Whose(1)]
 
 
 @pytest.mark.parametrize("words", [0, 576])

@@ -97,9 +97,9 @@ class FakeJobs:
 
 
 @asynccontextmanager
-async def explaining(directory: Path, infer: bool) -> Any:
+async def explaining(directory: Path, infer: bool, images: Path | None = None) -> Any:
     """An explainer that runs, and the jobs it sees."""
-    images = make_classes(directory / "images", FILES, 3, lambda index: b"x")
+    images = images or make_classes(directory / "images", FILES, 3, lambda index: b"x")
     fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
     try:
         manifest = scan(fd)
