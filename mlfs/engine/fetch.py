@@ -130,7 +130,8 @@ class Fetcher:
         if held is None and (place or self._finding):
             held = self._held(sample, place)
             if held is not None and not self._verified[sample]:
-                held, instead = None, instead or held.place  # the source could not say whether it has another content
+                instead = instead or held.place
+                held = None  # the source could not say whether it has another content
         content: Content | None = None
         if held is None:
             try:
