@@ -6,10 +6,13 @@ only grow, but for those of the epoch, which begin anew with each one.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PAGE_CACHE = "page_cache"
+# Epochs that have ended and are told of, the last ones: a job of a million short epochs stays small.
+KEPT_EPOCHS = 100
 ROUTES = (PAGE_CACHE, "ram", "ssd", "lmdb", "peer", "pfs")
 
 
@@ -55,6 +58,7 @@ class CounterStatistics:
     epoch: SpanStatistics
     by_choice: Tally
     errors: Mapping[str, int]
+    past: tuple[SpanStatistics, ...] = ()
 
 
 @dataclass(slots=True)
@@ -144,11 +148,14 @@ class Counters:
 
     Attributes:
         by_choice: the fetches from the PFS of samples that a tier holds, which had become slower than the PFS.
+        past: the epochs that have ended, in the order of time. Of several jobs the one that enters an epoch ends the
+            one before.
     """
 
     def __init__(self) -> None:
         self.all = Span()
         self.epoch = Span()
+        self.past: deque[SpanStatistics] = deque(maxlen=KEPT_EPOCHS)
         self.errors: dict[str, int] = {}
         self.by_choice = CountAndBytes()
 
@@ -194,9 +201,12 @@ class Counters:
         """Frozen figures."""
         errors = dict(self.errors)
         return CounterStatistics(
-            self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors
-        )  # fmt: skip
+            self.all.statistics(), self.epoch.statistics(), self.by_choice.statistics(), errors, tuple(self.past)
+        )
 
     def begin_epoch(self) -> None:
         """A job's first rank entered its next epoch."""
+        ended = self.epoch.statistics()
+        if any(tally.count for tally in ended.reads.values()):  # what was fetched before anybody read is no epoch
+            self.past.append(ended)
         self.epoch = Span()

@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import logging
-import logging.handlers
 import os
 import signal
 import sys
@@ -47,11 +46,13 @@ from mlfs.places.tier import Tier
 from mlfs.tree.index import default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
+from mlfs.tree.scan_lock import Holder
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
+from mountd.log_file import log_to
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.statistics import About, Parts
@@ -83,7 +84,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 def serve(config: MountConfig, report: Report) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
-    _log_to(config.log_file)
+    os.umask(0o077)  # what a mount writes is for its user alone
+    log_to(config.log_file)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
@@ -105,14 +107,18 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
 
+    def waits(holder: Holder) -> None:
+        report({"progress": {"phase": f"waiting for the list of files: {holder.in_words()}"}})
+
     index_path = Path(config.index) if config.index else default_index_path(config.source)
-    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress)
+    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress, waits=waits)
     for problem in (*scanned.problems, *filter(None, [scanned.warning])):
         log.warning("scan: %s", problem)
     if not manifest.n_files:
         raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
-    how = "saved index" if scanned.reused else "scanned"
-    return manifest, f"{how} in {scanned.seconds:.1f} s"
+    how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
+    alone = f", for this mount alone: {index_path.parent} cannot be written" if scanned.warning else ""
+    return manifest, f"{how} in {scanned.seconds:.1f} s{alone}"
 
 
 def _places(
@@ -122,8 +128,7 @@ def _places(
     stores: list[TierPlace] = []
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
-        shown = None if kind is PlaceKind.LMDB else showcase
-        stores.append(TierPlace(kind, tier, samples, largest_bytes, shown))
+        stores.append(TierPlace(kind, tier, samples, largest_bytes, showcase))
         cleanup.callback(stores[-1].close)
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
@@ -324,14 +329,6 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         for option, value in ((M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, 4)):
             mallopt(option, value)
-
-
-def _log_to(path: str | None) -> None:
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if path is not None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        handlers = [logging.handlers.RotatingFileHandler(path, maxBytes=16 << 20, backupCount=1)]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
 
 
 def main() -> int:

@@ -21,8 +21,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.errors import ExitCode, MlfsError
 from mountd import mounts, runtime
+from mountd.log_file import open_log
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
@@ -153,7 +154,7 @@ def _start(config: MountConfig) -> tuple[subprocess.Popen[bytes], int]:
     status_read, status_write = os.pipe()
     fds = ["--config-fd", str(config_read), "--status-fd", str(status_write)]
     try:
-        with _open_log(config) as log:
+        with open(open_log(str(config.log_file)), "ab") as log:
             daemon = subprocess.Popen(
                 [*DAEMON_COMMAND, *fds],
                 stdin=subprocess.DEVNULL,
@@ -171,14 +172,6 @@ def _start(config: MountConfig) -> tuple[subprocess.Popen[bytes], int]:
     with contextlib.suppress(BrokenPipeError), os.fdopen(config_write, "w", encoding="ascii") as file:
         file.write(config.to_json())
     return daemon, status_read
-
-
-def _open_log(config: MountConfig) -> Any:
-    path = str(config.log_file)
-    try:
-        return open(path, "ab")
-    except OSError as error:
-        raise ConfigError(f"log file {path}: {error.strerror}", "give another --log-file") from None
 
 
 def _daemon_environment() -> dict[str, str]:

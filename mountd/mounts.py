@@ -39,6 +39,8 @@ class MountEntry(NamedTuple):
     fstype: str
     source: str
     """For ours `mlfs:SOURCE`."""
+    options: frozenset[str] = frozenset()
+    """Options of this mount and of its file system: `ro`, `relatime`, `vers=4.2`."""
 
     @property
     def is_mlfs(self) -> bool:
@@ -83,6 +85,7 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
                 mountpoint=_unescape(fields[4]),
                 fstype=_unescape(after[0]),
                 source=_unescape(after[1]) if len(after) > 1 else "",
+                options=frozenset(",".join(_unescape(part) for part in (fields[5], *after[2:3])).split(",")),
             )
         )
     return entries

@@ -12,10 +12,12 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.places.cache_directory import source_path
+from mlfs.tree.index import check_path
 from mountd import mounts, runtime
 from mountd.mounts import Health
 
@@ -195,6 +197,13 @@ def _check_own_files(config: MountConfig) -> None:
     for flag, path in (("index", config.index), ("log-file", config.log_file)):
         if path is not None and is_below(mounts.resolve(path), config.source):
             raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
+    if config.index is not None:
+        with suppress(FileNotFoundError, NotADirectoryError):  # then nothing is saved, and the log says why
+            try:
+                check_path(config.index)
+            except OSError as error:
+                way_out = getattr(error, "way_out", "give another file, or leave it out")
+                raise ConfigError(f"--index {config.index}: {error.strerror}", way_out) from None
 
 
 def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountConfig) -> None:

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 
 import mlfs
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.ours import NotOursError, make_private, open_ours, private_directory, user_cache_directory
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,19 @@ def runtime_dir() -> str:
         path = os.path.join(xdg, "mlfs")
     else:
         path = f"/tmp/mlfs-{uid}"
-    with contextlib.suppress(FileExistsError):
-        os.makedirs(path, mode=0o700)
-    info = os.lstat(path)
     # /tmp is everybody's: a directory or link that somebody else has put there could send our signals anywhere.
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != uid:
-        raise MlfsError(
-            f"{path} is not a directory of yours", "remove it or set XDG_RUNTIME_DIR", ExitCode.NOT_PERMITTED
-        )
+    try:
+        fd = private_directory(path)
+        try:
+            owner = os.fstat(fd).st_uid
+        finally:
+            os.close(fd)
+        if owner != uid:
+            raise NotOursError(path, f"it belongs to user {owner}", "")
+    except OSError as error:
+        way_out = getattr(error, "way_out", "") or "remove it or set XDG_RUNTIME_DIR"
+        message = f"{path} is not a directory of yours: {error.strerror}"
+        raise MlfsError(message, way_out, ExitCode.NOT_PERMITTED) from None
     return path
 
 
@@ -76,13 +82,18 @@ def _read_dirs() -> list[str]:
 
 def cache_dir() -> str:
     """$XDG_CACHE_HOME/mlfs or ~/.cache/mlfs, made when it is not there; the runtime directory where neither can be."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = os.path.join(base, "mlfs")
+    path = user_cache_directory()
     try:
-        os.makedirs(path, exist_ok=True)
+        make_private(path)
+    except NotOursError as error:
+        raise _refused(error) from None
     except OSError:
         return runtime_dir()
     return path if os.access(path, os.W_OK | os.X_OK) else runtime_dir()
+
+
+def _refused(error: NotOursError) -> MlfsError:
+    return MlfsError(f"{error.filename}: {error.strerror}", error.way_out, ExitCode.NOT_PERMITTED)
 
 
 def mount_name(mountpoint: str) -> str:
@@ -100,7 +111,10 @@ def agent_socket(mountpoint: str) -> str:
 def default_log_file(mountpoint: str) -> str:
     """Where the daemon of this mount logs when no --log-file is given. The directory is made."""
     directory = os.path.join(cache_dir(), "log")
-    os.makedirs(directory, exist_ok=True)
+    try:
+        make_private(directory)
+    except NotOursError as error:
+        raise _refused(error) from None
     return os.path.join(directory, mount_name(mountpoint) + ".log")
 
 
@@ -132,7 +146,7 @@ def read(mountpoint: str) -> Record | None:
 
 def _read_file(path: str) -> Record | None:
     try:
-        with open(path, encoding="ascii") as file:
+        with open(open_ours(path), encoding="ascii") as file:
             return Record(**json.load(file))
     except (OSError, ValueError, TypeError):
         # Not there, or of a version with other fields: nothing that could be acted on.

@@ -7,6 +7,7 @@ figures are made by mountd.metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
@@ -18,7 +19,8 @@ from mlfs.follow.loader import Known, LoaderStatistics
 from mlfs.follow.strangers_seen import in_words, strangers_to_all
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
-from mlfs.plan.scheduler.reading_times import ReadingTime
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
+from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import headline
@@ -85,6 +87,7 @@ def status(now: MountStatistics) -> Json:
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),
+        "neighbours": neighbours_status(scheduler.neighbours),
         "opens": all_opens(engine),
         "reads": {"all": reads_status(counters.all), "epoch": reads_status(counters.epoch)},
         "fetches": {
@@ -92,6 +95,7 @@ def status(now: MountStatistics) -> Json:
             for route, tally in counters.all.fetches.items()
             if tally.count
         },
+        "epochs": [epoch_status(span) for span in (*counters.past, counters.epoch)],
         "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
@@ -210,6 +214,7 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "loader": loader_status(job.loader),
         "reading_s": round(reading.reading_s, 6),
         "stalled_s": round(reading.stalled_s, 6),
+        "time_by_epoch": {str(epoch.epoch): time_status(epoch) for epoch in reading.epochs},
         "found_out": list(job.findings.known),
         "way_out": job.findings.way_out,
         "counted_anew": job.findings.counted_anew,
@@ -219,6 +224,16 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "ranks": [rank_status(job, rank, of) for rank, of in zip(job.ranks, ahead, strict=True)],
         "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
         "spec": dict(job.specification),
+    }
+
+
+def time_status(epoch: EpochTime) -> Json:
+    """How long an epoch was read, and the share of that time that a reader waited."""
+    return {
+        "reading_s": round(epoch.reading_s, 6),
+        "stalled_s": round(epoch.stalled_s, 6),
+        "waited_share": round(epoch.waited_share, 6),
+        "samples": epoch.samples,
     }
 
 
@@ -235,6 +250,16 @@ def strangers_status(jobs: Sequence[JobStatistics]) -> list[Json]:
         }
         for one in strangers_to_all(jobs)
     ]
+
+
+def neighbours_status(learned: NeighboursStatistics) -> Json:
+    """What comes after what, where no job follows the reads."""
+    return {
+        "reads": learned.reads,
+        "shares": {rule.name.lower(): round(share, 6) for rule, share in learned.shares},
+        "used": learned.used.name.lower() if learned.used is not None else None,
+        "words": learned.words,
+    }
 
 
 def agreement_by_epoch(job: JobStatistics) -> Json:
@@ -290,6 +315,12 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
 def reads_status(span: SpanStatistics) -> Json:
     """Reads by route."""
     return {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in span.reads.items()}
+
+
+def epoch_status(span: SpanStatistics) -> Json:
+    """What was read in one epoch, by route, and how long readers waited in it."""
+    reads = {route: {"reads": tally.count, "bytes": tally.bytes} for route, tally in span.reads.items() if tally.count}
+    return {"reads": reads, "stalls": stalls_status(span.stalls)}
 
 
 def stalls_status(stalls: StallStatistics) -> Json:
@@ -352,11 +383,18 @@ def peers_status(peering: PeeringStatistics) -> Json | None:
     return {
         "node": peering.node,
         "nodes": peering.nodes,
+        "agent": peering.agent,
         "joined": peering.joined,
         "lost": list(peering.lost),
+        "away": list(peering.away),
+        "view": peering.view,
         "refused": {str(node): why for node, why in peering.refused.items()},
         "wanted": peering.wanted,
         "under_way": peering.under_way,
+        "members": [
+            asdict(member) | {"lost_s": None if member.lost_s is None else round(member.lost_s, 1)}
+            for member in peering.members
+        ],
     }
 
 

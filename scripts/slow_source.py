@@ -7,11 +7,12 @@ a parallel file system behind a network would serve it: opens wait, each on its 
 kernel caches no data (direct_io), so every read comes here and is counted. Metadata is cheap.
 
 Two virtual files stand in the root and in no listing. `.slow_source_stats` gives {"opens", "bytes", "failed",
-"waiting", "by_path": {path: opens}, "bytes_by_path": {path: bytes}}: an open counts when it arrives, also one that is
-made to fail; bytes are those handed out; waiting are the requests that hang now. `.slow_source_control` takes one JSON
-object a line:
+"waiting", "by_path": {path: opens}, "bytes_by_path": {path: bytes}, "listed_by_path": {path: opens of the directory},
+"looked_up_by_path": {path: lookups of the name}}: an open counts when it arrives, also one that is made to fail; bytes
+are those handed out; waiting are the requests that hang now. `.slow_source_control` takes one JSON object a line:
 
     {"fail": {"path": "a/b", "errno": 5, "times": 2, "op": "open"}}   op: open (default), read, any; path "*": all files
+    {"hang": {"path": "a", "op": "list"}}       list: of a directory, which `any` leaves alone
     {"hang": {"path": "a/b", "op": "any"}}      requests for it wait until {"release": {"path": "a/b"}}
     {"latency_s": 0.01}  {"bandwidth_bytes_s": 1e8}  {"reset_counts": true}
 
@@ -80,6 +81,8 @@ class Counts:
     waiting: int = 0
     by_path: Counter[str] = field(default_factory=Counter)
     bytes_by_path: Counter[str] = field(default_factory=Counter)
+    listed_by_path: Counter[str] = field(default_factory=Counter)
+    looked_up_by_path: Counter[str] = field(default_factory=Counter)
 
     def opened(self, path: str) -> None:
         self.opens += 1
@@ -94,6 +97,8 @@ class Counts:
         self.opens = self.bytes = self.failed = 0
         self.by_path.clear()
         self.bytes_by_path.clear()
+        self.listed_by_path.clear()
+        self.looked_up_by_path.clear()
 
     def as_json(self) -> str:
         return json.dumps(vars(self)) + "\n"
@@ -110,7 +115,7 @@ class Fault:
     released: trio.Event | None = None
 
     def matches(self, path: str, op: str) -> bool:
-        return self.path in (path, EVERY_FILE) and self.op in (op, "any")
+        return self.path in (path, EVERY_FILE) and (self.op == op or (self.op == "any" and op != "list"))
 
 
 class Faults:
@@ -151,8 +156,8 @@ class Faults:
 
 
 def _known_op(op: str) -> str:
-    if op not in ("open", "read", "any"):
-        raise ValueError(f"op is open, read or any, not {op}")
+    if op not in ("open", "read", "list", "any"):
+        raise ValueError(f"op is open, read, list or any, not {op}")
     return op
 
 
@@ -235,8 +240,10 @@ class SlowSource(pyfuse3.Operations):
         return attr
 
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        path = self._child(parent_inode, name)
+        self.counts.looked_up_by_path[os.fsdecode(path)] += 1
         with _fuse_errors():
-            return self._attributes(self._child(parent_inode, name))
+            return self._attributes(path)
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         with _fuse_errors():
@@ -262,8 +269,12 @@ class SlowSource(pyfuse3.Operations):
     # -- directories
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        path = self._path(inode)
+        shown = os.fsdecode(path)
+        self.counts.listed_by_path[shown] += 1
+        await self.faults.check(shown, "list")
         with _fuse_errors():
-            names = os.listdir(self._path(inode) or b".")
+            names = os.listdir(path or b".")
         self._next_handle += 1
         self._listings[self._next_handle] = (inode, names)
         return self._next_handle

@@ -69,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _chosen(directory: str, source: str | None) -> list[SourceDir]:
     sources = cache_directory.find_sources(directory)
+    old = cache_directory.old_copies(directory)
+    if old is not None:
+        print(f"mlfs: {old} is of an earlier mlfs and not used any more; to remove it: rm -r {old}", file=sys.stderr)
     if source is None:
         return sources
     # The source as the user wrote it, or as a mount would name it.

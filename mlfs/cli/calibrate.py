@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+from mlfs.ours import NotOursError
 from mountd import door
 
 if TYPE_CHECKING:
@@ -73,11 +74,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt when it is stopped."""
-    from mlfs.measure import calibration
+    from mlfs.measure import calibration, plot
     from mlfs.measure.meter import Meter
 
     _check(args)
     path = Path(args.output) if args.output else calibration.default_path(door.resolve(args.source))
+    try:
+        calibration.check_path(path)
+        if args.plot:
+            plot.check_path(Path(args.plot))
+    except NotOursError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}", error.way_out) from None
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
     for place in (path, Path(args.plot)) if args.plot else (path,):
         _check_writable(place)
     with _interruptible(Meter(time.monotonic)) as meter:
@@ -85,9 +94,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.save(result, path)
         if args.plot:
-            from mlfs.measure.plot import draw
-
-            draw(result, args.plot)
+            plot.draw(result, args.plot)
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
     except ValueError as error:

@@ -62,10 +62,10 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
         raise in_plain_words(mountpoint, error) from None
 
 
-def read_status(mountpoint: str) -> dict[str, Any]:
+def read_status(mountpoint: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
     """What MOUNT/.mlfs/status says."""
     try:
-        status = json.loads(read_file(mountpoint, "status"))
+        status = json.loads(read_file(mountpoint, "status", timeout_s))
     except ValueError:
         status = None
     if not isinstance(status, dict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ Each node mounts first (`mlfs mount /data/imagenet`), for instance in the prolog
 # What a launcher tells its own process: COMMAND is not that process, and MPI in it would take itself for it.
 _LAUNCHERS = ("PMI_", "PMIX_", "HYDI_", "PMI2_")
 
+# COMMAND begins when all nodes have joined, so that its first reads are shared. It does not wait for ever for a node
+# that serves another data set, or none.
+JOIN_PATIENCE_S = 30.0
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `peers`."""
@@ -44,7 +49,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--peer-timeout", metavar="SECONDS", type=float, default=1.0,
         help="how long a node that owes an answer may say nothing before its samples come from elsewhere (default: 1)",
     )  # fmt: skip
-    parser.add_argument("command_words", metavar="COMMAND", nargs="*", help="what to run meanwhile, behind --")
+    parser.add_argument(
+        "command_words", metavar="COMMAND", nargs="*", help="what to run once the nodes have joined, behind --"
+    )
     parser.set_defaults(run=run)
 
 
@@ -52,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve as the node's agent. The exit code is COMMAND's, or 0."""
     if not args.peer_timeout > 0:
         raise ConfigError(f"--peer-timeout is {args.peer_timeout:g}, must be above 0", "1 is the default")
+    if args.command_words and shutil.which(args.command_words[0]) is None:
+        raise ConfigError(f"there is no command {args.command_words[0]}", "check the name behind --")
     from mlfs.peers import mpi, process
     from mountd import door
 
@@ -63,13 +72,22 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os.write(stop_write, b"!"))
     agent = process.AgentProcess(connection, transport, args.peer_timeout)
-    child = _begin(args.command_words)
+    joined = agent.join([stop_read], JOIN_PATIENCE_S)
+    sys.stderr.write(_in_words(transport.node, transport.nodes, joined))  # in one piece, beside others
+    child = _begin([] if select.select([stop_read], [], [], 0)[0] else args.command_words)
     ends = [stop_read, *([os.pidfd_open(child.pid)] if child else [])]
-    sys.stderr.write(f"mlfs: node {transport.node} of {transport.nodes} has joined\n")  # in one piece, beside others
     whole = agent.run(ends)
     code = _end(child, told=bool(select.select([stop_read], [], [], 0)[0]))
     transport.close(whole, code)
     return code
+
+
+def _in_words(node: int, nodes: int, joined: bool) -> str:
+    if nodes == 1:
+        return "mlfs: there are no other nodes in this MPI job: this one serves alone\n"
+    if not joined:
+        return f"mlfs: node {node} of {nodes} goes on before all have joined: see `mlfs status`\n"
+    return f"mlfs: node {node} of {nodes} has joined\n"
 
 
 def _begin(words: Sequence[str]) -> subprocess.Popen[bytes] | None:

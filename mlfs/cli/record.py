@@ -1,6 +1,7 @@
 """`mlfs record MOUNT OUT`: write down what is opened on a mount, until Ctrl-C or the mount's end.
 
-In: parsed arguments. Out: a file with one JSON array a line, [seconds, pid, parent, path]. It gets its name when it is
+In: parsed arguments. Out: a file of mode 0600 with one JSON array a line, [seconds, pid, parent, path], after a first
+line that tells it from other files: only a recording is replaced by a new one. It gets its name when it is
 complete. Called by `mlfs.cli.commands`; `mlfs.cli.replay` reads the file. The daemon writes to a FIFO that only this
 user may open. When this command ends, in whatever way, the daemon notices that and stops.
 """
@@ -19,12 +20,14 @@ from typing import Any, BinaryIO
 
 from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.ours import NotOursError, write_ours
 
 _EPILOG = """\
 examples:
   mlfs record /data/imagenet run1.opens    run the script; Ctrl-C after an epoch
   mlfs replay run1.opens /data/imagenet    for the next run: fetch in that order
 """
+FIRST_LINE = b'{"mlfs": "recorded opens", "format": 1}\n'
 _PROGRESS_EVERY_S = 2.0
 _CHUNK_BYTES = 1 << 16  # what a FIFO holds
 _LAST_WORDS_S = 10.0  # how long the daemon may take to write what is left; it has it in memory
@@ -46,25 +49,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Record. The exit code is 0 when a file was written, also after Ctrl-C."""
     mountpoint = client.require_mount(args.mount)
-    directory = os.path.dirname(os.path.abspath(args.out))
     if os.path.isdir(args.out):
         raise ConfigError(f"{args.out} is a directory", "give the name of a file")
-    try:
-        fd, name = tempfile.mkstemp(prefix=os.path.basename(args.out) + ".", suffix=".part", dir=directory)
-    except OSError as error:
-        raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
+    opens = 0
     with _Stop() as stop, tempfile.TemporaryDirectory(prefix="mlfs-record-") as private:
+
+        def write(file: BinaryIO) -> None:
+            nonlocal opens
+            file.write(FIRST_LINE)
+            opens = _record(mountpoint, os.path.join(private, "opens"), file, stop)
+
         try:
-            with open(fd, "wb") as file:
-                opens = _record(mountpoint, os.path.join(private, "opens"), file, stop)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, args.out)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+            write_ours(args.out, write, "a recording of mlfs", lambda beginning: beginning.startswith(FIRST_LINE))
+        except NotOursError as error:
+            raise ConfigError(f"{args.out}: {error.strerror}", error.way_out) from None
+        except OSError as error:
+            raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
     print(f"{args.out}: {opens:,} opens")
     return ExitCode.OK
 

@@ -195,7 +195,8 @@ def _detailed_table(scenario: Scenario, estimate: PolicyResult, detailed: Detail
     console.print(
         f"{detailed.reads:,} reads at {detailed.reads / max(detailed.wall_s, 1e-9):,.0f} a second. carried: reads that "
         "the estimate counts at the PFS, and that found the pages of the epoch before in the staging window; the "
-        "difference of PFS bytes is what is left.",
+        "difference of PFS bytes is what is left. In its busiest epoch a node gave others "
+        f"{max(detailed.load):.2f} times what nodes gave on average.",
         style="dim",
     )
 

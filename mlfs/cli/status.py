@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli.console import make_console
+from mlfs.cli.shown import NONE, count, duration, is_number, out_of, part, parts_of, percent, size
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 
 if TYPE_CHECKING:
@@ -38,9 +40,9 @@ _STATES = {
     "draining": "ending: readers may finish, nothing is fetched ahead",
 }
 _ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
-_PIPE_WIDTH = 120
 _SHOWN_STRANGERS = 5
-_NONE = "-"
+# So that the table of the nodes fits into 80 columns.
+_NAME_WIDTH = 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,7 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Show jobs, positions, agreement, reads by route, stalls and tiers of a mount.",
         epilog=_EPILOG,
     )
-    parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
+    parser.add_argument(
+        "mount", metavar="MOUNT", nargs="?", help="the mount point (default: all of this machine, a line each)"
+    )
     parser.add_argument("--json", action="store_true", help="print the mount's JSON (default: tables)")
     text = "show it again every TIME until Ctrl-C: 500ms, 1s, 1m (default: once; --watch alone: 1s)"
     parser.add_argument("--watch", metavar="TIME", nargs="?", const="1s", help=text)
@@ -67,19 +71,17 @@ def run(args: argparse.Namespace) -> int:
         # `mlfs status --watch /data/x`: argparse takes the path for the time.
         args.mount, args.watch = args.watch, "1s"
     if args.mount is None:
-        raise ConfigError("no mount point is given", "mlfs status MOUNT")
+        if args.watch is not None:
+            raise ConfigError("no mount point is given", "mlfs status MOUNT --watch")
+        from mlfs.cli import ls
+
+        ls.show(args.json)
+        return ExitCode.OK
     mountpoint = client.require_mount(args.mount)
     if args.watch is not None:
         return _watch(mountpoint, max(0.1, parse_duration(args.watch, what="--watch")), args.json)
-    _print(_console(), client.read_status(mountpoint), args.json)
+    _print(make_console(), client.read_status(mountpoint), args.json)
     return ExitCode.OK
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Piped, rich would assume 80 columns and cut the tables.
-    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _print(console: Console, status: dict[str, Any], as_json: bool) -> None:
@@ -90,7 +92,7 @@ def _print(console: Console, status: dict[str, Any], as_json: bool) -> None:
 
 
 def _watch(mountpoint: str, every_s: float, as_json: bool) -> int:
-    console = _console()
+    console = make_console()
     try:
         if as_json or not console.is_terminal:
             for status in _statuses(mountpoint, every_s):
@@ -127,20 +129,20 @@ def render(status: dict[str, Any]) -> RenderableType:
     """The whole status as something rich can print."""
     from rich.console import Group
 
-    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _rates, _numbers)
+    sections = (_headline, _messages, _inference, _strangers, _jobs, _reads, _tiers, _peers, _rates, _numbers)
     return Group(*(part for section in sections for part in section(status)))
 
 
 def _headline(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
-    state = str(status.get("state", _NONE))
-    line = Text(str(status.get("mountpoint", _NONE)), style="bold")
+    state = str(status.get("state", NONE))
+    line = Text(str(status.get("mountpoint", NONE)), style="bold")
     line.append(f": {_STATES.get(state, state)}", style="")
-    line.append(f" for {_duration(status.get('uptime_s'))} (process {status.get('pid', _NONE)})", style="dim")
-    manifest = _part(status, "manifest")
-    source = f"source {status.get('source', _NONE)}: {_count(manifest.get('files'))} files, "
-    source += f"{_size(manifest.get('bytes'))}, {_count(manifest.get('changed'))} changed since the scan"
+    line.append(f" for {duration(status.get('uptime_s'))} (process {status.get('pid', NONE)})", style="dim")
+    manifest = part(status, "manifest")
+    source = f"source {status.get('source', NONE)}: {count(manifest.get('files'))} files, "
+    source += f"{size(manifest.get('bytes'))}, {count(manifest.get('changed'))} changed since the scan"
     said = [Text(str(status["headline"]), style="bold")] if status.get("headline") else []
     return [*said, line, Text(source)]
 
@@ -149,37 +151,39 @@ def _messages(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     # Each once: an earlier version's daemon may say a thing of each job.
-    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(_list(status, "messages"))]
+    return [Text(f"! {message}", style="yellow") for message in dict.fromkeys(parts_of(status, "messages"))]
 
 
 def _inference(status: dict[str, Any]) -> list[RenderableType]:
     """How far the search for an unregistered job's order is; nothing while there is no search and no result."""
     from rich.text import Text
 
-    told = _part(status, "inference")
+    told = part(status, "inference")
     lines = []
     if told.get("explanation"):
         lines.append(f"inferred, not registered: {told['explanation']}")
     if told.get("other_explanations"):
-        lines.append(f"{_count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
+        lines.append(f"{count(told['other_explanations'])} less likely ones fit as well; the next epoch tells which")
     if told.get("why"):
         lines.append(f"{told['state']}: {told['why']}")
     if told.get("state") == "searching" and "seeds_tried" not in told:
         lines.append("searching for an order that explains the reads")
     if "seeds_tried" in told:
-        line = f"searching for the seed ({told.get('stage', _NONE)}): {_count(told['seeds_tried'])} of "
-        line += f"{_count(told.get('seeds'))} tried ({_percent(told.get('share'))}), "
-        line += f"at most {_duration(told.get('remaining_s'))} left, with {told.get('with', _NONE)}"
+        line = f"searching for the seed ({told.get('stage', NONE)}): {count(told['seeds_tried'])} of "
+        line += f"{count(told.get('seeds'))} tried ({percent(told.get('share'))}), "
+        line += f"at most {duration(told.get('remaining_s'))} left, with {told.get('with', NONE)}"
         lines.append(line)
     return [Text(line) for line in lines]
 
 
 def _strangers(status: dict[str, Any]) -> list[RenderableType]:
-    """Who reads beside the jobs: those who read last."""
+    """Who reads beside the jobs: those who read last; and what was learned of reads that no job follows."""
     from rich.text import Text
 
-    told = _list(status, "strangers")[-_SHOWN_STRANGERS:]
-    return [Text(f"beside the jobs: {stranger.get('words', _NONE)}") for stranger in told]
+    told = parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
+    lines = [f"beside the jobs: {stranger.get('words', NONE)}" for stranger in told]
+    learned = part(status, "neighbours").get("words")
+    return [Text(line) for line in [*lines, *([learned] if learned else [])]]
 
 
 def _title(text: str) -> RenderableType:
@@ -211,37 +215,37 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for job in _list(status, "jobs"):
-        title = f"job {job.get('name', _NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
-        title += str(job.get("state", _NONE))
+    for job in parts_of(status, "jobs"):
+        title = f"job {job.get('name', NONE)}{' (inferred, not registered)' if job.get('inferred') else ''}: "
+        title += str(job.get("state", NONE))
         if job.get("observed_opens") != 0:
-            title += f", agreement {_percent(job.get('agreement'))}: {_count(job.get('agreed_opens'))} of "
+            title += f", agreement {percent(job.get('agreement'))}: {count(job.get('agreed_opens'))} of "
             title += (
-                f"{_count(job.get('observed_opens'))} opens that were compared, of {_count(status.get('opens'))} in all"
+                f"{count(job.get('observed_opens'))} opens that were compared, of {count(status.get('opens'))} in all"
             )
             if "agreement_recent" in job:
-                title += f"; {_percent(job['agreement_recent'])} of the last {_count(job.get('recent_opens'))}"
-        unknown = _part(job, "opens_in_unknown_order")
+                title += f"; {percent(job['agreement_recent'])} of the last {count(job.get('recent_opens'))}"
+        unknown = part(job, "opens_in_unknown_order")
         if unknown:
-            title += f" ({_count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
+            title += f" ({count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
             title += " was known)"
         table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
-        for rank in _list(job, "ranks"):
-            ahead = _part(rank, "ahead")
+        for rank in parts_of(job, "ranks"):
+            ahead = part(rank, "ahead")
             _row(
                 table,
-                _count(rank.get("rank")),
-                _of(rank.get("epoch"), job.get("epochs")),
-                _of(rank.get("step"), rank.get("steps_per_epoch")),
-                _count(rank.get("position")),
-                _count(ahead.get("samples")),
-                _size(ahead.get("bytes")),
-                _duration(ahead.get("seconds")),
+                count(rank.get("rank")),
+                out_of(rank.get("epoch"), job.get("epochs")),
+                out_of(rank.get("step"), rank.get("steps_per_epoch")),
+                count(rank.get("position")),
+                count(ahead.get("samples")),
+                size(ahead.get("bytes")),
+                duration(ahead.get("seconds")),
             )
         parts += [_title(title), *_loader(job), table]
-        if job.get("message") and job["message"] not in _list(status, "messages"):
+        if job.get("message") and job["message"] not in parts_of(status, "messages"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
-    if not parts and not _list(status, "messages"):
+    if not parts and not parts_of(status, "messages"):
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
 
@@ -252,115 +256,112 @@ def _loader(job: dict[str, Any]) -> list[RenderableType]:
 
     said = []
     for name, key in (("batch size", "batch_size"), ("workers", "num_workers"), ("prefetch depth", "prefetch_depth")):
-        known = _part(_part(job, "loader"), key)
+        known = part(part(job, "loader"), key)
         if not known:
             continue
-        value = f"{_count(known.get('value'))} ({known.get('from', _NONE)})"
+        value = f"{count(known.get('value'))} ({known.get('from', NONE)})"
         if known.get("value") is None:
             least, most = known.get("at_least"), known.get("at_most")
-            value = f"at least {_count(least)}" if _is_number(most) or least not in (None, 1) else "unknown"
-            value += f", at most {_count(most)}" if _is_number(most) else ""
+            value = f"at least {count(least)}" if is_number(most) or least not in (None, 1) else "unknown"
+            value += f", at most {count(most)}" if is_number(most) else ""
         said.append(f"{name} {value}")
     return [Text(f"loader: {', '.join(said)}")] if said else []
 
 
 def _reads(status: dict[str, Any]) -> list[RenderableType]:
-    reads, fetches = _part(status, "reads"), _part(status, "fetches")
-    epoch, total = _part(reads, "epoch"), _part(reads, "all")
+    reads, fetches = part(status, "reads"), part(status, "fetches")
+    epoch, total = part(reads, "epoch"), part(reads, "all")
     columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
     table = _table("route", *columns)
     names = dict(_ROUTES)
     # Routes of a later version (peers, say) come behind those that are known here.
     names |= {name: name for part in (total, epoch, fetches) for name in part if name not in names}
     for key, name in names.items():
-        now, ever, ahead = _part(epoch, key), _part(total, key), _part(fetches, key)
-        cells = [_count(now.get("reads")), _size(now.get("bytes")), _count(ever.get("reads")), _size(ever.get("bytes"))]
-        _row(table, name, *cells, _count(ahead.get("count")), _size(ahead.get("bytes")))
+        now, ever, ahead = part(epoch, key), part(total, key), part(fetches, key)
+        cells = [count(now.get("reads")), size(now.get("bytes")), count(ever.get("reads")), size(ever.get("bytes"))]
+        _row(table, name, *cells, count(ahead.get("count")), size(ahead.get("bytes")))
     return [_title("reads and fetches by route"), table]
 
 
 def _tiers(status: dict[str, Any]) -> list[RenderableType]:
     table = _table("name", "used", "of", "full", "samples", "errors")
-    staging = _part(status, "staging")
-    rows = [*_list(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
+    staging = part(status, "staging")
+    rows = [*parts_of(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
     for tier in rows:
         used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
-        full = used / capacity if _is_number(used) and _is_number(capacity) and capacity else None
-        cells = (_size(used), _size(capacity), _percent(full), _count(tier.get("samples")), _count(tier.get("errors")))
-        _row(table, str(tier.get("name", _NONE)), *cells)
+        full = used / capacity if is_number(used) and is_number(capacity) and capacity else None
+        cells = (size(used), size(capacity), percent(full), count(tier.get("samples")), count(tier.get("errors")))
+        _row(table, str(tier.get("name", NONE)), *cells)
     return [_title("tiers"), table] if rows else []
+
+
+def _peers(status: dict[str, Any]) -> list[RenderableType]:
+    """The nodes of the cluster; nothing where no agent speaks for this one."""
+    from rich.text import Text
+
+    peers = part(status, "peers")
+    if not peers:
+        return []
+    table = _table("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
+    for member in parts_of(peers, "members"):
+        lost_s = member.get("lost_s")
+        here = " (here)" if member.get("node") == peers.get("node") else ""
+        _row(
+            table,
+            f"{count(member.get('node'))}{here}",
+            _shortened(str(member.get("name", NONE))),
+            f"lost {duration(lost_s)}" if is_number(lost_s) else str(member.get("state", NONE)),
+            count(member.get("held")),
+            size(member.get("held_bytes")),
+            count(member.get("given")),
+            count(member.get("got")),
+            count(member.get("missing")),
+            str(member.get("plan") or NONE).removeprefix("by "),
+        )
+    title = f"nodes of the cluster: {count(peers.get('nodes'))}"
+    title += "" if peers.get("joined") else ", not all have joined"
+    if away := parts_of(peers, "away"):
+        title += f"; lost for good: {', '.join(map(str, away))}, others own what they owned"
+    why = [Text(f"! node {node} is no peer: {reason}") for node, reason in part(peers, "refused").items()]
+    return [_title(title), table, *why]
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}~"
 
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:
     """The best bandwidth of each place; nothing while none is known."""
     table = _table("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
-    for name, rates in _part(status, "rates").items():
+    for name, rates in part(status, "rates").items():
         kinds = ("measured", "calibrated", "refined")
-        best = [max(_list(rates, kind), key=lambda point: point[1], default=None) for kind in kinds]
+        best = [max(parts_of(rates, kind), key=lambda point: point[1], default=None) for kind in kinds]
         if any(best):
-            cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (_NONE, _NONE))]
+            cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (NONE, NONE))]
             _row(table, name, *cells)
             rows += 1
     return [_title("bandwidths"), table] if rows else []
 
 
 def _rate(bytes_per_s: Any) -> str:
-    return f"{_size(bytes_per_s)}/s"
+    return f"{size(bytes_per_s)}/s"
 
 
 def _numbers(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
-    stalls, pfs, errors = _part(status, "stalls"), _part(status, "pfs"), _part(status, "errors")
-    happened = ", ".join(f"{name.replace('_', ' ')} {_count(value)}" for name, value in errors.items() if value)
-    loading, chosen = _part(_part(status, "plan"), "loading"), pfs.get("by_choice_bytes")
+    stalls, pfs, errors = part(status, "stalls"), part(status, "pfs"), part(status, "errors")
+    happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in errors.items() if value)
+    loading, chosen = part(part(status, "plan"), "loading"), pfs.get("by_choice_bytes")
     rules = {"pfs": "the source"}.get(str(loading.get("rules")), loading.get("rules"))
     lines = [
-        f"stalls   {_count(stalls.get('count'))}, {_duration(stalls.get('total_s'))} in all, "
-        f"worst {_duration(stalls.get('worst_s'))}",
-        f"PFS      {_size(pfs.get('epoch_bytes'))} this epoch, bound {_size(pfs.get('bound_bytes'))}, "
-        f"{_size(pfs.get('total_bytes'))} in all" + (f", {_size(chosen)} though a tier has it" if chosen else ""),
-        *([f"loading  {_duration(loading.get('epoch_s'))} an epoch at least, {rules} rules"] if loading else []),
-        f"errors   {happened or ('none' if 'errors' in status else _NONE)}",
-        f"memory   {_size(_part(status, 'memory').get('rss_bytes'))} of the daemon",
+        f"stalls   {count(stalls.get('count'))}, {duration(stalls.get('total_s'))} in all, "
+        f"worst {duration(stalls.get('worst_s'))}",
+        f"PFS      {size(pfs.get('epoch_bytes'))} this epoch, bound {size(pfs.get('bound_bytes'))}, "
+        f"{size(pfs.get('total_bytes'))} in all" + (f", {size(chosen)} though a tier has it" if chosen else ""),
+        *([f"loading  {duration(loading.get('epoch_s'))} an epoch at least, {rules} rules"] if loading else []),
+        f"errors   {happened or ('none' if 'errors' in status else NONE)}",
+        f"memory   {size(part(status, 'memory').get('rss_bytes'))} of the daemon",
     ]
     return [Text(line) for line in lines]
-
-
-def _part(mapping: dict[str, Any], key: str) -> dict[str, Any]:
-    value = mapping.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _list(mapping: dict[str, Any], key: str) -> list[Any]:
-    value = mapping.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _count(value: Any) -> str:
-    return f"{value:,}" if _is_number(value) else str(value) if isinstance(value, str) else _NONE
-
-
-def _of(value: Any, total: Any) -> str:
-    return f"{_count(value)}/{_count(total)}" if _is_number(total) else _count(value)
-
-
-def _percent(value: Any) -> str:
-    return f"{100 * value:.1f} %" if _is_number(value) else _NONE
-
-
-def _size(value: Any) -> str:
-    from mlfs.units import format_size
-
-    return format_size(value) if _is_number(value) else _NONE
-
-
-def _duration(value: Any) -> str:
-    from mlfs.units import format_duration
-
-    return format_duration(value) if _is_number(value) else _NONE

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlfs.job import JobSpec
     from mlfs.orders.streams import JobStreams
     from mlfs.tree.manifest import Manifest
+    from mlfs.tree.scan_lock import Holder
 
 
 @contextmanager
@@ -51,9 +52,12 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
         def report(directories: int, files: int) -> None:
             progress.update({"phase": "scan", "dirs": directories, "files": files})
 
+        def waits(holder: Holder) -> None:
+            progress.update({"phase": f"waiting for the list of files: {holder.in_words()}"})
+
         if door.enclosing_mlfs(path):
             return scan(fd, progress=report, stop=stop)
-        return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop)[0]
+        return manifest_for(fd, path, default_index_path(path), progress=report, stop=stop, waits=waits)[0]
 
 
 @contextmanager

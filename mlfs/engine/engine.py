@@ -28,8 +28,10 @@ from mlfs.engine.pagecache import PageCache
 from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
+from mlfs.engine.roll_call import Figures, RollCall
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_jobs import SharedJobs
+from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
 from mlfs.engine.write_behind import WriteBehind
@@ -133,7 +135,7 @@ class Engine:
         self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
-            lambda plan: self._shared.plan_made(plan),  # noqa: PLW0108 - made later
+            lambda plan: self._shared_plan.plan_made(plan),  # noqa: PLW0108 - made later
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
@@ -160,10 +162,11 @@ class Engine:
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
-        self._shared = SharedJobs(self._jobs, self._planner, runner, self._step, build)
+        self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, lambda: self.scheduler.table.held_by)
+        self._shared = SharedJobs(self._jobs, self._planner, self._shared_plan, runner, build)
         self.peering = Peering(
             agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
-            showcase or Showcase(), runner, self._shared,
+            showcase or Showcase(), runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
         )  # fmt: skip
         self._changed_files = 0
         self._measure_places()
@@ -270,6 +273,14 @@ class Engine:
                 "copies_to_find": int(self._fetcher.finding),
             },
         )
+
+    def _figures(self) -> Figures:
+        """How this node does, for the others' status."""
+        keeping, got = self.scheduler.statistics().keeping, self.counters.all.fetches["peer"]
+        held_bytes = sum(place.used_bytes for place in self.places.storing)
+        planning = self._planner.statistics().under_way or not self._shared_plan.planned
+        words = "planning" if planning else str(keeping.about.get("shared", "alone"))
+        return Figures(sum(keeping.held[1:]), held_bytes, got.count, got.bytes, words)
 
     # -- what goes wrong
 

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mlfs.engine.pagecache import Buffer, PageCache
-from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places
+from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, TierPlace
 from mlfs.places.source import OpenFile, Source
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.events import Landed
@@ -130,8 +130,8 @@ class Fetcher:
         if held is None and (place or self._finding):
             held = self._held(sample, place)
             if held is not None and not self._verified[sample]:
-                instead = instead or held.place
-                held = None  # the source could not say whether it has another content
+                instead = instead or held.place  # the source could not say whether it has another content
+                held = None
         content: Content | None = None
         if held is None:
             try:
@@ -272,8 +272,14 @@ class Fetcher:
         """
         if self._samples.version_of(sample) != version:
             return None
-        held = self._waiting(sample) or self._held(sample, self.holder(sample))
-        return held if self._verified[sample] else None
+        waiting = self._waiting(sample)
+        held = waiting or self._held(sample, self.holder(sample))
+        if held is None or not self._verified[sample]:
+            return None
+        place = self._places[held.place]
+        if waiting is None and isinstance(place, TierPlace) and held.data is not None:
+            place.show(Copy(sample, version, held.data))  # kept before the agent came: next time it gives it by itself
+        return held
 
     @contextmanager
     def ahead(self, items: Sequence[Item]) -> Iterator[None]:

@@ -18,15 +18,17 @@ from typing import Any
 
 import trio
 
+from mlfs.engine.agent_session import AgentSession
 from mlfs.engine.fetch import Fetched, Fetcher
-from mlfs.engine.runner import Runner
+from mlfs.engine.roll_call import MemberStatistics, RollCall
+from mlfs.engine.runner import Runner, start
 from mlfs.engine.shared_jobs import SharedJobs
+from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.tickets import Tickets
 from mlfs.peers import link
-from mlfs.peers.desk import Desk
-from mlfs.peers.landing import Landing
 from mlfs.peers.link import Ready
 from mlfs.peers.place import NodePlace
+from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import Places, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
@@ -40,10 +42,11 @@ from mlfs.tree.samples import Samples, Version
 
 log = logging.getLogger("mlfs.peers")
 
-# Samples from peers that are on their way or not yet kept: more than lanes take at once, for a fast network.
-LANDING_BYTES = 64 << 20
 PEER_LANES = 4
 HELLO_PATIENCE_S = 5.0
+# How often this node looks who is lost for good and whether its neighbour is there, and tells the others how it does.
+LOOK_EVERY_S = 1.0
+CHECK_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +54,30 @@ class PeeringStatistics:
     """What `status` shows.
 
     Attributes:
-        node: the number of this one, -1 without an agent. nodes: how many there are. lost: those that do not answer.
+        node: the number of this one, -1 without an agent. agent: its process. nodes: how many there are.
+        lost: those that do not answer.
+        away: those that are lost for good: others own what they owned. view: how often that was planned anew.
         refused: nodes that are no peers, and why. wanted: samples that peers wanted and the agent did not find.
+        members: how each node does.
     """
 
     node: int = -1
     nodes: int = 0
+    agent: int = 0
     joined: bool = False
     lost: tuple[int, ...] = ()
+    away: tuple[int, ...] = ()
+    view: int = 0
+    members: tuple[MemberStatistics, ...] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     wanted: int = 0
     under_way: int = 0
 
 
-class _Session:
-    """One agent, from its HELLO to its end."""
-
-    def __init__(self, connection: socket.socket, node: int, nodes: int, patience_s: float) -> None:
-        self.connection = connection
-        self.node, self.nodes = node, nodes
-        self.landing = Landing(LANDING_BYTES)
-        self.desk = Desk(self.landing, self.send, patience_s)
-        self.lost: set[int] = set()
-        self.about: dict[int, Mapping[str, Any]] = {}
-        self.joined = False
-
-    def tell(self, value: Mapping[str, Any]) -> None:
-        """Say something to the servers of all other nodes."""
-        self.send(link.pack_json(link.Kind.TELL, value))
-
-    def send(self, packet: bytes) -> bool:
-        """From any thread: whether the agent's socket took a packet; one that is stopped does not hold a lane up."""
-        try:
-            self.connection.send(packet, socket.MSG_DONTWAIT)
-        except OSError:
-            return False
-        return True
-
-
 class _Wish:
     """A peer's wish for a sample: see PeerTicket."""
 
-    def __init__(self, peering: Peering, session: _Session, token: int, sample: int, version: Version) -> None:
+    def __init__(self, peering: Peering, session: AgentSession, token: int, sample: int, version: Version) -> None:
         self._peering = peering
         self._session = session
         self._token = token
@@ -126,6 +111,9 @@ class Peering:
         showcase: Showcase,
         runner: Runner,
         shared: SharedJobs,
+        plan: SharedPlan,
+        roll: RollCall,
+        clock: Callable[[], float],
     ) -> None:
         self._path = path
         self._samples = samples
@@ -138,25 +126,31 @@ class Peering:
         self._infos = infos
         self._showcase = showcase
         self._runner = runner
-        self._session: _Session | None = None
+        self._alone = trio.Event()  # that no agent is there any more
+        self._session: AgentSession | None = None
+        self._scope: trio.CancelScope | None = None  # of the session
         self._shared = shared
+        self._plan = plan
+        self._roll = roll
+        self._clock = clock
         self._wanted = 0
-        self._refused: dict[int, str] = {}
 
     def statistics(self) -> PeeringStatistics:
         """Frozen figures."""
-        session = self._session
+        session, view = self._session, self._plan.view
         if session is None:
             return PeeringStatistics(wanted=self._wanted)
+        away, number = (view.away, view.number) if view is not None else ((), 0)
         return PeeringStatistics(
-            session.node, session.nodes, session.joined, tuple(sorted(session.lost)), dict(self._refused), self._wanted,
+            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), away, number,
+            self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
             session.desk.under_way,
         )  # fmt: skip
 
     # -- agents come and go
 
     async def run(self) -> None:
-        """Let agents in, one after the other, for as long as the mount lives."""
+        """Let agents in for as long as the mount lives, one at a time: one that comes takes the place of another."""
         if self._path is None:
             return
         try:
@@ -165,83 +159,141 @@ class Peering:
             log.warning("no agent can come: %s: %s", self._path, error.strerror)
             return
         try:
-            while True:
-                connection, _ = await listener.accept()
-                with connection:
-                    await self._serve(connection)
+            async with trio.open_nursery() as nursery:
+                while True:
+                    connection, _ = await listener.accept()
+                    nursery.start_soon(self._serve, connection)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
 
     async def _serve(self, connection: trio.socket.SocketType) -> None:
-        try:
-            session = await self._begin(connection)
-            while data := await connection.recv(link.LARGEST_BYTES):
-                self._packet(session, link.unpack(data))
-        except (OSError, link.BadPacket, trio.TooSlowError) as error:
-            log.warning("the agent: %s", error)
-        except Exception:  # a bug, or an agent that is none: it costs the peers, never the mount
-            log.exception("the agent is not understood")
-        finally:
-            if self._session is not None:
-                self._end(self._session)
+        """One connection, until its end."""
+        with connection:
+            try:
+                hello = await self._greeted(connection)
+                if self._scope is not None:
+                    log.warning("another agent has come: this mount is in its MPI job from now on")
+                    self._scope.cancel()
+                    await self._alone.wait()
+                with trio.CancelScope() as self._scope:
+                    await self._accompany(connection, hello)
+            except (OSError, link.BadPacket, trio.TooSlowError) as error:
+                log.warning("the agent: %s", error)
+            except Exception:  # a bug, or an agent that is none: it costs the peers, never the mount
+                log.exception("the agent is not understood")
 
-    async def _begin(self, connection: trio.socket.SocketType) -> _Session:
-        """Greet an agent: give it what it may look at, and say what this node has."""
+    async def _greeted(self, connection: trio.socket.SocketType) -> Mapping[str, Any]:
+        """What an agent says of itself. Raises BadPacket for one that is none."""
         with trio.fail_after(HELLO_PATIENCE_S):
             hello = link.unpack(await connection.recv(link.LARGEST_BYTES)).value
         if not isinstance(hello, dict) or hello.get("protocol") != link.PROTOCOL:
             raise link.BadPacket("it is of another version of mlfs")
+        numbers = [hello.get(name) for name in ("node", "nodes", "patience_s", "pid")]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise link.BadPacket("it does not say who it is")
+        return hello
+
+    async def _accompany(self, connection: trio.socket.SocketType, hello: Mapping[str, Any]) -> None:
+        """Hear an agent until it is gone."""
+        self._alone = trio.Event()
+        try:
+            session = await self._begin(connection, hello)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.run)
+                nursery.start_soon(self._look, session)
+                while data := await connection.recv(link.LARGEST_BYTES):
+                    self._packet(session, link.unpack(data), nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._session is not None:
+                self._end(self._session)
+            self._scope = None
+            self._alone.set()
+
+    async def _look(self, session: AgentSession) -> None:
+        """Now and then: who is lost for good, is the neighbour there, how does this node do?"""
+        turns = 0
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            turns += 1
+            if not self._plan.planned:
+                continue
+            self._plan.look()
+            self._shared.look()
+            if turns % CHECK_TURNS == 0:
+                self._check(session, [self._neighbour(session)])
+            if turns % self._roll.turns(session.nodes) == 0 and (state := self._roll.news(session)) is not None:
+                session.tell({"state": state})
+
+    def _neighbour(self, session: AgentSession) -> int:
+        """The next node that is there: each is looked after by one, also while nobody asks anything of it."""
+        around = [(session.node + step) % session.nodes for step in range(1, session.nodes)]
+        return next((node for node in around if node not in session.lost), session.node)
+
+    def _check(self, session: AgentSession, nodes: Sequence[int]) -> None:
+        wanted = [(node,) for node in nodes if node not in session.lost and 0 <= node < session.nodes]
+        for packet in link.pack(link.Kind.CHECK, [row for row in wanted if row[0] != session.node]):
+            session.send(packet)
+
+    async def _begin(self, connection: trio.socket.SocketType, hello: Mapping[str, Any]) -> AgentSession:
+        """Greet an agent: give it what it may look at, and say what this node has."""
         plain = socket.socket(fileno=os.dup(connection.fileno()))
         plain.setblocking(False)
-        session = _Session(plain, hello["node"], hello["nodes"], hello["patience_s"])
+        session = AgentSession(plain, hello["node"], hello["nodes"], hello["patience_s"], hello["pid"])
         self._session = session
-        self._refused.clear()
         self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.manifest.fingerprint)
         catalogue_fd = self._showcase.open(len(self._samples))
-        memory, ssds = self._shared_fds()
+        memory, ssds, lmdbs = self._shared_fds()
         answer = {
             "protocol": link.PROTOCOL, "samples": len(self._samples), "landing_bytes": session.landing.size_bytes,
             "memory_files": len(memory), "ssds": len(ssds),
         }  # fmt: skip
         try:
             link.send_with_fds(
-                plain, link.pack_json(link.Kind.HELLO, answer), [session.landing.fd, catalogue_fd, *memory, *ssds]
+                plain,
+                link.pack_json(link.Kind.HELLO, answer),
+                [session.landing.fd, catalogue_fd, *memory, *ssds, *lmdbs],
             )
         finally:
             os.close(catalogue_fd)
             session.landing.handed_over()
         about = {
             "fingerprint": self._fingerprint,
+            "name": socket.gethostname(),
             "capacities_bytes": list(self._scheduler.capacities_bytes),
         }
         session.about[session.node] = about
         session.tell({"about": about})
         log.info("the agent of node %d of %d has come", session.node, session.nodes)
-        self._join(session)
         return session
 
-    def _shared_fds(self) -> tuple[list[int], list[int]]:
+    def _shared_fds(self) -> tuple[list[int], list[int], list[int]]:
         """Descriptors of what the agent may read by itself: files in memory, directories of copies."""
         tiers = [place.tier for place in self._places.storing if isinstance(place, TierPlace)]
         memory = [fd for tier in tiers if isinstance(tier, RamTier) for fd in tier.memory_fds]
         ssds = [tier.directory_fd for tier in tiers if isinstance(tier, SsdTier)]
-        return memory, ssds
+        lmdbs = [tier.directory_fd for tier in tiers if isinstance(tier, LmdbTier)]
+        return memory, ssds, lmdbs
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, session: AgentSession) -> None:
         """The agent is gone: peers are lost, whoever waits for them goes on."""
         log.warning("the agent of node %d is gone: this node goes on alone", session.node)
         self._showcase.close()
-        session.desk.close()
-        if session.joined:
-            self._lose(session, [node for node in range(session.nodes) if node != session.node])
-            self._shared.end()
-        session.connection.close()
         self._session = None
+        session.close()
+        for place, info in enumerate(self._infos):
+            if info.node >= 0:
+                self._step(e.PeerLost(place))
+        self._shared.end()
+        self._roll.forget()
+        for storing in self._places.storing:
+            if isinstance(storing, TierPlace) and isinstance(storing.tier, LmdbTier):
+                start(self._runner, "peers", storing.tier.forget_dead_readers, then=_log_error)
 
     # -- what agents say
 
-    def _packet(self, session: _Session, packet: link.Packet) -> None:
+    def _packet(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
         if packet.kind is link.Kind.ENDED:
             session.desk.ended(packet.records.tolist())
         elif packet.kind is link.Kind.WANTED:
@@ -254,89 +306,99 @@ class Peering:
             self._lose(session, packet.records["node"].tolist())
         elif packet.kind is link.Kind.BACK:
             for node in packet.records["node"].tolist():
-                session.lost.discard(node)
-                self._shared.back(node)
+                session.back(node)
+                self._plan.back(node)
                 log.warning("node %d answers again", node)
                 if (place := self._place_of(node)) is not None:
                     self._step(e.PeerBack(place))
+        elif packet.kind is link.Kind.COUNTS:
+            session.take_counts(packet.value)
         elif packet.kind is link.Kind.TOLD:
             self._told(session, packet.value["node"], packet.value["value"])
+        if not session.joining and len(session.about) == session.nodes:
+            session.begin_to_join()
+            nursery.start_soon(self._join, session)
 
     def _place_of(self, node: int) -> int | None:
         return next((number for number, info in enumerate(self._infos) if info.node == node), None)
 
-    def _lose(self, session: _Session, nodes: Sequence[int]) -> None:
-        for node in nodes:
-            if node in session.lost:
-                continue
-            session.lost.add(node)
-            self._shared.lose(node)
+    def _lose(self, session: AgentSession, nodes: Sequence[int]) -> None:
+        new = [node for node in nodes if node not in session.lost]
+        for node in new:
+            session.lose(node, self._clock())
             log.warning("node %d does not answer: its samples come from the source", node)
             if (place := self._place_of(node)) is not None:
                 self._step(e.PeerLost(place))
+        self._plan.lose(new)
+        if new:
+            session.tell({"misses": new})
 
     # -- joining
 
-    def _told(self, session: _Session, node: int, value: Mapping[str, Any]) -> None:
+    def _told(self, session: AgentSession, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         if "bad" in value:
-            self._refused[node] = str(value["bad"])
+            session.refuse(node, str(value["bad"]))
             log.warning("node %d is not understood: %s", node, value["bad"])
-        self._shared.hear(node, value)
         if "about" in value:
-            session.about[node] = value["about"]
-            self._join(session)
+            session.hear_about(node, value["about"])
+        if "misses" in value:
+            self._check(session, value["misses"])  # a link between two others may be cut: this node sees for itself
+        if "state" in value:
+            self._roll.hear(node, value["state"])
+        try:
+            self._plan.hear(node, value)
+            self._shared.hear(node, value)
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("node %d says what is not understood: %s", node, error)
 
-    def _join(self, session: _Session) -> None:
-        """When all nodes have said what they have: make places of them, and plan who owns what."""
-        if session.joined or len(session.about) < session.nodes:
-            return
+    async def _join(self, session: AgentSession) -> None:
+        """All nodes have said what they have: make places of them, and plan who owns what."""
         peers: list[int] = []
         for node, about in sorted(session.about.items()):
             if about["fingerprint"] != self._fingerprint:
-                self._refused[node] = "it serves another data set, or another state of it"
-                log.warning("node %d is no peer: %s", node, self._refused[node])
+                session.refuse(node, "it serves another data set, or another state of it")
+                log.warning("node %d is no peer: %s", node, session.refused[node])
             elif node != session.node:
                 peers.append(node)
-        if not self._enter(session, peers):
-            return
-        nodes = tuple(sorted([*peers, session.node]))
-        capacities = [session.about[node]["capacities_bytes"] for node in nodes]
-        classes = max(map(len, capacities))
-        rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
-        session.joined = True
+        self._enter(session, peers)
+        if peers:
+            nodes = tuple(sorted([*peers, session.node]))
+            capacities = [session.about[node]["capacities_bytes"] for node in nodes]
+            classes = max(map(len, capacities))
+            rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
+            await self._shared.begin(Members(nodes, session.node, rows), session.tell, session.patience_s)
+        if peers or session.nodes == 1:
+            session.have_joined()
+            session.send(link.pack(link.Kind.JOINED, [(session.node,)])[0])
         log.info("joined %d other nodes", len(peers))
-        self._shared.begin(Members(nodes, session.node, rows), session.tell)
 
-    def _enter(self, session: _Session, peers: Sequence[int]) -> bool:
-        """The peers' places: those of an agent before have the same numbers. Returns whether they could be made."""
-        before = [info.node for info in self._infos if info.node >= 0]
-        if before and before != peers:
-            for node in peers:
-                self._refused[node] = "this mount has joined other nodes before: mount it again"
-            log.warning("no peers: this mount has joined nodes %s before, not %s: mount it again", before, peers)
-            return False
-        if not before:
-            infos = [PlaceInfo(PlaceKind.PEER, f"node {node}", PEER_LANES, node=node) for node in peers]
-            self._infos += infos
-            self._places.join([NodePlace(node, session.desk) for node in peers])
+    def _enter(self, session: AgentSession, peers: Sequence[int]) -> None:
+        """The peers' places. Those that were made for an agent before serve again, whichever nodes they are now."""
+        known = {info.node for info in self._infos}
+        infos = [
+            PlaceInfo(PlaceKind.PEER, f"node {node}", PEER_LANES, node=node) for node in peers if node not in known
+        ]
+        self._infos += infos
+        self._places.join([NodePlace(info.node, session.desk) for info in self._infos if info.node >= 0])
+        if infos:
             self._step(e.PeersJoined(infos))
-            return True
-        self._places.join([NodePlace(node, session.desk) for node in peers])
-        self._step(*(e.PeerBack(place) for node in peers if (place := self._place_of(node)) is not None))
-        return True
+        there = [self._place_of(node) for node in peers if node not in session.lost]
+        self._step(*(e.PeerBack(place) for place in there if place is not None))
 
     # -- what peers want
 
-    def _wish(self, session: _Session, token: int, sample: int, version: Version) -> None:
+    def _wish(self, session: AgentSession, token: int, sample: int, version: Version) -> None:
         self._wanted += 1
-        self._shared.adopt()  # whoever asks by a new plan knows that all have it
+        self._plan.adopt()  # whoever asks by a new plan knows that all have it
         if not 0 <= sample < len(self._samples) or self._samples.version_of(sample) != version:
             session.send(link.pack(link.Kind.READY, [(token, Ready.MISSING, 0, 0)])[0])
             return
         self._tickets.ask(sample, _Wish(self, session, token, sample, version))
 
-    def hand_over(self, session: _Session, token: int, sample: int, version: Version, brought: Fetched | None) -> None:
+    def hand_over(
+        self, session: AgentSession, token: int, sample: int, version: Version, brought: Fetched | None
+    ) -> None:
         """On the loop: a sample that a peer wants is in place; its bytes are put where the agent can send them from."""
 
         def over(answer: tuple[Ready, int] | None, error: BaseException | None) -> None:
@@ -347,7 +409,9 @@ class Peering:
 
         self._runner.start("peers", self._lay_out, session, sample, version, brought, then=over)
 
-    def _lay_out(self, session: _Session, sample: int, version: Version, brought: Fetched | None) -> tuple[Ready, int]:
+    def _lay_out(
+        self, session: AgentSession, sample: int, version: Version, brought: Fetched | None
+    ) -> tuple[Ready, int]:
         """In a worker: where the agent finds the bytes."""
         if self._showcase.shows(sample, version):
             return Ready.LOOK, 0
@@ -362,10 +426,17 @@ class Peering:
         session.landing.write(offset, fetched.data)
         return Ready.LIES, offset
 
-    def answer(self, session: _Session, token: int, sample: int, version: Version, how: Ready, offset: int = 0) -> None:
+    def answer(
+        self, session: AgentSession, token: int, sample: int, version: Version, how: Ready, offset: int = 0
+    ) -> None:
         """On the loop: tell the agent, and be done with the sample."""
         session.send(link.pack(link.Kind.READY, [(token, how, offset, version.size_bytes)])[0])
         self._step(e.Released(sample))
+
+
+def _log_error(_: object, error: BaseException | None) -> None:
+    if error is not None:
+        log.error("after the agent's end", exc_info=error)
 
 
 def _listen(path: str) -> socket.socket:

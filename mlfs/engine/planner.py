@@ -96,7 +96,7 @@ class Planner:
         self._counted: dict[str, Counts] = {}
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._members: Members | None = None
-        self._plan_again = False
+        self._plan_again = self._busy = False
         self._wanted, self._done = trio.Event(), trio.Event()
 
     def statistics(self) -> PlannerStatistics:
@@ -131,6 +131,13 @@ class Planner:
         for job in jobs:
             self.count(job)
 
+    async def change(self, members: Members) -> None:
+        """Other nodes own what is kept from now on; who reads what is as before. Returns when that is planned."""
+        self._members = members
+        self.plan_again()
+        while self._plan_again or self._busy:
+            await self._done.wait()
+
     def forget(self, name: str) -> None:
         """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
         if self._members is None:
@@ -156,7 +163,7 @@ class Planner:
         """For as long as the mount lives."""
         while True:
             await self._wanted.wait()
-            self._wanted = trio.Event()
+            self._wanted, self._busy = trio.Event(), True
             while self._waiting or self._plan_again:
                 if self._plan_again:
                     await self._plan()
@@ -168,6 +175,7 @@ class Planner:
                     log.warning("job %s: not planned: %s", name, error)
                 if self._waiting.get(name) is job:
                     del self._waiting[name]
+            self._busy = False
             self._done.set()
             self._done = trio.Event()
 

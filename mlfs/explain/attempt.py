@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
@@ -21,6 +22,12 @@ from mlfs.explain.statistics import AttemptStatistics
 log = logging.getLogger("mlfs.explain")
 
 POOL = "infer"
+
+
+class Woken(NamedTuple):
+    """Among a search's events: whoever waits for them is to look up, as there is something else to do."""
+
+
 # An explanation, the generators anew with each of some 16 that are found, the end: more than ever wait to be read.
 MOST_EVENTS = 64
 
@@ -45,6 +52,7 @@ class Attempt:
         self._clock = clock
         self._stage_began_s = 0.0
         self._search: SeedSearch | None = None
+        self._events: trio.MemorySendChannel[Event | Woken | None] | None = None  # while there is a search
 
     @asynccontextmanager
     async def searching(
@@ -54,15 +62,18 @@ class Attempt:
         again: bool = False,
         enough: Callable[[], bool] = lambda: False,
         words: WordsAsked | None = None,
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | None]]:
+    ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | Woken | None]]:
         """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
+
+        Between them comes a `Woken` for each call of `wake`.
 
         Args:
             told, again, words: see `mlfs.explain.search_stages.SearchExtent`.
             enough: asked while the search goes on after an explanation: whether what it may still tell is known.
         """
         search = self._search = SeedSearch(data_sets, told, again, words)
-        events, results = trio.open_memory_channel[Event | None](MOST_EVENTS)
+        events, results = trio.open_memory_channel[Event | Woken | None](MOST_EVENTS)
+        self._events = events
 
         def tell(event: Event | None) -> None:
             if isinstance(event, StageProgress):
@@ -88,7 +99,12 @@ class Attempt:
                 yield results
             finally:
                 self.end()
-                self._search = None
+                self._search = self._events = None
+
+    def wake(self) -> None:
+        """Have whoever waits for the search's events look up, if anybody does."""
+        if self._events is not None:
+            self._events.send_nowait(Woken())
 
     def lacks(self, process: int) -> bool:
         """Whether the process' reads are not among those that are searched with, and may be."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from mlfs.orders.mt19937 import TorchWords
 _FURTHEST = 1 << 16
 # An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.
 _LEAST_SHARE = 0.5
+# Of a process' reads, the share of steps forward by which it may read in the order of the files: half is chance.
+_FORWARD_SHARE = 0.8
 # Worlds of which a node may see half of the ranks or more, each of which reads a piece of the data set.
 _WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)
 
@@ -104,11 +107,14 @@ def borne_out(opens: Iterable[Open]) -> bool:
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
     """The data set that some process reads from its start in the order of its samples, if there is one.
 
-    Of several it is the largest: a process that reads the first class's files may go on to the second class.
+    Of several it is the largest: a process that reads the first class's files may go on to the second class. Where
+    another process reads the data set in another order, it is shuffled, and who walks it beside that is a stranger.
     """
     by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
     for index in by_size:
         n, heads = data_sets[index]
+        if any(map(reads_otherwise, heads)):
+            continue
         for values in heads:
             world = values[1] - values[0] if len(values) > 1 else 0
             pattern = pattern_of(list(values), values[0] % world, world) if 0 < world <= values[0] + world else None
@@ -120,6 +126,15 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
                 told = bits_of_distinct(n, pattern.matched)
                 return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
     return None
+
+
+def reads_otherwise(values: Sequence[int]) -> bool:
+    """Whether a process reads in another order than that of the files, by its first reads as dataset indices."""
+    return len(values) >= FEWEST_READS and not _goes_forward(values)
+
+
+def _goes_forward(values: Sequence[int]) -> bool:
+    return sum(after > before for before, after in pairwise(values)) >= _FORWARD_SHARE * (len(values) - 1)
 
 
 def _pieces(data_set: DataSet) -> Finding | None:

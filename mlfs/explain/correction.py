@@ -308,7 +308,7 @@ class CorrectionSearch:
         seen = job.score.observed
         runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
-        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near)
+        asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near, job.spec.weights_file or "")
         found = await runner.run(POOL, place_nearby, data_set, asked)
         if found is None:
             found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))

@@ -80,6 +80,14 @@ def candidates(
     return found
 
 
+def candidates_together(
+    manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples
+) -> list[Candidate]:
+    """The same, where all processes read one data set: it lies in a directory that holds all that they read."""
+    directories = _common_directory(manifest, [entry for head in heads for entry in head])
+    return candidates(manifest, heads, make_samples, directories)
+
+
 def candidates_apart(
     manifest: Manifest, heads: Sequence[Sequence[int]], needed: int, make_samples: MakeSamples
 ) -> list[Candidate]:

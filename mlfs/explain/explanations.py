@@ -63,13 +63,20 @@ def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list
     """
     found: list[Fields] = []
     for fields in lost:
-        before, between = (int(str(fields.get(name) or 0)) for name in ("words_before", "words_between"))
-        step = between + (BASE_SEED_WORDS if fields.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
         for seed, words in draws:
-            passed = words - before - epoch * step
+            passed = words - passed_before(fields, epoch)
             if seed == fields["seed"] and passed >= SEED_WORDS:
                 found.append({"seed": seed, "words_before": words} | _step(passed))
     return [fields for at, fields in enumerate(found) if fields not in found[:at]]
+
+
+def passed_before(fields: Fields, epoch: int) -> int:
+    """Words that the default generator has given before an epoch: its `words_before` if it were the first."""
+    before, between, once = (
+        int(str(fields.get(name) or 0)) for name in ("words_before", "words_between", "words_once")
+    )
+    step = between + (SEED_WORDS if fields.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
+    return before + epoch * step + (once if epoch else 0)
 
 
 def _step(words: int) -> Fields:

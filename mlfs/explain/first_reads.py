@@ -7,7 +7,7 @@ In: opens (entry, process, its parent). Out: what inferring needs of them. Calle
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,11 +38,12 @@ class FirstReads:
 
     Attributes:
         total: reads seen, those included that were not kept. A file opened twice in a row by a process is one read.
+        opened: the same, but each open counts. recent: the last opens; a sampler may repeat its samples.
         parents: of each process that is remembered.
     """
 
     def __init__(self) -> None:
-        self.total = 0
+        self.total = self.opened = 0
         self.firsts: dict[int, list[int]] = {}
         self.parents: dict[int, int] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
@@ -51,12 +52,13 @@ class FirstReads:
 
     def add(self, entry: int, pid: int, parent: int) -> None:
         """One open."""
+        self.opened += 1
+        self.recent.append(Read(entry, pid, parent))
         if self._last.get(pid) == entry:
             if self.firsts[pid][-1] == entry:
                 self._times[pid][-1] += 1
             return
         self.total += 1
-        self.recent.append(Read(entry, pid, parent))
         first = self.firsts.get(pid)
         if first is None:
             if len(self.firsts) >= MOST_PROCESSES and not self._forget_one():
@@ -86,8 +88,8 @@ class FirstReads:
             if pid in self._last:
                 found._last[pid] = self._last[pid]
         found.recent.extend(read for read in self.recent if keep(read.pid))
-        all_are_recent = self.total <= len(self.recent)
-        found.total = len(found.recent) if all_are_recent else self.total - len(self.recent) + len(found.recent)
+        found.opened = self.opened - len(self.recent) + len(found.recent)
+        found.total = self.total - _times_read(self.recent) + _times_read(found.recent)
         return found
 
     def joined(self, others: FirstReads) -> FirstReads:
@@ -98,7 +100,7 @@ class FirstReads:
         found.parents.update(more.parents)
         found._last.update(more._last)
         found.recent.extend(more.recent)
-        found.total += more.total
+        found.total, found.opened = found.total + more.total, found.opened + more.opened
         return found
 
     def enough(self, needed: int) -> bool:
@@ -155,6 +157,10 @@ class FirstReads:
             for pid, first in self.firsts.items()
         ]
 
+    def kin(self, needed: int = 0) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
+        return sorted(self.parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
+
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
         heads = [list(first) for first in self.firsts.values()]
@@ -164,3 +170,13 @@ class FirstReads:
 def _is_plain(entries: Sequence[int]) -> bool:
     steps = [0 < after - before <= LONGEST_STEP for before, after in pairwise(entries)]
     return sum(steps) >= PLAIN_SHARE * len(steps)
+
+
+def _times_read(reads: Iterable[Read]) -> int:
+    """How many reads there are, where a file that its process opens again at once counts once."""
+    last: dict[int, int] = {}
+    times = 0
+    for read in reads:
+        times += last.get(read.pid, -1) != read.entry
+        last[read.pid] = read.entry
+    return times

@@ -13,15 +13,18 @@ from typing import NamedTuple
 import trio
 
 from mlfs.errors import JobError
-from mlfs.explain.attempt import POOL, Attempt
+from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
-from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
-from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
+from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, reads_otherwise, refine
+from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, candidates_together
+from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
+from mlfs.explain.launchers import whose
+from mlfs.explain.pieces import told_pieces
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
@@ -128,6 +131,8 @@ class Inference:
         self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
         self._busy = True
         self._wanted.set()
+        if self._attempt is not None:
+            self._attempt.wake()
         self._jobs.end(inferred.job.spec.name)
 
     def jobs_changed(self) -> None:
@@ -184,9 +189,7 @@ class Inference:
         jobs, needed = self._jobs, self._needed
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.asked(needed))
         lost, self._lost = self._lost, None
-        searched = self._searched()
-        if lost is not None and await self._inferred.install_alternative(lost, searched, needed):
-            self._explained(searched)
+        if lost is not None and await self._goes_on(lost):
             return
         if await self._walked() and not self._reads.enough(needed):
             return
@@ -215,6 +218,15 @@ class Inference:
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
+    async def _goes_on(self, lost: InferredJob) -> bool:
+        """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
+        inferred, reads, needed = self._inferred, self._searched(), self._needed
+        installed = await inferred.install_alternative(lost, reads, needed)
+        installed = installed or await inferred.install_place_of(lost, reads, needed)
+        if installed:
+            self._explained(reads)
+        return installed
+
     def _searched(self) -> FirstReads:
         """The reads that may show a shuffled order: all but those of processes that walk the directories."""
         walkers = self._reads.walkers()
@@ -226,23 +238,29 @@ class Inference:
         return self._part.reads
 
     async def _walked(self) -> bool:
-        """Whether processes read a data set in the order of its directories; a job does so then, until another one
-        is found that reads the same samples."""
-        walkers = self._reads.walkers()
-        reads = self._reads_of(walkers.__contains__)
-        heads = reads.heads(self._needed)
-        if not heads or len(heads[0]) < self._needed:
+        """Whether processes read a data set in the order of its files: a job does so then, until another one is found
+        that reads the same samples. Where others read them in another order already, who walks is a stranger."""
+        walkers, runner, needed = self._reads.walkers(), self._jobs.runner, self._needed
+        others, walking = self._reads.of(lambda process: process not in walkers), self._reads_of(walkers.__contains__)
+        heads, kin = walking.heads(needed), walking.kin(needed)
+        if not heads or len(heads[0]) < needed:
             return False
         make_samples, manifest = self._make_samples, self._jobs.manifest
-        data_sets = await self._jobs.runner.run(POOL, candidates_apart, manifest, heads, self._needed, make_samples)
-        finding = confirm_sequential([candidate.data_set for candidate in data_sets])
+        data_sets = await runner.run(POOL, candidates_together, manifest, heads, make_samples)
+        readers = await runner.run(POOL, whose, kin)
+        finding = told_pieces([candidate.data_set for candidate in data_sets], readers)
+        if finding is None:
+            data_sets = await runner.run(POOL, candidates_apart, manifest, heads, needed, make_samples)
+            finding = confirm_sequential([candidate.data_set for candidate in data_sets])
         if finding is None:
             return False
-        if self._inferred.shuffles(heads[0][0]):
+        candidate = data_sets[finding.data_set]
+        beside = await runner.run(POOL, as_indices, others.heads(needed), candidate.ids)
+        if self._inferred.shuffles(heads[0][0]) or any(map(reads_otherwise, beside.heads)):
             self._reads = self._reads.of(lambda process: process not in walkers)
             return True
-        refined = refine(finding, data_sets[finding.data_set].data_set)
-        return await self._install_first(_ranked(data_sets[finding.data_set], refined, ()), reads)
+        opens = await runner.run(POOL, as_indices, heads, candidate.ids)
+        return await self._install_first(_ranked(candidate, refine(finding, opens), ()), walking)
 
     async def _search_seeds(self, attempt: Attempt, data_sets: list[Candidate], lost: InferredJob | None) -> bool:
         """Take what the other process finds into use, and what it learns later of the epochs to come.
@@ -261,7 +279,10 @@ class Inference:
             async for event in events:
                 if event is None:
                     break
-                if isinstance(event, Recipe):
+                if isinstance(event, Woken):
+                    if self._lost is not None and await self._goes_on(self._lost):
+                        break
+                elif isinstance(event, Recipe):
                     installed = await self._install_recipe(data_sets[event.data_set], event)
                 elif isinstance(event, SeedFound):
                     if await self._install(data_sets[event.finding.data_set], event.finding, event.draws, lost):
@@ -292,10 +313,14 @@ class Inference:
         heads = self._searched().heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        ranked = _ranked(candidate, refine(finding, data_set), draws, going_on)
-        opens = await self._jobs.runner.run(POOL, as_indices, self._searched().opens(), candidate.ids)
+        searched, refined = self._searched(), refine(finding, data_set)
+        ranked = _ranked(candidate, refined, draws, going_on)
+        opened, kin = searched.opens(), searched.kin()
+        opens = await self._jobs.runner.run(POOL, as_indices, opened, candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        return await self._install_first(repeating(ranked, repeats))
+        readers = await self._jobs.runner.run(POOL, whose, kin)
+        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
+        return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
     async def _install_first(self, ranked: list[Fields], reads: FirstReads | None = None) -> bool:
         refuted = [_order(fields) for fields in self._refuted]
@@ -314,9 +339,7 @@ class Inference:
                 self._explained(self._searched())
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.learn_alternatives(alternatives)
-            reads = self._searched()
-            if await self._inferred.install_alternative(self._lost, reads, self._needed):
-                self._explained(reads)
+            await self._goes_on(self._lost)
 
     def _explained(self, by: FirstReads) -> None:
         """A job was installed that goes on as these reads do: from here on those count that are none of its."""

@@ -18,6 +18,7 @@ from mlfs.explain.data_sets import as_indices
 from mlfs.explain.explanations import in_words
 from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.going_on import goes_on
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
@@ -135,11 +136,15 @@ class InferredJobs:
         return False
 
     async def install_alternative(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
-        """Whether another explanation of what was read before explains the new reads as well; it is installed then."""
+        """Whether another explanation of what was read before explains the new reads as well; it is installed then.
+
+        Reading in the order of the files is left to those who look where it begins: each part of it goes on like it.
+        """
+        others = [fields for fields in lost.alternatives if fields["sampler"] != "sequential"]
         ids, heads, runner = lost.job.streams.sample_ids, reads.heads(needed), self._jobs.runner
         data_set = await runner.run(POOL, as_indices, heads, ids.astype(np.int32))
         epochs = (lost.lost_after + 1, lost.lost_after, 0)
-        found = await runner.run(POOL, chosen, lost.alternatives, data_set, epochs)
+        found = await runner.run(POOL, chosen, others, data_set, epochs)
         if found is None:
             return False
         fields, epoch = found
@@ -149,6 +154,13 @@ class InferredJobs:
         begin = await self._where(streams, epoch, reads)
         await self._install(fields, lost.alternatives, streams, begin, reads, was_chosen=True)
         return True
+
+    async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
+        """Whether the reads begin where a generator of the epochs before goes on; a job from there is installed."""
+        ids, runner = lost.job.streams.sample_ids, self._jobs.runner
+        data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
+        found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
+        return found is not None and await self.install_first([found], reads)
 
     async def learn_more(self, inferred: InferredJob, alternatives: list[Fields]) -> bool:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order.
@@ -185,7 +197,7 @@ class InferredJobs:
             return None
 
     async def _where(self, streams: JobStreams, epoch: int, reads: FirstReads) -> Begin:
-        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), reads.total)
+        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), (reads.total, reads.opened))
 
     async def _install(
         self,

@@ -32,6 +32,8 @@ _BUFFERS = (1000, 1024, 10_000)
 OF_THREADS = ("keras", "tf-data")
 # Recipes that are tried, at most, the million seeds of `mlfs.explain.keras_seeds` included.
 _TRIED = 1 << 22
+# DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1.
+DLIO_SEEDS = (124,)
 _WORLDS = (1, 2, 4, 8)
 # Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
 # out: see `mlfs.explain.repeated`. The largest first: a rank of eight reads what one of four might in batches of one.
@@ -58,6 +60,8 @@ class Recipe(NamedTuple):
 
 def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
     """The fields that are tried, the likeliest first. `told`: seeds that are likelier than popular ones."""
+    for seed in DLIO_SEEDS:
+        yield {"sampler": "numpy", "seed": seed, "legacy": True}
     for seed in dict.fromkeys((*told, *POPULAR_SEEDS[:WHOLE_ORDERS])):
         yield {"sampler": "hf-datasets", "seed": seed}
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
@@ -99,7 +103,8 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
     plain = {key: value for key, value in fields.items() if key not in ("sampler", "legacy")}
     both: list[Fields] = [{"sampler": "hf-datasets"}, {"sampler": "numpy", "legacy": False}]
     same = both if numpy else [{key: fields[key] for key in ("sampler", "legacy") if key in fields}]
-    others: tuple[Fields, ...] = ({}, {"reseed": True}, {"in_place": True})
+    # The last of these is DLIO's file_shuffle: seeded anew each epoch, what the epoch before left is shuffled.
+    others: tuple[Fields, ...] = ({}, {"reseed": True}, {"in_place": True}, {"reseed": True, "in_place": True})
     return [plain | one | other for other in others for one in same]
 
 

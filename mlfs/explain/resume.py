@@ -26,18 +26,21 @@ class Begin(NamedTuple):
     step: int
 
 
-def where(streams: JobStreams, epoch: int, recent: Sequence[Read], total: int) -> Begin:
+def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple[int, int]) -> Begin:
     """Find the oldest of the recent reads in the streams. It is the epoch's beginning if no reads came before them.
 
     Args:
-        epoch: the one whose beginning was explained. total: how many reads there were since.
+        epoch: the one whose beginning was explained.
+        totals: how many reads there were since, where a file that is opened again at once counts once, and where each
+            open counts: a sampler may repeat its samples, and a script may open each file twice.
     """
-    if total <= len(recent):
+    if max(totals) <= len(recent):
         return Begin(epoch, 0)
     a_pass = max(1, streams.length(epoch) * len(streams.ranks))
-    guess = epoch + total // a_pass
+    guesses = [epoch + total // a_pass for total in totals]
+    likely = {tried for guess in guesses for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2)}
     best, best_share = Begin(epoch, 0), -1.0
-    for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2):
+    for tried in sorted(likely):
         share, lowest = _following(streams, tried, recent)
         if share > best_share:
             best, best_share = Begin(tried, lowest // max(1, streams.batch_size)), share

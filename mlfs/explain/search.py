@@ -4,12 +4,13 @@ In: what was read, as dataset indices. Out: events, as they come: how far the se
 `mlfs.explain.seed_search`. `find` is a Python generator: asking for the next event has the next slice of seeds tried,
 and the caller may stop at any of them.
 
-1. The seeds 0 to 2^20 - 1, each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a
-   RandomSampler is seeded with the fourth word that torch's default generator gives (the DataLoader's base_seed takes
-   the two words before).
-2. Samplers that are not torch's, with the seeds that people choose.
-3. What torch's default generator gives later, where one of those seeds was set and a model initialised before the first
-   epoch.
+1. Seeds that were told (numbers on the script's command line), seeds that people choose and the smallest numbers,
+   each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a RandomSampler is seeded
+   with the fourth word that torch's default generator gives (the DataLoader's base_seed takes the two words before).
+2. What torch's default generator gives in its first million words, where a seed that was told, or one of the most usual
+   ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
+3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
+   the seeds that people choose; then 2 again, further for each seed.
 4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
    `mlfs.explain.generators` then finds out which generators may have drawn it.
 5. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
@@ -18,7 +19,8 @@ and the caller may stop at any of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +35,7 @@ from mlfs.explain.recipes import Recipe, explaining, recipes
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
+    SHARED_SEED_WORD,
     Draw,
     Event,
     Ranges,
@@ -51,12 +54,17 @@ COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
 KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
-# How many words of a popular seed's generator stage 3 looks at: so many that all seeds together take seconds, with
-# numba and without, as stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
-_FIRST_LOOK_QUICK, _FIRST_LOOK = 1 << 25, 1 << 21
+# Stage 1 takes a tenth of a second with so many, and most seeds that are not told are smaller.
+_SMALLEST_SEEDS = 1 << 12
+# How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a seed that was
+# told. A tenth of a second for each without numba, which costs seconds to compile.
+_FIRST_LOOK, _FIRST_LOOK_TOLD = 1 << 20, 1 << 21
+# How many words it looks at in the end: so many that all seeds together take seconds, with numba and without, as
+# stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
+_LAST_LOOK_QUICK, _LAST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
 # A seed that was told is worth more of a look; without numba this takes some two seconds for each.
-_LATEST_TOLD_SLOW = 1 << 24
+_LAST_LOOK_TOLD_SLOW = 1 << 24
 EVERYTHING = SearchExtent()
 
 
@@ -66,12 +74,20 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
         yield from find_place(data_sets[0], extent.words, extent.search())
         return
     sure, rest = likely(data_sets), [] if extent.again else unlikely(data_sets)
-    found = yield from _common(data_sets, (sure, rest), extent)
-    if found is None and not extent.again and (yield from _recipes(data_sets, extent.told)):
-        return
+    both, quick = (sure, rest), search_numpy.search
+    first, usual = _first_looks(extent)
+    found = yield from _common(data_sets, both, extent, range(min(_SMALLEST_SEEDS, extent.common)))
+    if found is None:
+        found = yield from _chosen(data_sets, sure, first, quick)
+    if found is None:
+        found = yield from _common(data_sets, both, extent, range(extent.common))
+    if found is None and not extent.again:
+        found = yield from _chosen(data_sets, sure, usual, quick)
+        if found is None and (yield from _recipes(data_sets, extent.told)):
+            return
     search = extent.search()
     if found is None:
-        found = yield from _chosen(data_sets, sure, extent, search)
+        found = yield from _chosen(data_sets, sure, _last_looks(extent, [*first, *usual], search), search)
     if found is None:
         found = yield from _all("all seeds", data_sets, sure, extent.ranges, search)
     if found is None and not extent.again and (yield from _keras(data_sets, extent.ranges)):
@@ -93,7 +109,7 @@ def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
 
 
 def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
-    """Stage 2. Returns whether a sampler that is not torch's explains the reads."""
+    """Of stage 3. Returns whether a sampler that is not torch's explains the reads."""
     of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
     yield StageProgress(OTHERS_STAGE, 0, of)
     for done, recipe in enumerate(explaining(data_sets, told), 1):
@@ -127,12 +143,12 @@ def _confirmed(
 
 
 def _common(
-    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], extent: SearchExtent
+    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], extent: SearchExtent, numbers: range
 ) -> Generator[Event, None, SeedFound | None]:
-    """Stage 1."""
-    yield StageProgress(COMMON_STAGE, 0, extent.common)
-    told = np.array([seed for seed in extent.told if seed >= extent.common], dtype=np.uint32)
-    seeds = np.concatenate([told, np.arange(extent.common, dtype=np.uint32)])
+    """Stage 1, and 3: seeds that were told, seeds that people choose, and these numbers."""
+    yield StageProgress(COMMON_STAGE, 0, len(numbers))
+    told = [seed for seed in dict.fromkeys((*extent.told, *POPULAR_SEEDS)) if seed not in numbers]
+    seeds = np.concatenate([np.array(told, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
     drawn: Words | None = None
     for hypotheses in all_hypotheses:
         hits = search_numpy.search(compile_trie(probes(data_sets, hypotheses)), seeds)
@@ -142,33 +158,65 @@ def _common(
             return event
         if drawn is None:  # all of them are among the first hypotheses
             of_one_rank = _drawn(hypotheses)
-            drawn = search_numpy.first_words(seeds, SAMPLER_SEED_WORD)
-            hits = search_numpy.search(compile_trie(probes(data_sets, of_one_rank)), drawn)
-            found = _confirmed(drawn, hits, of_one_rank, data_sets)
-            if found is not None:
-                yield (event := SeedFound(found[1], (Draw(int(seeds[found[0]]), 0),)))
-                return event
-    yield StageProgress(COMMON_STAGE, extent.common, extent.common)
+            trie = compile_trie(probes(data_sets, of_one_rank))
+            for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
+                drawn = search_numpy.first_words(seeds, word)
+                found = _confirmed(drawn, search_numpy.search(trie, drawn), of_one_rank, data_sets)
+                if found is not None:
+                    draws = (Draw(int(seeds[found[0]]), 0),) if word == SAMPLER_SEED_WORD else ()
+                    yield (event := SeedFound(found[1], draws))
+                    return event
+    yield StageProgress(COMMON_STAGE, len(numbers), len(numbers))
     return None
 
 
-def _chosen(
-    data_sets: list[DataSet], hypotheses: list[Hypothesis], extent: SearchExtent, search: TrySeeds
-) -> Generator[Event, None, SeedFound | None]:
-    """Stage 3."""
+class _Look(NamedTuple):
+    """Words of a seed's generator that may seed a sampler: the first of them, and the one behind the last."""
+
+    seed: int
+    first: int
+    end: int
+
+
+def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
+    """What stage 2 looks at first, and before it looks at any seed further."""
+
+    def looks(seeds: Iterable[int], words: int) -> list[_Look]:
+        return [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, words)) for seed in seeds if seed not in told]
+
+    told: tuple[int, ...] = ()
+    first = looks(extent.told, _FIRST_LOOK_TOLD)
+    if extent.again:
+        return first, []
+    told = extent.told
+    usual = POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH]
+    return first + looks(usual, _FIRST_LOOK), looks(POPULAR_SEEDS[len(usual) : LOOKED_THROUGH], _FIRST_LOOK)
+
+
+def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> list[_Look]:
+    """How much further stage 2 looks at the same seeds."""
     quick = search is search_with_numba
-    first_look = min(extent.latest, _FIRST_LOOK_QUICK if quick else _FIRST_LOOK)
-    far = {seed: extent.latest if quick else min(extent.latest, _LATEST_TOLD_SLOW) for seed in extent.told}
-    near = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(first_look, _LESS_USUAL_LOOK))
-    near |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], first_look)
-    looks = far if extent.again else near | far
+    last = _LAST_LOOK_QUICK if quick else _LAST_LOOK
+    ends = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(last, _LESS_USUAL_LOOK))
+    ends |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], last)
+    ends |= dict.fromkeys(extent.told, extent.latest if quick else _LAST_LOOK_TOLD_SLOW)
+    looks = [_Look(seed, end, min(extent.latest, ends[seed])) for seed, _, end in before]
+    return [look for look in looks if look.first < look.end]
+
+
+def _chosen(
+    data_sets: list[DataSet], hypotheses: list[Hypothesis], looks: list[_Look], search: TrySeeds
+) -> Generator[Event, None, SeedFound | None]:
+    """Stage 2."""
     hypotheses = _drawn(hypotheses)
     trie = compile_trie(probes(data_sets, hypotheses))
-    done, of = 0, sum(looks.values())
+    if not looks or not trie.roots:
+        return None
+    done, of = 0, sum(end - first for _, first, end in looks)
     search(trie, np.zeros(1, dtype=np.uint32))
     yield StageProgress(CHOSEN_STAGE, 0, of)
-    for seed, latest in sorted(looks.items(), key=lambda look: look[0] not in far):
-        for start, words in words_of(seed, latest):
+    for seed, first, end in looks:
+        for start, words in words_of(seed, end, first):
             found = _confirmed(words, search(trie, words), hypotheses, data_sets)
             if found is not None:
                 yield (event := SeedFound(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))

@@ -26,6 +26,8 @@ ALL_SEEDS = 1 << 32
 # torch's RandomSampler seeds its permutation with a number of 64 bits, of which MT19937 takes the low word: the fourth
 # that the default generator gives, if nothing was drawn before.
 SAMPLER_SEED_WORD = 3
+# accelerate seeds the generator that several ranks share with the second word, if nothing was drawn before.
+SHARED_SEED_WORD = 1
 LATEST_WORD = 1 << 27  # a model of 128 million parameters, each drawn once
 _WORDS_AT_ONCE = 1 << 22  # 16 MiB
 # Some 20 ms: whoever asks for the next event never waits long, and a call costs little beside it.
@@ -72,12 +74,14 @@ class WordsAsked(NamedTuple):
     Attributes:
         seed, seeded, ahead: see `mlfs.explain.words.Drawing`.
         spans: numbers of words drawn before, as (first, last + 1), the likeliest first.
+        weights_file: of a sampler that draws by weights; "" where the words make a permutation.
     """
 
     seed: int
     seeded: bool
     ahead: int
     spans: tuple[tuple[int, int], ...]
+    weights_file: str = ""
 
 
 class PlaceFound(NamedTuple):
@@ -95,7 +99,7 @@ class SearchExtent(NamedTuple):
     """How far to search.
 
     Attributes:
-        ranges: the seeds that the long stages try, as (first, last + 1). common: how many seeds stage 1 tries.
+        ranges: the seeds that the long stages try, as (first, last + 1). common: how many small seeds are tried first.
         quick: whether to use numba; None: if it is installed and worth compiling for.
         latest: how many words of a seed's generator are looked at, at most.
         told: seeds that are likelier than popular ones, such as numbers on the script's command line, or the generator
@@ -125,11 +129,11 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-def words_of(seed: int, latest: int) -> Iterator[tuple[int, Words]]:
+def words_of(seed: int, latest: int, first: int = SAMPLER_SEED_WORD) -> Iterator[tuple[int, Words]]:
     """A generator's words that may seed a sampler, in portions, each with the number of its first."""
     words = TorchWords(seed)
-    words.skip(SAMPLER_SEED_WORD)
-    for start in range(SAMPLER_SEED_WORD, latest, _WORDS_AT_ONCE):
+    words.skip(first)
+    for start in range(first, latest, _WORDS_AT_ONCE):
         yield start, words.take(min(_WORDS_AT_ONCE, latest - start))
 
 

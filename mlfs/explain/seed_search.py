@@ -4,10 +4,9 @@ In: one question on stdin. Out: events on stdout, one a line. Begun by `mlfs.exp
 is done, when it is killed, and when its stdin is closed: so it never outlives its daemon.
 
 It is a process of its own because it computes for minutes. So it takes nothing of the daemon's interpreter, its memory
-is free when it ends, and the kernel can prefer everybody else: all that takes longer than seconds runs at a low
-priority, which is all but the first stage and the look through the words of one seed. It is not the lowest priority, at
-which the search would stand still beside a busy loader on the same core; what it finds pays for the tenth of the core
-that it takes there.
+is free when it ends, and the kernel can prefer everybody else: after its first seconds it runs at a low priority, but
+where it looks through the words of one seed. It is not the lowest priority, at which the search would stand still
+beside a busy loader on the same core; what it finds pays for the tenth of the core that it takes there.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
-from mlfs.explain.search import COMMON_STAGE, find
+from mlfs.explain.search import find
 from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress, WordsAsked
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10  # a niceness
+# What nearly all scripts do is found within so much time of a core.
+PROMPT_S = 6.0
 PROGRESS_EVERY_S = 0.5  # often enough for a person who watches `mlfs status`
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
 FEW_WORDS = 1 << 12  # of a generator, where the ranges are narrowed: only tests do that
@@ -91,7 +92,7 @@ def main() -> int:
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     told, takes_long = 0.0, extent.words is None
     for event in find(data_sets, extent):
-        if takes_long and isinstance(event, StageProgress) and (event.stage != COMMON_STAGE or event.done):
+        if takes_long and time.process_time() > PROMPT_S:
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
         if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:

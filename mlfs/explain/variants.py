@@ -18,6 +18,7 @@ WORLD_SIZES = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 256, 512,
 # Ranks of a node that read the same order: as many orders of the whole data set are made and compared.
 MOST_ALIKE = 8
 TORCH_SAMPLERS = ("torch-distributed", "torch-random", "torch-stateful", "sequential")
+DEALING_SAMPLERS = ("accelerate", "hf-trainer")
 GENERATORS = ("default", "own", "shared")
 
 
@@ -113,7 +114,8 @@ def _ranks(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Varian
     if len(fields["ranks"]) < world:
         yield Variant({"ranks": None}, "other ranks than the registered ones read through this mount")
     # Where a generator of the script's own is read, each rank reads the same: a script that has no sampler for ranks.
-    most = MOST_ALIKE if "generator" in reads else max(WORLD_SIZES)
+    alike = "generator" in reads and fields["sampler"] not in DEALING_SAMPLERS
+    most = MOST_ALIKE if alike else max(WORLD_SIZES)
     for other in WORLD_SIZES:
         if other != world and other <= most:
             sentence = f"this job's world size is {other}, not {world}"

@@ -42,8 +42,8 @@ def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
 def _words(asked: list[Any] | None) -> WordsAsked | None:
     if asked is None:
         return None
-    seed, seeded, ahead, spans = asked
-    return WordsAsked(seed, seeded, ahead, tuple((low, high) for low, high in spans))
+    seed, seeded, ahead, spans, weights_file = asked
+    return WordsAsked(seed, seeded, ahead, tuple((low, high) for low, high in spans), weights_file)
 
 
 def answer(event: Event) -> str:

@@ -22,6 +22,7 @@ from mlfs.explain.evidence import LEAST_BITS
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
 from mlfs.explain.question import DataSet, likely, probes
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
+from mlfs.explain.weighted_search import WeightedDraws
 from mlfs.orders.torch_generator import Tape
 
 STAGE = "words of seed {seed}"
@@ -41,9 +42,12 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
     tests = probes([data_set], hypotheses)
     stage, done, of = STAGE.format(seed=asked.seed), 0, sum(high - low for low, high in asked.spans)
     yield StageProgress(stage, 0, of)
+    fewest_bits = LEAST_BITS + _SHAPE_BITS + log2(max(1, of * len(hypotheses)))
+    if asked.weights_file:
+        yield from _find_draws(WeightedDraws(data_set, hypotheses, asked.weights_file), asked, fewest_bits)
+        return
     if not tests:
         return
-    fewest_bits = LEAST_BITS + _SHAPE_BITS + log2(of * len(hypotheses))
     trie = compile_trie(tests)
     tape = Tape(asked.seed)
     for low, high in asked.spans:
@@ -66,6 +70,21 @@ def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
     """The place, if it is among so few that numba is not worth its compiling. A worker thread's work."""
     events = find_place(data_set, asked, search_numpy.search)
     return next((event for event in events if isinstance(event, PlaceFound)), None)
+
+
+def _find_draws(draws: WeightedDraws, asked: WordsAsked, fewest_bits: float) -> Iterator[StageProgress | PlaceFound]:
+    """The same for a sampler that draws by weights: see `mlfs.explain.weighted_search`."""
+    tape, done, of = Tape(asked.seed), 0, sum(high - low for low, high in asked.spans)
+    for low, high in asked.spans:
+        for start in range(low, high, _WORDS_AT_ONCE):
+            count = min(_WORDS_AT_ONCE, high - start)
+            words = tape.at(start + asked.ahead).take(count + draws.reach)
+            found = next((drawn for drawn in draws.places(words, count) if drawn.bits >= fewest_bits), None)
+            if found is not None:
+                yield PlaceFound(start + found.at)
+                return
+            done += count
+            yield StageProgress(STAGE.format(seed=asked.seed), done, of)
 
 
 def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int, int]]:

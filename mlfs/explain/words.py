@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from mlfs.explain.first_place import first_place
 from mlfs.explain.screen import Correction, changed_job
 from mlfs.explain.variants import switches
 from mlfs.follow.job import JobRun
@@ -64,11 +65,17 @@ def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
         if spec.generator == "default":
             return Drawing(spec.seed, True, 3, an_epoch)  # base_seed, and the low word of the sampler's seed
         return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
-    if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
+    if (
+        spec.sampler in ("accelerate", "hf-trainer")
+        and spec.shuffle
+        and not spec.use_seedable_sampler
+        and spec.generator != "own"
+    ):
         if spec.world_size == 1:
             return Drawing(spec.seed, True, 3, 2 if spec.persistent_workers else 4)
         return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
-    return None
+    place = first_place(spec, n_samples)
+    return None if place is None else Drawing(spec.seed, place.seeded, place.ahead, place.an_epoch)
 
 
 class Whereabouts(NamedTuple):

@@ -197,7 +197,8 @@ class JobRun:
         Where jobs have samples in common, reads of a process that surely reads for another job count for nothing.
         Neither do those of a stranger.
         """
-        if others and self.shared.is_read_for_another(process, self.matcher, (other.matcher for other in others)):
+        sharing = [other.matcher for other in others if other.member[sample]]
+        if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
         if process not in self.readers.own:
             return self._observe_unproved(Read(sample, process, parent, at_s))

@@ -67,19 +67,63 @@ def seen_where_matched(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) 
 def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> list[Seen]:
     """All opens that ever were, wherever they were matched: an entry is read once an epoch, so its count is its epoch.
 
-    This finds the shape where matching by a wrong one has led astray.
+    This finds the shape where matching by a wrong one has led astray. Where a sampler repeats its samples, an epoch has
+    an entry several times, and ranks have entries in common: see `_in_one_rank`.
     """
     in_order = [epochs[epoch] for epoch in sorted(epochs)]
     counts: Counter[int] = Counter()
-    seen = []
+    last: dict[int, int] = {}
+    seen: list[Seen] = []
+    repeated: dict[tuple[int, EpochIndex], list[tuple[int, int]]] = defaultdict(list)
     for o in opens:
-        index = in_order[counts[o.entry]] if counts[o.entry] < len(in_order) else None
-        counts[o.entry] += 1
-        codes = index.codes(o.entry) if index else []
-        if index and codes:
-            rank, offset = divmod(codes[0], index.length)
-            seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
-    return seen
+        again = o.again and any(len(index.codes(last.get(o.process, o.entry))) > 1 for index in in_order[:1])
+        for entry in [last.get(o.process, o.entry), o.entry] if again else [o.entry]:
+            count = counts[entry]
+            counts[entry] += 1
+            for index in in_order:
+                codes = index.codes(entry)
+                if count >= max(1, len(codes)):
+                    count -= max(1, len(codes))
+                    continue
+                if len(codes) > 1:
+                    repeated[o.process, index].append((len(seen), entry))
+                if codes:
+                    rank, offset = divmod(codes[0], index.length)
+                    seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
+                break
+        last[o.process] = o.entry
+    unknown: set[int] = set()
+    for (process, index), opened in repeated.items():
+        places = _in_one_rank([entry for _, entry in opened], index)
+        if not places:
+            unknown.update(at for at, _ in opened)
+        for (at, _), (rank, offset) in zip(opened, places, strict=False):
+            seen[at] = Seen(process, rank, index.epoch, offset - index.begin)
+    return [one for at, one in enumerate(seen) if at not in unknown]
+
+
+def _in_one_rank(entries: list[int], index: EpochIndex) -> list[tuple[int, int]]:
+    """Where a process has opened entries that an epoch has several times: (rank, index in its stream).
+
+    Each open of an entry is of the next place that the rank has it at. The process reads for the rank in which most of
+    its opens are one behind the other. Nothing while two ranks have as many.
+    """
+    best: list[tuple[int, int]] = []
+    most = -1
+    for rank in range(len(index.ids)):
+        times: Counter[int] = Counter()
+        places: list[tuple[int, int]] = []
+        for entry in entries:
+            offsets = [code - rank * index.length for code in index.codes(entry) if code // index.length == rank]
+            if offsets:
+                places.append((rank, offsets[min(times[entry], len(offsets) - 1)]))
+            else:  # only other ranks have it
+                places.append(divmod(index.codes(entry)[0], index.length))
+            times[entry] += 1
+        following = sum(b == a + 1 and of == rank for (_, a), (of, b) in pairwise(places))
+        if following >= most:
+            best, most = [] if following == most else places, following
+    return best
 
 
 def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:

@@ -34,7 +34,7 @@ FAR_STREAK = 6
 that lies between is given up then."""
 MOST_BEGINNINGS = 4
 """Streams that one open may seem to begin: so few that a process keeps those that it may read by the opens before."""
-MOST_STRAYS = 2
+MOST_STRAYS = 4
 """The same for streams in the middle of which an open lies, near its rank and far ahead of it."""
 
 

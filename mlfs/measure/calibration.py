@@ -14,8 +14,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from mlfs.errors import ConfigError
 from mlfs.measure.saved import FilePart, Point, check_ascending, toml_points, toml_text, write_whole
+from mlfs.ours import NotOursError, check_replaceable, open_ours
 from mlfs.plan.model import Curve
 from mlfs.tree.index import default_index_path
+
+KIND = "a calibration made by mlfs"
+_FIRST_LINE = "# Made by `mlfs calibrate`. Points are [threads, bytes per second of all threads together]."
 
 # More readers than reach this share of the most load a file system that others use as well, for a tenth at best.
 _GOOD_ENOUGH = 0.9
@@ -100,7 +104,7 @@ class Calibration(FilePart):
     def to_toml(self) -> str:
         """The file's text; `load` reads it back."""
         lines = [
-            "# Made by `mlfs calibrate`. Points are [threads, bytes per second of all threads together].",
+            _FIRST_LINE,
             f"made = {toml_text(self.made)}",
             "",
             "[source]",
@@ -123,12 +127,19 @@ def default_path(source: str) -> Path:
     return default_index_path(source).with_suffix(".calibration.toml")
 
 
+def check_path(path: Path) -> None:
+    """Whether a calibration may be written there. Raises NotOursError for a file that is none; OSError."""
+    check_replaceable(str(path), KIND, lambda beginning: beginning.startswith(_FIRST_LINE.encode()))
+
+
 def load(path: str | Path) -> Calibration:
     """Read the file. Raises ConfigError, one line, for one that cannot be used."""
     hint = "make a new one: mlfs calibrate SOURCE"
     try:
-        with open(path, "rb") as file:
+        with open(open_ours(str(path)), "rb") as file:
             return Calibration.model_validate(tomllib.load(file))
+    except NotOursError as error:
+        raise ConfigError(f"calibration {path}: {error.strerror}", error.way_out) from None
     except OSError as error:
         raise ConfigError(f"calibration {path}: {error.strerror}", hint) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -141,4 +152,4 @@ def load(path: str | Path) -> Calibration:
 
 def save(calibration: Calibration, path: Path) -> None:
     """Write the file whole or not at all. Raises: OSError."""
-    write_whole(calibration.to_toml(), path)
+    write_whole(calibration.to_toml(), path, KIND)

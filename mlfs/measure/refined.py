@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from mlfs.measure.calibration import SourceSpeeds
 from mlfs.measure.saved import FilePart, Point, check_ascending, toml_points, toml_text, write_whole
+from mlfs.ours import open_ours
 from mlfs.tree.index import default_index_path
 
 log = logging.getLogger("mlfs.measure.refined")
@@ -64,7 +65,7 @@ def default_path(source: str) -> Path:
 def load(path: Path) -> Refined | None:
     """Read the file. None when there is none, or when it cannot be used, which is logged."""
     try:
-        with open(path, "rb") as file:
+        with open(open_ours(str(path)), "rb") as file:
             return Refined.model_validate(tomllib.load(file))
     except FileNotFoundError:
         return None
@@ -88,4 +89,4 @@ def combined(before: Refined | None, new: Refined) -> Refined:
 
 def save(refined: Refined, path: Path) -> None:
     """Write the file whole or not at all; places that `refined` says nothing of stay as they are. Raises: OSError."""
-    write_whole(combined(load(path), refined).to_toml(), path)
+    write_whole(combined(load(path), refined).to_toml(), path, "refined bandwidths of mlfs")

@@ -6,13 +6,13 @@ and mlfs.measure.refined.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from mlfs.ours import make_parent, write_ours
 
 # Lanes, and bytes a second of all of them together.
 Point = tuple[Annotated[int, Field(ge=1, le=1 << 20)], Annotated[float, Field(gt=0, allow_inf_nan=False)]]
@@ -43,13 +43,12 @@ def toml_points(points: tuple[Point, ...]) -> str:
     return "[" + ", ".join(f"[{count}, {rate!r}]" for count, rate in points) + "]"
 
 
-def write_whole(text: str, path: Path) -> None:
-    """Write a file whole or not at all. Raises: OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+def write_whole(text: str, path: Path, kind: str) -> None:
+    """Write a file whole or not at all, over none but one that begins with the same line. Raises: OSError."""
+    make_parent(str(path))
+    first_line = text.partition("\n")[0].encode()
+    write_ours(str(path), lambda file: _write(file, text), kind, lambda beginning: beginning.startswith(first_line))
+
+
+def _write(file: BinaryIO, text: str) -> None:
+    file.write(text.encode())

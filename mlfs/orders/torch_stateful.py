@@ -17,7 +17,7 @@ the second is read; persistent workers make two in the first epoch and one in ea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,29 @@ if TYPE_CHECKING:
 _CHUNK: Final = 32  # randint is called for so many at a time
 
 
+class LoaderWords(NamedTuple):
+    """Words of the sampler's generator.
+
+    Attributes:
+        lead: from the first iterator of the first epoch to the one that is read.
+        an_epoch: from the iterator that an epoch reads to the one that the next epoch reads.
+    """
+
+    lead: int
+    an_epoch: int
+
+
+def words_of_loader(spec: JobSpec, n_samples: int) -> LoaderWords:
+    """What an epoch of the loader takes from its sampler's generator, `words_between` left out."""
+    workers, length = bool(spec.num_workers), spec.num_samples or n_samples
+    base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
+    chunk = _CHUNK if spec.replacement else words_of_randperm(n_samples)
+    chunks = -(-length // (_CHUNK if spec.replacement else max(1, n_samples)))
+    lead = chunk + base_words if workers else 0
+    rest = chunk * chunks + (0 if workers else base_words)
+    return LoaderWords(lead, rest if workers and spec.persistent_workers else lead + rest)
+
+
 class StatefulOrder(OneStream):
     """Permutations, or draws with replacement, of one generator that goes on from epoch to epoch.
 
@@ -47,11 +70,11 @@ class StatefulOrder(OneStream):
         super().__init__(spec.num_samples or n_samples)
         self._n = n_samples
         self._replacement = bool(spec.replacement)
-        self._workers = bool(spec.num_workers)
-        self._persistent = self._workers and bool(spec.persistent_workers)
         self._between = spec.words_between or 0
         self._before = spec.words_before or 0
-        self._base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
+        self._loader = words_of_loader(spec, n_samples)
+        # Without workers base_seed comes between the first permutation, or the first draws, and the others.
+        self._pause = BASE_SEED_WORDS if spec.generator == "shared" and not spec.num_workers else 0
         seed = spec.seed
         if spec.generator == "default" and self._between:
             message = f'job field "words_between" is {self._between}, must be left out: it changes nothing for this job'
@@ -64,21 +87,13 @@ class StatefulOrder(OneStream):
 
     def _place(self, epoch: int) -> int:
         """Where the words of the epoch's iterator that is read begin."""
-        chunk = _CHUNK if self._replacement else words_of_randperm(self._n)
-        chunks = -(-self._length // (_CHUNK if self._replacement else self._n))
-        # Words from the first iterator of an epoch to the one that is read, and from there to the next epoch.
-        lead = chunk + self._base_words if self._workers else 0
-        rest = chunk * chunks + self._between + (0 if self._workers else self._base_words)
-        leads = 1 if self._persistent else epoch + 1
-        return self._before + leads * lead + epoch * rest
+        return self._before + self._loader.lead + epoch * (self._loader.an_epoch + self._between)
 
     def _draw_epoch(self, epoch: int) -> Indices:
         words = self._tape.at(self._place(epoch))
-        # Without workers base_seed comes between the first permutation, or the first draws, and the others.
-        pause = 0 if self._workers else self._base_words
         if self._replacement:
             first = draw_with_replacement(self._n, _CHUNK, words)
-            words.skip(pause)
+            words.skip(self._pause)
             rest = draw_with_replacement(self._n, max(self._length - _CHUNK, 0), words)
             return np.concatenate([first, rest])[: self._length]
-        return draw_permutations(self._n, self._length, words, pause)
+        return draw_permutations(self._n, self._length, words, self._pause)

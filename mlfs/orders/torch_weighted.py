@@ -25,7 +25,7 @@ from mlfs.orders.torch_generator import EpochWords
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
 
-_WORDS_A_DRAW: Final = 2
+WORDS_A_DRAW: Final = 2
 _MANTISSA_BITS: Final = 53
 
 
@@ -46,8 +46,8 @@ class WeightedOrder(OneStream):
         if len(weights) != n_samples:
             message = f"the weights file {spec.weights_file!r} has {len(weights)} weights for {n_samples} samples"
             raise JobError(message, "write one weight for each sample, in the data set's order", "weights_file")
-        self._cumulative = _cumulative(weights, str(spec.weights_file))
-        self._words = EpochWords(spec, _WORDS_A_DRAW * self._length)
+        self._cumulative = running_sum(weights, str(spec.weights_file))
+        self._words = EpochWords(spec, WORDS_A_DRAW * self._length)
 
     def _draw_epoch(self, epoch: int) -> Indices:
         uniform = draw_uniform(self._length, self._words.at(epoch))
@@ -56,12 +56,22 @@ class WeightedOrder(OneStream):
 
 def draw_uniform(count: int, words: TorchWords) -> npt.NDArray[np.float64]:
     """Uniform doubles in [0, 1) as ATen/core/TransformationHelper.h makes them, shape (count,)."""
-    pairs = words.take(2 * count).astype(np.uint64).reshape(count, 2)
-    whole = (pairs[:, 0] << np.uint64(32)) | pairs[:, 1]
+    pairs = words.take(WORDS_A_DRAW * count).reshape(count, WORDS_A_DRAW)
+    return uniform_of(pairs[:, 0], pairs[:, 1])
+
+
+def uniform_of(high: npt.NDArray[np.uint32], low: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
+    """The numbers that pairs of words make, of the shape of either."""
+    whole = (high.astype(np.uint64) << np.uint64(32)) | low
     return (whole & np.uint64((1 << _MANTISSA_BITS) - 1)).astype(np.float64) * 2.0**-_MANTISSA_BITS
 
 
-def _cumulative(weights: npt.NDArray[np.float64], path: str) -> npt.NDArray[np.float64]:
+def running_sum(weights: npt.NDArray[np.float64], path: str) -> npt.NDArray[np.float64]:
+    """Up to which number in [0, 1] each sample is drawn: the first one whose entry is not below the number.
+
+    Raises:
+        JobError: these are no weights; `path` is the file that they come from.
+    """
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(bad):
         message = f"the weights file {path!r}: weight {bad[0]} (from 0) is {weights[bad[0]]}"

@@ -13,8 +13,8 @@ failure ends in MISSING or LOST; then the server reads the source: it costs time
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,11 @@ from mlfs.peers.messages import BadMessage, Unpacker
 from mlfs.peers.transport import Arrived, Buffer, Received, Transport
 from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
+
+# Bytes under way to all peers together, each of which has the same share of it: what is read from disks takes memory
+# until it is sent. As much as the landing memory of one asker, so that one that asks alone is not held back; far more
+# than what lies between two nodes (1.2 MB at 100 Gbit/s and 100 us). A single sample always goes.
+UNSENT_BYTES = 64 << 20
 
 
 class Finds(Protocol):
@@ -109,6 +114,9 @@ class Agent:
         self._owed: dict[int, _Owed] = {}  # by token
         self._tokens = itertools.count(1)
         self._asked_of = [0] * transport.nodes  # asks by peer
+        self._asking: dict[int, deque[_Owed]] = {}  # what peers want and was not looked for yet, by peer; none is empty
+        self._share_bytes = UNSENT_BYTES // max(1, transport.nodes - 1)
+        self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
         self._wanted: list[tuple[int, int, int, int]] = []
@@ -120,7 +128,7 @@ class Agent:
     @property
     def waits(self) -> bool:
         """Whether somebody waits for something: then the transport is worth a look often."""
-        return bool(self._asks or self._owed)
+        return bool(self._asks or self._owed or self._asking)
 
     def statistics(self) -> AgentStatistics:
         """Frozen figures."""
@@ -141,6 +149,10 @@ class Agent:
             for node in range(self._transport.nodes):
                 if node != self._transport.node:
                     self._tell(node, packet.value)
+        elif packet.kind is link.Kind.CHECK:
+            for node in packet.records["node"].tolist():
+                self._say(node, messages.Kind.PING, now_s)
+                self._liveness.asked(node, now_s)
         self._flush(now_s)
 
     def _tell(self, node: int, value: Any) -> None:
@@ -168,7 +180,9 @@ class Agent:
             self._liveness.asked(node, now_s)
 
     def _free_number(self) -> int:
-        return next(number for number in self._numbers if number not in self._asks)
+        while (number := next(self._numbers)) in self._asks:
+            pass
+        return number
 
     def _send(self, node: int, kind: messages.Kind, rows: list[Any], now_s: float) -> None:
         step = messages.most_records(kind)
@@ -180,6 +194,8 @@ class Agent:
     def _ready(self, token: int, how: Ready, offset: int, size_bytes: int) -> None:
         """The server says what became of a sample that a peer wants."""
         owed = self._owed.pop(token, None)
+        if owed is not None:
+            self._owed_bytes[owed.node] -= owed.version.size_bytes
         if how is Ready.LIES:
             # Copied, so that the landing memory does not fill with what dead peers never take.
             data = bytes(self._landing[offset : offset + size_bytes])
@@ -192,9 +208,11 @@ class Agent:
             self._give(owed, *(found or (None, 0)))
 
     def _give(self, owed: _Owed, data: Buffer | None, sum_: int) -> None:
-        """Give a sample to a peer, or say that it is missing."""
-        if owed.node in self._liveness.lost:
+        """Give a sample to a peer, or say that it is missing: also to one that is lost, which may only have slept."""
+        if owed.node in self._liveness.left:
             return
+        if owed.node in self._liveness.lost:
+            data = None
         self._gives[owed.node].append((owed.number, data is None, sum_))
         if data is None:
             self._missed += 1
@@ -212,8 +230,12 @@ class Agent:
         for event in happened:
             if isinstance(event, Arrived):
                 self._arrived(event, now_s)
-            else:
+            elif isinstance(event, Received):
                 self._received(event, now_s)
+            else:
+                self._heard(event.node, now_s)
+        if self._asking:
+            self._serve()
         self._flush(now_s)
         return bool(happened)
 
@@ -235,21 +257,46 @@ class Agent:
             self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
         elif message.kind is messages.Kind.PING:
             self._say(event.node, messages.Kind.ALIVE, now_s)
-        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node):
+        elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
             self._lose([event.node])
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
-        """A peer wants samples: those on the shelf at once, the server is asked for the others."""
+        """A peer wants samples."""
         assert records is not None
-        for number, sample, size_bytes, mtime_ns in records.tolist():
-            owed = _Owed(node, number, sample, Version(size_bytes, mtime_ns))
-            found = self._shelf.find(sample, owed.version)
-            if found is not None:
-                self._give(owed, *found)
-                continue
+        if len(records):
+            self._asking.setdefault(node, deque()).extend(
+                _Owed(node, number, sample, Version(size_bytes, mtime_ns))
+                for number, sample, size_bytes, mtime_ns in records.tolist()
+            )
+
+    def _serve(self) -> None:
+        """Look for what peers want, one sample for each of them in turns, as long as they take what they get.
+
+        Those on the shelf are given at once, the server is asked for the others. A peer that asks for much waits for
+        its own samples, not the others for it; and what is read from a disk for it takes no more memory than its share.
+        """
+        turn = list(self._asking)
+        while turn:
+            turn = [node for node in turn if self._serve_one(node)]
+
+    def _serve_one(self, node: int) -> bool:
+        """Look for the next sample that a peer wants. Returns whether it may have one more now."""
+        wanted = self._asking[node]
+        under_way = self._transport.unsent_bytes(node) + self._owed_bytes[node]
+        if under_way and under_way + wanted[0].version.size_bytes > self._share_bytes:
+            return False
+        owed = wanted.popleft()
+        found = self._shelf.find(owed.sample, owed.version)
+        if found is not None:
+            self._give(owed, *found)
+        else:
             token = next(self._tokens) & 0xFFFFFFFF
             self._owed[token] = owed
-            self._wanted.append((token, sample, size_bytes, mtime_ns))
+            self._owed_bytes[node] += owed.version.size_bytes
+            self._wanted.append((token, owed.sample, *owed.version))
+        if not wanted:
+            del self._asking[node]
+        return bool(wanted)
 
     def _gave(self, node: int, records: messages.Records | None) -> None:
         assert records is not None
@@ -264,6 +311,8 @@ class Agent:
                 self._over(of, ask, Ended.MISSING)
             else:
                 ask.sum = sum_
+                if ask.landed < 0:
+                    self._transport.look_for(node, of)
                 self._perhaps_whole(of, ask)
 
     def _received(self, event: Received, now_s: float) -> None:
@@ -298,6 +347,8 @@ class Agent:
     # -- who lives
 
     def _heard(self, node: int, now_s: float) -> None:
+        if not self._asked_of[node]:
+            self._liveness.owes_nothing(node)
         if self._liveness.heard(node, now_s):
             for packet in link.pack(link.Kind.BACK, [(node,)]):
                 self._to_server(packet)
@@ -307,7 +358,7 @@ class Agent:
         lost = self._liveness.found_lost(now_s)
         if lost:
             self._lose(lost)
-        for node in self._liveness.to_be_told({owed.node for owed in self._owed.values()}, now_s):
+        for node in self._liveness.to_be_told({*self._asking, *(owed.node for owed in self._owed.values())}, now_s):
             kind = messages.Kind.PING if node in self._liveness.lost else messages.Kind.ALIVE
             self._say(node, kind, now_s)
         self._flush(now_s)
@@ -329,20 +380,28 @@ class Agent:
                 self._over(of, ask, Ended.OFF)
         for node in nodes:
             self._liveness.owes_nothing(node)
+            for owed in self._asking.pop(node, ()):
+                self._give(owed, None, 0)
 
-    def leave(self) -> None:
-        """Tell all peers that this node leaves."""
-        for node in range(self._transport.nodes):
-            if node != self._transport.node:
-                self._transport.send(node, messages.pack(messages.Kind.LEAVE))
+    def leave(self, now_s: float) -> None:
+        """Tell the peers that this node leaves."""
+        for node in self._liveness.to_be_left(now_s):
+            self._transport.send(node, messages.pack(messages.Kind.LEAVE))
 
     # -- what has collected
 
     def _flush(self, now_s: float) -> None:
-        gives, self._gives = self._gives, defaultdict(list)
-        for node, rows in gives.items():
-            self._send(node, messages.Kind.GIVE, rows, now_s)
-        ends, self._ends = self._ends, []
-        wanted, self._wanted = self._wanted, []
-        for packet in (*link.pack(link.Kind.ENDED, ends), *link.pack(link.Kind.WANTED, wanted)):
+        if self._gives:
+            gives, self._gives = self._gives, defaultdict(list)
+            for node, rows in gives.items():
+                self._send(node, messages.Kind.GIVE, rows, now_s)
+        if self._ends:
+            ends, self._ends = self._ends, []
+            self._tell_server(link.Kind.ENDED, ends)
+        if self._wanted:
+            wanted, self._wanted = self._wanted, []
+            self._tell_server(link.Kind.WANTED, wanted)
+
+    def _tell_server(self, kind: link.Kind, records: Sequence[tuple[int, ...]]) -> None:
+        for packet in link.pack(kind, records):
             self._to_server(packet)

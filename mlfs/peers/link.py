@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 Records = npt.NDArray[Any]
 
-PROTOCOL = 1
+PROTOCOL = 2
 LARGEST_BYTES = 1 << 16
 MOST_FDS = 64
 
@@ -48,6 +50,12 @@ class Kind(IntEnum):
     """Server: JSON for the servers of all other nodes."""
     TOLD = 10
     """Agent: JSON from the server of another node."""
+    CHECK = 11
+    """Server: are these nodes there? One that does not answer is LOST."""
+    JOINED = 12
+    """Server: all nodes have joined, and plan alike."""
+    COUNTS = 13
+    """Agent: JSON, its figures."""
 
 
 class Ended(IntEnum):
@@ -74,6 +82,12 @@ class Ready(IntEnum):
     """It lies in the landing memory."""
 
 
+def layout_of(dtype: np.dtype[Any]) -> struct.Struct:
+    """The layout of a record of plain fields, for the module struct."""
+    fields = [dtype[name] for name in dtype.names or ()]
+    return struct.Struct("<" + "".join({"u4": "I", "u8": "Q", "i8": "q"}[field.str[1:]] for field in fields))
+
+
 FETCH = np.dtype(
     [("number", "<u4"), ("node", "<u4"), ("sample", "<u4"), ("pad", "<u4"),
      ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("offset", "<u8")]
@@ -85,8 +99,10 @@ FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
 _RECORDS = {
     Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,
-    Kind.BACK: NODE,
+    Kind.BACK: NODE, Kind.CHECK: NODE, Kind.JOINED: NODE,
 }  # fmt: skip
+# The same for packing: an array costs more than the few records of most packets.
+_LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}
 
 
 class Packet(NamedTuple):
@@ -103,10 +119,12 @@ class BadPacket(Exception):
 
 def pack(kind: Kind, records: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Packets of records: as many as it takes."""
-    dtype = _RECORDS[kind]
-    rows = np.array(list(records), dtype)
-    step = (LARGEST_BYTES - 1) // dtype.itemsize
-    return [bytes([kind]) + rows[start : start + step].tobytes() for start in range(0, len(rows), step)]
+    record = _LAYOUTS[kind]
+    step = (LARGEST_BYTES - 1) // record.size
+    head = bytes([kind])
+    return [
+        head + b"".join(starmap(record.pack, records[start : start + step])) for start in range(0, len(records), step)
+    ]
 
 
 def pack_json(kind: Kind, value: Any) -> bytes:
@@ -121,7 +139,7 @@ def unpack(data: bytes) -> Packet:
     """What a packet says. Raises BadPacket."""
     try:
         kind = Kind(data[0])
-        if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD):
+        if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD, Kind.COUNTS):
             return Packet(kind, np.empty(0, NODE), json.loads(data[1:]))
         return Packet(kind, np.frombuffer(data[1:], _RECORDS[kind]))
     except (IndexError, ValueError) as error:

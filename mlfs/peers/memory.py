@@ -6,6 +6,7 @@ and links may be cut, so that what is sent is lost, and bytes may be spoilt on t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,10 +15,12 @@ from mlfs.peers.transport import NUMBERS, Arrived, Buffer, Happened, Received
 
 @dataclass(slots=True)
 class _Port:
-    """What one node has received, and where it expects bytes."""
+    """What one node has received, where it expects bytes, what landed, and which of that it looks for."""
 
     happened: list[Happened] = field(default_factory=list)
     expected: dict[tuple[int, int], memoryview] = field(default_factory=dict)
+    landed: dict[tuple[int, int], int] = field(default_factory=dict)
+    looked_for: set[tuple[int, int]] = field(default_factory=set)
     early: dict[tuple[int, int], bytes] = field(default_factory=dict)
     gone: bool = False
 
@@ -25,6 +28,12 @@ class _Port:
         """What has happened since the last call."""
         happened, self.happened = self.happened, []
         return happened
+
+    def report(self, source: int, number: int) -> None:
+        """Say that bytes came which landed and are looked for."""
+        if (source, number) in self.looked_for and (source, number) in self.landed:
+            self.looked_for.discard((source, number))
+            self.happened.append(Received(source, number, self.landed.pop((source, number))))
 
     def close(self) -> None:
         """The node is gone: nothing arrives any more."""
@@ -73,6 +82,7 @@ class MemoryTransport:
         self._network = network
         self._node = node
         self._port = port
+        self._unsent_bytes: Counter[int] = Counter()
 
     @property
     def node(self) -> int:
@@ -101,14 +111,34 @@ class MemoryTransport:
         if early is not None:
             _land(self._port, node, number, early)
 
+    def look_for(self, node: int, number: int) -> None:
+        """See Transport."""
+        if (node, number) in self._port.expected or (node, number) in self._port.landed:
+            self._port.looked_for.add((node, number))
+            self._port.report(node, number)
+
     def expect_no_more(self, node: int, number: int) -> bool:
         """See Transport."""
-        return self._port.expected.pop((node, number), None) is not None
+        if self._port.expected.pop((node, number), None) is None:
+            self.look_for(node, number)
+            return False
+        self._port.looked_for.discard((node, number))
+        return True
 
     def give(self, node: int, number: int, data: Buffer) -> None:
         """See Transport."""
         spoilt = self._network.spoil(bytes(data))
-        self._network.carry(self._node, node, len(data), lambda port: _land(port, self._node, number, spoilt))
+        self._unsent_bytes[node] += len(data)
+
+        def arrive(port: _Port) -> None:
+            self._unsent_bytes[node] -= len(data)
+            _land(port, self._node, number, spoilt)
+
+        self._network.carry(self._node, node, len(data), arrive)
+
+    def unsent_bytes(self, node: int) -> int:
+        """See Transport."""
+        return self._unsent_bytes[node]
 
     def poll(self) -> list[Happened]:
         """See Transport."""
@@ -126,4 +156,5 @@ def _land(port: _Port, source: int, number: int, data: bytes) -> None:
         return
     size = min(len(data), len(into))
     into[:size] = data[:size]
-    port.happened.append(Received(source, number, size))
+    port.landed[source, number] = size
+    port.report(source, number)

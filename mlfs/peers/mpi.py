@@ -1,9 +1,12 @@
 """The transport over MPI, by two-sided messages that nobody waits in.
 
 In: messages and bytes of this node's agent. Out: those of its peers'. Messages and bytes have a communicator each, so
-that a number of a receive, which is MPI's tag, is never taken for a message. Nothing here blocks, because a peer may be
-dead or stopped: sends that never end stay in `_sending`, and an agent that has lost a peer leaves without MPI_Finalize,
-which would wait for it.
+that a number of a receive, which is MPI's tag, is never taken for a message. Large samples travel in pieces under one
+number, which MPI keeps in their order. Nothing here blocks, because a peer may be dead or stopped: sends that never end
+stay in `_sends`, and an agent that has lost a peer leaves without MPI_Finalize, which would wait for it.
+
+What a poll costs does not grow with what is under way: MPI is asked only about receives whose bytes were said to come,
+and about sends, for which few wait, not at each poll.
 
 MPI is imported when a transport is made: whoever does not use peers needs no mpi4py.
 """
@@ -12,19 +15,32 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers.messages import LARGEST_BYTES
-from mlfs.peers.transport import NUMBERS, Arrived, Buffer, Happened, Received
+from mlfs.peers.transport import NUMBERS, PIECE_BYTES, Arrived, Buffer, Happened, PieceCame, Received
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_About = TypeVar("_About")
+
 _TAG = 1  # of all messages
 # Messages that are taken at one poll: what came for us is not to keep us from what is to be sent.
 _AT_ONCE = 64
+# Requests that MPI is asked about at once. mpi4py makes arrays of them for each question.
+_LOOKED_AT = 64
+# MPI moves the bytes of about one sample in each call, so while some are awaited a poll makes so many: four cost 4 us
+# where nothing comes.
+_CALLS_AWAITING = 4
+# Sends are looked at in each so manyth poll.
+_SENDS_EVERY = 8
+_GOES_ON = -2  # stands for the size of what has not ended
+# Some library needs that long on a busy machine, when all peers are there.
+FINALIZE_PATIENCE_S = 10.0
 
 
 def start() -> MpiTransport:
@@ -67,11 +83,11 @@ class MpiTransport:
         self._most_numbers = int(world.Get_attr(MPI.TAG_UB) or NUMBERS)
         self._buffer = bytearray(LARGEST_BYTES)
         self._status = MPI.Status()
-        # By position, as Testsome wants lists: requests; of receives, node and number; what they read or write.
-        self._requests: list[Any] = []
-        self._waiting: list[tuple[int, int] | None] = []
-        self._kept: list[Buffer] = []
-        self._receives: dict[tuple[int, int], Any] = {}
+        self._receives: dict[tuple[int, int], _Receive] = {}  # all that are under way, by node and number
+        self._looked_for: _Requests[_Receive] = _Requests(MPI)
+        self._sends: _Requests[tuple[int, Buffer]] = _Requests(MPI)  # and to whom, and what they read
+        self._unsent_bytes = [0] * self._nodes
+        self._polls = 0
 
     @property
     def node(self) -> int:
@@ -92,91 +108,180 @@ class MpiTransport:
         """See Transport."""
         request = self._messages.Isend([message, self._mpi.BYTE], dest=node, tag=_TAG)
         if not request.Test():
-            self._add(request, None, message)
+            self._sends.add(request, (node, message))
+            self._unsent_bytes[node] += len(message)
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
         """See Transport."""
-        request = self._bytes.Irecv([into, self._mpi.BYTE], source=node, tag=number)
-        self._receives[node, number] = request
-        self._add(request, (node, number), into)
+        pieces = [into]
+        if len(into) > PIECE_BYTES:
+            pieces = [into[start : start + PIECE_BYTES] for start in range(0, len(into), PIECE_BYTES)]
+        requests = [self._bytes.Irecv([piece, self._mpi.BYTE], source=node, tag=number) for piece in pieces]
+        self._receives[node, number] = _Receive(node, number, requests)
+
+    def look_for(self, node: int, number: int) -> None:
+        """See Transport."""
+        receive = self._receives.get((node, number))
+        if receive is not None:
+            self._look_for(receive)
+
+    def _look_for(self, receive: _Receive) -> None:
+        receive.left = len(receive.requests) or receive.left
+        for request in receive.requests:
+            self._looked_for.add(request, receive)
+        receive.requests = []
 
     def expect_no_more(self, node: int, number: int) -> bool:
         """See Transport."""
-        request = self._receives.get((node, number))
-        if request is None:
+        receive = self._receives.get((node, number))
+        if receive is None:
             return False
-        request.Cancel()
-        if not request.Test(self._status):
-            return False
-        position = self._requests.index(request)
-        self._forget([position])
-        del self._receives[node, number]
-        return bool(self._status.Is_cancelled())
+        receive.requests += self._looked_for.take(receive)
+        for request in receive.requests:
+            request.Cancel()
+        receive.requests = [request for request in receive.requests if not self._is_off(request)]
+        if not receive.requests:
+            del self._receives[node, number]
+            return True
+        self._look_for(receive)
+        return False
+
+    def _is_off(self, request: Any) -> bool:
+        """Whether a cancelled receive is off: MPI says so when it is over, at once unless its bytes are coming."""
+        over = request.Get_status(self._status)
+        return bool(over) and bool(self._status.Is_cancelled()) and (request.Wait() or True)
 
     def give(self, node: int, number: int, data: Buffer) -> None:
         """See Transport."""
-        self._add(self._bytes.Isend([data, self._mpi.BYTE], dest=node, tag=number), None, data)
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            piece = view[start : start + PIECE_BYTES]
+            self._sends.add(self._bytes.Isend([piece, self._mpi.BYTE], dest=node, tag=number), (node, piece))
+        self._unsent_bytes[node] += len(view)
 
-    def _add(self, request: Any, waiting: tuple[int, int] | None, kept: Buffer) -> None:
-        self._requests.append(request)
-        self._waiting.append(waiting)
-        self._kept.append(kept)
+    def unsent_bytes(self, node: int) -> int:
+        """See Transport."""
+        return self._unsent_bytes[node]
 
     def poll(self) -> Sequence[Happened]:
         """See Transport."""
         happened: list[Happened] = []
-        for _ in range(_AT_ONCE):
-            if not self._messages.Iprobe(self._mpi.ANY_SOURCE, _TAG, self._status):
+        quiet, most_quiet = 0, _CALLS_AWAITING if self._receives else 1
+        while quiet < most_quiet and len(happened) < _AT_ONCE:
+            try:
+                if not self._messages.Iprobe(self._mpi.ANY_SOURCE, _TAG, self._status):
+                    quiet += 1
+                    continue
+                source = self._status.Get_source()
+                self._messages.Recv([self._buffer, self._mpi.BYTE], source=source, tag=_TAG, status=self._status)
+            except self._mpi.Exception as error:
+                self._acknowledge(error)
                 break
-            source = self._status.Get_source()
-            self._messages.Recv([self._buffer, self._mpi.BYTE], source=source, tag=_TAG, status=self._status)
             happened.append(Arrived(source, bytes(memoryview(self._buffer)[: self._status.Get_count()])))
-        if self._requests:
-            happened += self._ended()
+        for receive, size_bytes in self._looked_for.ended():
+            happened.append(receive.came(size_bytes))
+            if not receive.left:
+                del self._receives[receive.node, receive.number]
+        self._polls += 1
+        if self._polls % _SENDS_EVERY == 0:
+            for (node, data), _ in self._sends.ended():
+                self._unsent_bytes[node] -= len(data)
         return happened
 
-    def _ended(self) -> list[Happened]:
-        """Sends and receives that are over. One that failed (a peer that is gone, or that sends what was not asked for)
-        is over too: a receive then says that nothing came."""
-        statuses = [self._mpi.Status() for _ in self._requests]
-        try:
-            done = self._mpi.Request.Testsome(self._requests, statuses) or []
-            ends = [(position, status.Get_count()) for position, status in zip(done, statuses, strict=False)]
-        except self._mpi.Exception:
-            ends = [(position, size) for position in range(len(self._requests)) if (size := self._test(position)) >= -1]
-        happened: list[Happened] = []
-        for position, size_bytes in ends:
-            waiting = self._waiting[position]
-            if waiting is not None:
-                del self._receives[waiting]
-                happened.append(Received(waiting[0], waiting[1], size_bytes))
-        self._forget([position for position, _ in ends])
-        return happened
+    def _acknowledge(self, error: Any) -> None:
+        """Have MPI go on where a peer has died: Open MPI refuses to look for messages until that is acknowledged.
 
-    def _test(self, position: int) -> int:
-        """The bytes that came with a request that is over, -1 if it failed, -2 if it goes on."""
-        try:
-            return self._status.Get_count() if self._requests[position].Test(self._status) else -2
-        except self._mpi.Exception:
-            return -1
-
-    def _forget(self, positions: Sequence[int]) -> None:
-        for position in sorted(positions, reverse=True):  # the last one fills each gap
-            _take_out(self._requests, position)
-            _take_out(self._waiting, position)
-            _take_out(self._kept, position)
+        Who has died is judged by time, as with an MPI that does not tell. Raises: the error, if it is another.
+        """
+        if error.Get_error_class() not in (self._mpi.ERR_PROC_FAILED, self._mpi.ERR_PROC_FAILED_PENDING):
+            raise error
+        self._messages.Ack_failed()
 
     def close(self, orderly: bool, code: int) -> None:
         """See Transport. Does not return where the end is not orderly."""
-        if orderly:
-            self._mpi.Finalize()
-            return
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        if not orderly:
+            os._exit(code)
+        # A peer that ends at this very moment without it would leave this process waiting for ever.
+        watch = threading.Timer(FINALIZE_PATIENCE_S, os._exit, [code])
+        watch.daemon = True
+        watch.start()
+        self._mpi.Finalize()
+        watch.cancel()
 
 
-def _take_out(column: list[Any], position: int) -> None:
-    last = column.pop()
-    if position < len(column):
-        column[position] = last
+class _Receive:
+    """A receive, in one piece or several.
+
+    Attributes:
+        requests: MPI's, of the pieces, until they are looked for. left: pieces that are looked for and have not come.
+    """
+
+    __slots__ = ("came_bytes", "left", "node", "number", "requests")
+
+    def __init__(self, node: int, number: int, requests: list[Any]) -> None:
+        self.node, self.number = node, number
+        self.requests = requests
+        self.left = self.came_bytes = 0
+
+    def came(self, size_bytes: int) -> Happened:
+        """A piece came, or failed: then its bytes are below 0, and so are those of the whole."""
+        self.left -= 1
+        self.came_bytes = -1 if min(size_bytes, self.came_bytes) < 0 else self.came_bytes + size_bytes
+        return PieceCame(self.node) if self.left else Received(self.node, self.number, self.came_bytes)
+
+
+class _Requests(Generic[_About]):
+    """MPI's requests that go on, oldest first, and what each is about."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._requests: list[Any] = []
+        self._about: list[_About] = []
+        self._statuses = [mpi.Status() for _ in range(_LOOKED_AT)]
+        self._first = 0  # of those that are looked at next
+
+    def add(self, request: Any, about: _About) -> None:
+        """One more."""
+        self._requests.append(request)
+        self._about.append(about)
+
+    def take(self, about: _About) -> list[Any]:
+        """Take out those that are about this."""
+        taken = [request for request, other in zip(self._requests, self._about, strict=True) if other is about]
+        if taken:
+            rest = [
+                (request, other)
+                for request, other in zip(self._requests, self._about, strict=True)
+                if other is not about
+            ]
+            self._requests, self._about = [request for request, _ in rest], [other for _, other in rest]
+        return taken
+
+    def ended(self) -> list[tuple[_About, int]]:
+        """Those among some that have ended since, and the bytes that came: below 0 where it failed (a peer that is
+        gone, or that sends what was not asked for). Where there are many, all are looked at in turns."""
+        if not self._requests:
+            return []
+        first = self._first if self._first < len(self._requests) else 0
+        some = self._requests[first : first + _LOOKED_AT]
+        self._first = first + len(some)
+        try:
+            done = self._mpi.Request.Testsome(some, self._statuses[: len(some)]) or []
+            ends = [(first + at, status.Get_count()) for at, status in zip(done, self._statuses, strict=False)]
+        except self._mpi.Exception:
+            ends = [(first + at, size) for at, request in enumerate(some) if (size := self._test(request)) > _GOES_ON]
+        found = [(self._about[at], size) for at, size in ends]
+        for at in sorted((at for at, _ in ends), reverse=True):
+            del self._requests[at], self._about[at]
+        if ends:
+            self._first = first
+        return found
+
+    def _test(self, request: Any) -> int:
+        """The bytes that came with a request that is over, -1 if it failed."""
+        try:
+            return int(self._statuses[0].Get_count()) if request.Test(self._statuses[0]) else _GOES_ON
+        except self._mpi.Exception:
+            return -1

@@ -12,13 +12,14 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from mmap import mmap
 
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.peers import link
-from mlfs.peers.agent import Agent
-from mlfs.peers.liveness import Liveness
+from mlfs.peers.agent import Agent, AgentStatistics
+from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
@@ -30,8 +31,6 @@ SPIN_S = 200e-6
 FIRST_NAP_S = 50e-6
 LONGEST_NAP_S = 5e-3
 LONGEST_NAP_AWAITED_S = 500e-6
-# So long an agent that leaves waits for the others to leave too. MPI ends well only together.
-LEAVE_PATIENCE_S = 2.0
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
 
@@ -70,7 +69,8 @@ class AgentProcess:
         self._connection = connection
         self._transport = transport
         self._unsent: deque[bytes] = deque()
-        self._server_gone = False
+        self._server_gone = self._joined = False
+        self._told: AgentStatistics | None = None
         landing, shelf = self._greet(patience_s)
         self._liveness = Liveness(transport.nodes, transport.node, patience_s)
         self._agent = Agent(transport, shelf, landing, self._to_server, self._liveness)
@@ -79,7 +79,7 @@ class AgentProcess:
         """Say who this is, and map what the server hands over."""
         hello = {
             "protocol": link.PROTOCOL, "node": self._transport.node, "nodes": self._transport.nodes,
-            "patience_s": patience_s,
+            "patience_s": patience_s, "pid": os.getpid(),
         }  # fmt: skip
         self._connection.send(link.pack_json(link.Kind.HELLO, hello))
         data, fds = link.receive_with_fds(self._connection)
@@ -87,9 +87,10 @@ class AgentProcess:
             raise MlfsError("the mount's server refuses the agent", "is mlfs of the same version there?")
         about = link.unpack(data).value
         landing_fd, catalogue_fd, *rest = fds
-        memory, ssds = rest[: about["memory_files"]], rest[about["memory_files"] :]
+        memory, disks = rest[: about["memory_files"]], rest[about["memory_files"] :]
+        ssds, lmdbs = disks[: about["ssds"]], disks[about["ssds"] :]
         landing = memoryview(mmap(landing_fd, about["landing_bytes"]))
-        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds)
+        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs)
         os.close(landing_fd)
         os.close(catalogue_fd)
         return landing, shelf
@@ -98,21 +99,38 @@ class AgentProcess:
         if len(self._unsent) < MOST_KEPT_PACKETS:
             self._unsent.append(packet)
 
+    def join(self, ends: Sequence[int], patience_s: float) -> bool:
+        """Serve until all nodes have joined. Returns whether they have; not after so long, or once `run` would end."""
+        until_s = time.monotonic() + patience_s
+        self._serve(ends, lambda: self._joined or time.monotonic() > until_s)
+        return self._joined
+
     def run(self, ends: Sequence[int]) -> bool:
         """Serve until one of these descriptors can be read, or until the server is gone.
 
         Returns whether all peers leave at the same time: then they can end MPI together.
         """
+        self._serve(ends, lambda: False)
+        left_s = time.monotonic()
+        together = len(self._liveness.to_be_left(left_s)) == self._transport.nodes - 1
+        self._agent.leave(left_s)
+        until_s = left_s + LEAVE_PATIENCE_S
+        while not self._liveness.all_left and time.monotonic() < until_s:
+            self._agent.poll(time.monotonic())
+            time.sleep(LONGEST_NAP_AWAITED_S)
+        return together and self._liveness.all_left
+
+    def _serve(self, ends: Sequence[int], enough: Callable[[], bool]) -> None:
         self._connection.setblocking(False)
         ears = [self._connection.fileno(), *ends]
-        ended = False
-        pace, beat_s = Pace(), 0.0
-        while not ended and not self._server_gone:
+        pace, beat_s, ended = Pace(), 0.0, False
+        while not (ended or self._server_gone or enough()):
             now_s = time.monotonic()
             busy = self._hear_server(now_s)
             busy = self._agent.poll(now_s) or busy
             if now_s >= beat_s:
                 self._agent.beat(now_s)
+                self._tell_counts()
                 beat_s = now_s + self._liveness.beat_s
             self._send_on()
             nap_s = pace.nap_s(now_s, busy, self._agent.waits)
@@ -120,18 +138,21 @@ class AgentProcess:
                 ended = bool(set(select.select(ears, [], [], nap_s)[0]) & set(ends))
             else:
                 os.sched_yield()
-        self._agent.leave()
-        until_s = time.monotonic() + LEAVE_PATIENCE_S
-        while not self._liveness.all_left and time.monotonic() < until_s:
-            self._agent.poll(time.monotonic())
-            time.sleep(LONGEST_NAP_AWAITED_S)
-        return self._liveness.all_left
+
+    def _tell_counts(self) -> None:
+        """Tell the server the agent's figures, if they are others by now."""
+        counts = self._agent.statistics()
+        if counts != self._told:
+            self._told = counts
+            self._to_server(link.pack_json(link.Kind.COUNTS, asdict(counts)))
 
     def _hear_server(self, now_s: float) -> bool:
         heard = False
         try:
             while data := self._connection.recv(link.LARGEST_BYTES):
-                self._agent.packet(link.unpack(data), now_s)
+                packet = link.unpack(data)
+                self._joined = self._joined or packet.kind is link.Kind.JOINED
+                self._agent.packet(packet, now_s)
                 heard = True
         except BlockingIOError:
             return heard

@@ -1,6 +1,6 @@
-"""What an agent can give to other nodes by itself: copies in this node's memory and on its SSDs.
+"""What an agent can give to other nodes by itself: copies in this node's memory, on its SSDs and in LMDB.
 
-In: the catalogue, the memory files of the RAM class and the SSD tiers' directories, all of them the server's. Out: the
+In: the catalogue, the memory files of the RAM class and the tiers' directories, all of them the server's. Out: the
 bytes of a sample and their checksum, or None. The server goes on writing meanwhile; mlfs.places.catalogue says why that
 does no harm. Bytes in memory are not copied: they are sent from where they lie.
 """
@@ -14,9 +14,12 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 
+import lmdb
+
 from mlfs.places import cache_directory, record
 from mlfs.places.catalogue import Catalogue, Found, Kind
 from mlfs.places.checksum import checksum
+from mlfs.places.secret import of_this_user
 from mlfs.tree.samples import Version
 
 # Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
@@ -36,7 +39,8 @@ class _MemoryFile:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._windows: dict[int, int] = {}
+        self._windows: dict[int, memoryview] = {}
+        self._addresses: list[int] = []
         self._size_bytes = 0
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
@@ -48,17 +52,21 @@ class _MemoryFile:
             if offset + size_bytes > self._size_bytes:
                 return None
         window, within = divmod(offset, _WINDOW_BYTES)
-        address = self._windows.get(window)
-        if address is None:
-            start = window * _WINDOW_BYTES
-            address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
-            if address in (None, _FAILED):
-                return None
-            self._windows[window] = address
-        return memoryview((ctypes.c_char * size_bytes).from_address(address + within)).cast("B")
+        mapped = self._windows.get(window)
+        if mapped is None:
+            mapped = self._windows[window] = self._map(window * _WINDOW_BYTES)
+        return mapped[within : within + size_bytes]
+
+    def _map(self, start: int) -> memoryview:
+        """A window. Raises: OSError."""
+        address = _libc.mmap(None, _MAPPED_BYTES, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, start)
+        if address in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), "a memory file cannot be mapped")
+        self._addresses.append(address)
+        return memoryview((ctypes.c_char * _MAPPED_BYTES).from_address(address)).cast("B").toreadonly()
 
     def close(self) -> None:
-        for address in self._windows.values():
+        for address in self._addresses:
             _libc.munmap(address, _MAPPED_BYTES)
         self._windows.clear()
         os.close(self._fd)
@@ -69,13 +77,21 @@ class Shelf:
 
     Args:
         memory_fds: the RAM class's memory files, which are closed with the shelf. ssd_dirs: descriptors of the
-            directories in which the SSD tiers keep their copies; likewise.
+            directories in which the SSD tiers keep their copies; likewise. lmdb_dirs: those of the LMDB tiers.
     """
 
-    def __init__(self, catalogue: Catalogue, memory_fds: Sequence[int], ssd_dirs: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        memory_fds: Sequence[int],
+        ssd_dirs: Sequence[int] = (),
+        lmdb_dirs: Sequence[int] = (),
+    ) -> None:
         self._catalogue = catalogue
         self._memory = [_MemoryFile(fd) for fd in memory_fds]
         self._ssd_dirs = tuple(ssd_dirs)
+        self._environments = [env for fd in lmdb_dirs if (env := _environment(fd)) is not None]
+        self._secret = of_this_user() if ssd_dirs or lmdb_dirs else None
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum; None where this node has none to give by itself."""
@@ -85,7 +101,7 @@ class Shelf:
         if found.kind is Kind.RAM:
             data = self._in_memory(found)
             return None if data is None else (data, found.sum)
-        data = self._on_ssd(found)
+        data = self._in_lmdb(found) if found.kind is Kind.LMDB else self._on_ssd(found)
         return None if data is None else (data, checksum(data, sample, version))
 
     def _in_memory(self, found: Found) -> memoryview | None:
@@ -97,11 +113,31 @@ class Shelf:
     def _on_ssd(self, found: Found) -> memoryview | None:
         digest = _HALVES.pack(*found.where)
         for directory in self._ssd_dirs:
-            with suppress(OSError, record.DamagedCopy, record.OtherCopy):
-                blob = _read_file(cache_directory.sample_path(digest), directory)
-                head = record.read_head(blob)
-                if cache_directory.key_digest(head.key) == digest:
-                    return memoryview(record.data_of(blob, head.key, found.version))
+            with suppress(OSError):
+                data = self._checked(_read_file(cache_directory.sample_path(digest), directory), digest, found.version)
+                if data is not None:
+                    return data
+        return None
+
+    def _in_lmdb(self, found: Found) -> memoryview | None:
+        digest = _HALVES.pack(*found.where)
+        for environment in self._environments:
+            with suppress(lmdb.Error):
+                with environment.begin() as transaction:  # short, as LMDB keeps what it sees: the value is copied out
+                    blob = transaction.get(digest)
+                data = None if blob is None else self._checked(blob, digest, found.version)
+                if data is not None:
+                    return data
+        return None
+
+    def _checked(self, blob: bytes, digest: bytes, version: Version) -> memoryview | None:
+        """The data of a stored copy, if it is the one of that digest and version and every byte is right."""
+        secret = self._secret
+        assert secret is not None  # there is a disk
+        with suppress(record.DamagedCopy, record.OtherCopy):
+            head = record.read_head(blob, secret)
+            if cache_directory.key_digest(head.key) == digest:
+                return memoryview(record.data_of(blob, head.key, version, secret))
         return None
 
     def close(self) -> None:
@@ -110,6 +146,18 @@ class Shelf:
             file.close()
         for directory in self._ssd_dirs:
             os.close(directory)
+        for environment in self._environments:
+            environment.close()
+
+
+def _environment(fd: int) -> lmdb.Environment | None:
+    """The environment of an LMDB tier, whose server writes to it meanwhile. None where it cannot be read."""
+    try:
+        return lmdb.open(f"/proc/self/fd/{fd}/{cache_directory.LMDB_DIR}", readonly=True, create=False)
+    except lmdb.Error:
+        return None  # on a medium that cannot be written, for instance: then the server gives what it has
+    finally:
+        os.close(fd)
 
 
 def _read_file(path: str, dir_fd: int) -> bytes:

@@ -19,6 +19,9 @@ Buffer = bytes | bytearray | memoryview
 # Numbers of receives: MPI's tags, of which a standard-conforming library has at least so many less one. A number comes
 # again only after all the others, when nothing of the first use can be under way any more.
 NUMBERS = 1 << 15
+# Samples above this travel in pieces of it, so that each piece that comes is a sign of life: 4 MiB take 0.3 s at 100
+# Mbit/s, well below the patience with peers (1 s), and are so many that what a piece costs does not show.
+PIECE_BYTES = 4 << 20
 
 
 class Arrived(NamedTuple):
@@ -29,14 +32,20 @@ class Arrived(NamedTuple):
 
 
 class Received(NamedTuple):
-    """All bytes came that were to land under this number: so many."""
+    """All bytes came that were to land under this number: so many. It is said of receives that are looked for."""
 
     node: int
     number: int
     size_bytes: int
 
 
-Happened = Arrived | Received
+class PieceCame(NamedTuple):
+    """A piece of a large sample came, and others are under way."""
+
+    node: int
+
+
+Happened = Arrived | Received | PieceCame
 
 
 class Transport(Protocol):
@@ -58,13 +67,22 @@ class Transport(Protocol):
         """Send a message of at most mlfs.peers.messages.LARGEST_BYTES."""
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
-        """Bytes that this node gives under the number land here; then Received is reported."""
+        """Bytes that this node gives under the number land here."""
+
+    def look_for(self, node: int, number: int) -> None:
+        """The node says that it gives these bytes: `poll` reports them when they have come.
+
+        Looking only for those keeps a poll short, however many receives wait for nodes that take their time.
+        """
 
     def expect_no_more(self, node: int, number: int) -> bool:
-        """Whether the receive is called off: nothing lands there any more. Else it is reported, now or soon."""
+        """Whether the receive is called off: nothing lands there any more. Else it is looked for."""
 
     def give(self, node: int, number: int, data: Buffer) -> None:
         """Send bytes to where the node expects them under the number. They are kept until they are sent."""
+
+    def unsent_bytes(self, node: int) -> int:
+        """Bytes given to a node that are still kept for it. Those of a node that is gone may be kept for good."""
 
     def poll(self) -> Sequence[Happened]:
         """What happened since the last call."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import lmdb
 
 from mlfs.errors import CacheError
+from mlfs.ours import private_directory
 from mlfs.places import cache_directory, lmdb_pages, record
 from mlfs.places.cache_directory import Kind, SourceDir
+from mlfs.places.secret import Secret, of_this_user
 
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,7 +69,7 @@ def _count_lmdb(source: SourceDir, dir_fd: int) -> Store | None:
 def _data_file(dir_fd: int) -> Iterator[int | None]:
     """A descriptor of the LMDB data file, None when there is none; symbolic links count as none."""
     try:
-        lmdb_fd = os.open(cache_directory.LMDB_DIR, cache_directory.OPEN_DIR, dir_fd=dir_fd)
+        lmdb_fd = private_directory(cache_directory.LMDB_DIR, dir_fd=dir_fd, make=False)
     except OSError:
         yield None
         return
@@ -97,48 +99,50 @@ def verify(store: Store, *, keep: bool) -> Iterator[str | None]:
     """
     read_only = is_read_only(store.source)
     keep = keep or read_only
-    lock_fd = (cache_directory.lock_shared if read_only else cache_directory.lock)(store.source.path, store.kind)
+    source, kind = store.source, store.kind
+    dir_fd = source.open()
+    lock_fd: int | None = None
     try:
-        yield from _verify_ssd(store.source, keep) if store.kind is Kind.SSD else _verify_lmdb(store.source, keep)
+        lock_fd = (cache_directory.lock_shared if read_only else cache_directory.lock)(dir_fd, source.path, kind)
+        secret = of_this_user()
+        yield from _verify_ssd(dir_fd, keep, secret) if kind is Kind.SSD else _verify_lmdb(source, dir_fd, keep, secret)
     finally:
+        os.close(dir_fd)
         if lock_fd is not None:
             os.close(lock_fd)
 
 
-def _verify_ssd(source: SourceDir, keep: bool) -> Iterator[str | None]:
-    dir_fd = source.open()
-    try:
-        for sample in cache_directory.scan_samples(dir_fd):
-            path = cache_directory.sample_path(sample.digest)
-            fault = _fault_of_file(dir_fd, path, sample.digest)
-            if fault is not None and not keep:
-                with suppress(OSError):
-                    os.unlink(path, dir_fd=dir_fd)
-            yield fault
-    finally:
-        os.close(dir_fd)
+def _verify_ssd(dir_fd: int, keep: bool, secret: Secret) -> Iterator[str | None]:
+    for sample in cache_directory.scan_samples(dir_fd):
+        path = cache_directory.sample_path(sample.digest)
+        fault = _fault_of_file(dir_fd, path, sample.digest, secret)
+        if fault is not None and not keep:
+            with suppress(OSError):
+                os.unlink(path, dir_fd=dir_fd)
+        yield fault
 
 
-def _fault_of_file(dir_fd: int, path: str, digest: bytes) -> str | None:
+def _fault_of_file(dir_fd: int, path: str, digest: bytes, secret: Secret) -> str | None:
     try:
         with open(os.open(path, _OPEN_FILE, dir_fd=dir_fd), "rb") as file:
-            return _fault_of(file.read(), digest, path)
+            return _fault_of(file.read(), digest, path, secret)
     except OSError as error:
         return f"{path}: {error.strerror}"
 
 
-def _fault_of(blob: bytes, digest: bytes, what: str) -> str | None:
+def _fault_of(blob: bytes, digest: bytes, what: str, secret: Secret) -> str | None:
     try:
-        head = record.read_whole(blob)
+        head = record.read_whole(blob, secret)
+    except record.ForeignCopy:
+        return f"{what}: made with another key"
     except record.DamagedCopy as error:
         return f"{what}: {error}"
     return None if cache_directory.key_digest(head.key) == digest else f"{what}: the copy of another sample"
 
 
-def _verify_lmdb(source: SourceDir, keep: bool) -> Iterator[str | None]:
+def _verify_lmdb(source: SourceDir, dir_fd: int, keep: bool, secret: Secret) -> Iterator[str | None]:
     """Check the structure before LMDB may open the file, then each copy. A damaged structure costs the whole store."""
-    path = os.path.join(source.path, cache_directory.LMDB_DIR)
-    dir_fd = source.open()
+    shown = os.path.join(source.path, cache_directory.LMDB_DIR)
     try:
         with _data_file(dir_fd) as fd:
             if fd is None:
@@ -148,22 +152,24 @@ def _verify_lmdb(source: SourceDir, keep: bool) -> Iterator[str | None]:
     except lmdb_pages.BadEnvironment as error:
         if not keep:
             _remove_lmdb(source)
-        yield f"{path}: {error}"
+        yield f"{shown}: {error}"
         return
+    lmdb_fd = private_directory(cache_directory.LMDB_DIR, dir_fd=dir_fd, make=False)
+    path, damaged = f"/proc/self/fd/{lmdb_fd}", []
+    try:
+        # Read-only unless there is something to remove: verifying must not write.
+        with lmdb.open(path, map_size=map_bytes, readonly=True, lock=False) as env, env.begin() as transaction:
+            for digest, blob in transaction.cursor():
+                fault = _fault_of(blob, digest, f"{shown} {digest.hex()}", secret)
+                if fault is not None:
+                    damaged.append(digest)
+                yield fault
+        if damaged and not keep:
+            with lmdb.open(path, map_size=map_bytes) as env, env.begin(write=True) as change:
+                for digest in damaged:
+                    change.delete(digest)
     finally:
-        os.close(dir_fd)
-    damaged = []
-    # Read-only unless there is something to remove: verifying must not write.
-    with lmdb.open(path, map_size=map_bytes, readonly=True, lock=False) as env, env.begin() as transaction:
-        for digest, blob in transaction.cursor():
-            fault = _fault_of(blob, digest, f"{path} {digest.hex()}")
-            if fault is not None:
-                damaged.append(digest)
-            yield fault
-    if damaged and not keep:
-        with lmdb.open(path, map_size=map_bytes) as env, env.begin(write=True) as change:
-            for digest in damaged:
-                change.delete(digest)
+        os.close(lmdb_fd)
 
 
 def clear(source: SourceDir) -> None:
@@ -173,10 +179,10 @@ def clear(source: SourceDir) -> None:
     """
     locks: list[int] = []
     try:
-        for kind in Kind:
-            locks.append(cache_directory.lock(source.path, kind))
         dir_fd = source.open()
         try:
+            for kind in Kind:
+                locks.append(cache_directory.lock(dir_fd, source.path, kind))
             cache_directory.remove_samples(dir_fd)
             _remove_lmdb(source)
             # The locks go last: once they are gone, a mount that starts makes a directory of its own.
@@ -205,7 +211,7 @@ def _remove_lmdb(source: SourceDir) -> None:
     dir_fd = source.open()
     try:
         try:
-            lmdb_fd = os.open(cache_directory.LMDB_DIR, cache_directory.OPEN_DIR, dir_fd=dir_fd)
+            lmdb_fd = private_directory(cache_directory.LMDB_DIR, dir_fd=dir_fd, make=False)
         except OSError:
             return  # there is none, or a symbolic link, which mlfs did not make
         try:

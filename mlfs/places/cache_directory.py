@@ -20,8 +20,10 @@ from enum import StrEnum
 import xxhash
 
 from mlfs.errors import CacheError
+from mlfs.ours import OPEN_DIR, NotOursError, open_ours, private_directory
 
-FORMAT_DIR = "mlfs-v1"
+FORMAT_DIR = "mlfs-v2"
+OLD_FORMAT_DIR = "mlfs-v1"
 SOURCE_FILE = "source.json"
 LMDB_DIR = "lmdb"
 LMDB_FILES = ("data.mdb", "lock.mdb")
@@ -30,7 +32,6 @@ _FAN_NAME = re.compile(r"[0-9a-f]{2}")
 _SAMPLE_NAME = re.compile(r"[0-9a-f]{32}\.s")
 _TEMP_NAME = re.compile(r"[0-9a-f]{32}\.t")
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-OPEN_DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Kind(StrEnum):
@@ -45,9 +46,20 @@ def source_hash(source_id: bytes | str) -> str:
     return xxhash.xxh3_128_hexdigest(os.fsencode(source_id))
 
 
+def user_path(directory: str) -> str:
+    """The directory below a cache directory that is this user's own: several users may share a cache directory."""
+    return os.path.join(directory, f"{FORMAT_DIR}-{os.geteuid()}")
+
+
 def source_path(directory: str, source_id: bytes | str) -> str:
     """The directory of a source's copies below a cache directory."""
-    return os.path.join(directory, FORMAT_DIR, source_hash(source_id))
+    return os.path.join(user_path(directory), source_hash(source_id))
+
+
+def old_copies(directory: str) -> str | None:
+    """What an earlier mlfs left in a cache directory, which no mount uses any more."""
+    path = os.path.join(directory, OLD_FORMAT_DIR)
+    return path if os.path.isdir(path) and not os.path.islink(path) else None
 
 
 def key_digest(key: bytes) -> bytes:
@@ -93,27 +105,45 @@ def claim(directory: str, source_id: bytes | str, kind: Kind) -> Claim:
     Raises CacheError when it cannot be used or another process uses it.
     """
     path = source_path(directory, source_id)
+    dir_fd = -1
+    lock_fd: int | None = None
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        lock_fd: int | None = lock(path, kind)
-        read_only = False
-    except OSError as error:
-        if error.errno not in _REFUSED or not os.path.isdir(path):
-            raise unusable(directory, error) from error
-        lock_fd = lock_shared(path, kind)
-        read_only = True
-    try:
+        dir_fd = _open_source(path, make=True)
+        try:
+            lock_fd, read_only = lock(dir_fd, path, kind), False
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            lock_fd, read_only = lock_shared(dir_fd, path, kind), True
         if not read_only:
-            _write_source_file(path, source_id)
-        return Claim(path, os.open(path, OPEN_DIR), read_only, lock_fd)
-    except OSError as error:
-        if lock_fd is not None:
-            os.close(lock_fd)
-        raise unusable(directory, error) from error
+            _write_source_file(dir_fd, source_id)
+        return Claim(path, dir_fd, read_only, lock_fd)
+    except BaseException as error:
+        for fd in (dir_fd, lock_fd):
+            if fd is not None and fd >= 0:
+                os.close(fd)
+        if isinstance(error, OSError):
+            raise unusable(directory, error) from error
+        raise
+
+
+def _open_source(path: str, *, make: bool) -> int:
+    """A descriptor of a source's directory. All that is opened in it is opened relative to that."""
+    above, name = os.path.split(path)
+    user_fd = private_directory(above, make=make)
+    try:
+        return private_directory(name, dir_fd=user_fd, make=make)
+    except NotOursError as error:
+        raise NotOursError(path, str(error.strerror), error.way_out) from None
+    finally:
+        os.close(user_fd)
 
 
 def unusable(directory: str, error: OSError) -> CacheError:
-    """The error for a cache directory that the system refuses."""
+    """The error for a cache directory that the system refuses, or that somebody else can have filled."""
+    if isinstance(error, NotOursError):
+        message = f"cannot use the cache directory {directory}: {error.filename}: {error.strerror}"
+        return CacheError(message, error.way_out)
     hints = {
         errno.ENOSPC: "free some space there, or name another directory",
         errno.EEXIST: "a file stands where the directory should be; name another directory",
@@ -123,19 +153,19 @@ def unusable(directory: str, error: OSError) -> CacheError:
     return CacheError(f"cannot use the cache directory {directory}: {error.strerror}", hint)
 
 
-def lock(source_path: str, kind: Kind) -> int:
+def lock(dir_fd: int, source_path: str, kind: Kind) -> int:
     """Lock one store of a source against all other processes, and leave this process's id in the lock file.
 
     Returns the descriptor that holds the lock. Raises CacheError when another process holds it, OSError when the lock
     file cannot be made.
     """
-    path = os.path.join(source_path, f"{kind}.lock")
+    name = f"{kind}.lock"
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
         try:
             _flock(fd, fcntl.LOCK_EX, source_path)
             # `mlfs cache clear` may have removed the file between open and lock. Then the lock protects nothing.
-            if _still_named(fd, path):
+            if _still_named(fd, name, dir_fd):
                 with suppress(OSError):  # a full disk must not keep a mount from reading what lies there
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -146,13 +176,13 @@ def lock(source_path: str, kind: Kind) -> int:
         os.close(fd)
 
 
-def lock_shared(source_path: str, kind: Kind) -> int | None:
+def lock_shared(dir_fd: int, source_path: str, kind: Kind) -> int | None:
     """Lock a store that this process can only read, against processes that can write it; None without a lock file.
 
     Raises CacheError when another process holds it.
     """
     try:
-        fd = os.open(os.path.join(source_path, f"{kind}.lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(f"{kind}.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError:
         return None  # nothing to lock: no mount has written here, and none can
     try:
@@ -174,27 +204,27 @@ def _flock(fd: int, how: int, source_path: str) -> None:
         ) from error
 
 
-def _still_named(fd: int, path: str) -> bool:
+def _still_named(fd: int, name: str, dir_fd: int) -> bool:
     try:
-        named = os.stat(path, follow_symlinks=False)
+        named = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     mine = os.fstat(fd)
     return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
 
 
-def _write_source_file(path: str, source_id: bytes | str) -> None:
+def _write_source_file(dir_fd: int, source_id: bytes | str) -> None:
     """Write down which source the copies belong to, for `mlfs cache list`. Nothing else depends on it."""
     # Bytes that are not UTF-8 become \udcXX escapes, which JSON carries and os.fsencode turns back.
-    text = json.dumps({"format": 1, "source": os.fsdecode(source_id)}) + "\n"
-    name = os.path.join(path, SOURCE_FILE)
+    text = json.dumps({"format": 2, "source": os.fsdecode(source_id)}) + "\n"
     with suppress(OSError):
-        with suppress(FileNotFoundError), open(name, encoding="ascii", errors="replace") as file:
+        with suppress(FileNotFoundError), open(open_ours(SOURCE_FILE, dir_fd=dir_fd), encoding="ascii") as file:
             if file.read() == text:
                 return
-        with open(name + ".t", "w", encoding="ascii") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(SOURCE_FILE + ".t", flags, 0o600, dir_fd=dir_fd), "w", encoding="ascii") as file:
             file.write(text)
-        os.rename(name + ".t", name)
+        os.rename(SOURCE_FILE + ".t", SOURCE_FILE, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 @dataclass(frozen=True)
@@ -270,33 +300,39 @@ class SourceDir:
 
     def open(self) -> int:
         """Return a descriptor of the directory. Raises OSError; never follows a symbolic link."""
-        return os.open(self.path, OPEN_DIR)
+        return _open_source(self.path, make=False)
 
 
 def find_sources(directory: str) -> list[SourceDir]:
-    """The sources that have copies below a cache directory, by path.
+    """The sources of which this user has copies below a cache directory, by path.
 
-    Raises CacheError when the directory cannot be read or holds no cache.
+    Raises CacheError when the directory cannot be read, holds no cache of this user, or one that is not surely his.
     """
-    root = os.path.join(directory, FORMAT_DIR)
+    root = user_path(directory)
     try:
-        fd = os.open(root, OPEN_DIR)  # a symbolic link here could lead anywhere
+        fd = private_directory(root, make=False)  # a symbolic link here could lead anywhere
+    except NotOursError as error:
+        raise unusable(directory, error) from error
     except OSError as error:
-        raise CacheError(
-            f"no mlfs cache in {directory}: {error.strerror}", "name the DIR of --ssd or --lmdb"
-        ) from error
+        old = old_copies(directory)
+        hint = (
+            f"{old} is of an earlier mlfs and not used any more: rm -r {old}"
+            if old
+            else "name the DIR of --ssd or --lmdb"
+        )
+        raise CacheError(f"no mlfs cache of yours in {directory}: {error.strerror}", hint) from error
     try:
         with os.scandir(fd) as entries:
             names = [e.name for e in entries if _SOURCE_NAME.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+        found = [SourceDir(os.path.join(root, name), _read_source_file(fd, name)) for name in names]
     finally:
         os.close(fd)
-    found = [SourceDir(os.path.join(root, name), _read_source_file(root, name)) for name in names]
     return sorted(found, key=lambda entry: (entry.source or "", entry.path))
 
 
-def _read_source_file(root: str, name: str) -> str | None:
+def _read_source_file(root_fd: int, name: str) -> str | None:
     try:
-        with open(os.path.join(root, name, SOURCE_FILE), "rb") as file:
+        with open(open_ours(f"{name}/{SOURCE_FILE}", dir_fd=root_fd), "rb") as file:
             source = json.loads(file.read(65536))["source"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

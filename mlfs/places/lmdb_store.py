@@ -22,16 +22,18 @@ from typing import TypeVar
 import lmdb
 
 from mlfs.errors import CacheError
+from mlfs.ours import open_ours, private_directory
 from mlfs.places import cache_directory, lmdb_pages, record
 from mlfs.places.ledger import Ledger
 from mlfs.places.lmdb_writer import Writer
 from mlfs.places.on_disk import OnDisk
+from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
 _T = TypeVar("_T")
 # Where the data starts at least, so that keys of up to 72 bytes do not change what a sample occupies. It is less than
 # on the SSD, as samples here are small and share pages.
-_HEAD_FLOOR_BYTES = 128
+_HEAD_FLOOR_BYTES = 144
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # LMDB's pages are the system's
 _PAGE_HEAD_BYTES = 16
 _NODE_BYTES = 8 + lmdb_pages.KEY_BYTES + 2  # a node's head, its key, its slot in the page's table
@@ -61,12 +63,13 @@ class LmdbTier(OnDisk):
         source_id: bytes | str,
         max_sample_bytes: int = 262144,
         clock: Callable[[], float] = time.monotonic,
+        secret: Secret | None = None,
     ) -> None:
         if capacity_bytes < _MIN_CAPACITY_BYTES:
             raise CacheError(f"an LMDB cache of {capacity_bytes} bytes is too small", "give it at least 1M")
-        super().__init__(directory, capacity_bytes, source_id, clock)
+        super().__init__(directory, capacity_bytes, source_id, clock, secret)
         self._max_sample_bytes = max_sample_bytes
-        self._path = os.path.join(self._claim.path, cache_directory.LMDB_DIR)
+        self._lmdb_fd = -1
         # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.
         lock_file_bytes = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
         self._map_bytes = (capacity_bytes - lock_file_bytes) // _PAGE_BYTES * _PAGE_BYTES
@@ -79,7 +82,7 @@ class LmdbTier(OnDisk):
         try:
             self._env = self._open()
         except (OSError, lmdb.Error) as error:
-            self._claim.release()
+            self._release()
             reason = error if isinstance(error, OSError) else OSError(0, str(error))
             raise cache_directory.unusable(self._directory, reason) from error
         batch_bytes = min(_BATCH_BYTES, slack_bytes // 4)
@@ -95,8 +98,10 @@ class LmdbTier(OnDisk):
         self._surplus: list[bytes] = []
         self._read_only = self._claim.read_only
         if not self._read_only:
-            with suppress(FileExistsError):
-                os.mkdir(self._path, 0o700)
+            self._lmdb_fd = private_directory(cache_directory.LMDB_DIR, dir_fd=self._claim.dir_fd)
+        else:
+            with suppress(FileNotFoundError):
+                self._lmdb_fd = private_directory(cache_directory.LMDB_DIR, dir_fd=self._claim.dir_fd, make=False)
         entries = self._check()
         if entries is None:
             if self._read_only:
@@ -107,7 +112,7 @@ class LmdbTier(OnDisk):
             if not self._ledger.adopt(digest, _footprint_bytes(value_bytes)):
                 self._surplus.append(digest)
         return lmdb.open(
-            self._path,
+            f"/proc/self/fd/{self._lmdb_fd}",  # the directory that was checked, whatever its path leads to by now
             map_size=self._map_bytes,
             readonly=self._read_only,
             create=not self._read_only,
@@ -121,7 +126,9 @@ class LmdbTier(OnDisk):
     def _check(self) -> list[tuple[bytes, int]] | None:
         """Return the records of a sound data file, an empty list when there is none, None when it cannot be used."""
         try:
-            fd = os.open(os.path.join(self._path, "data.mdb"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if self._lmdb_fd < 0:
+                return None
+            fd = open_ours(cache_directory.LMDB_FILES[0], dir_fd=self._lmdb_fd)
         except FileNotFoundError:
             return None if self._read_only else []
         try:
@@ -140,7 +147,13 @@ class LmdbTier(OnDisk):
     def _clear(self) -> None:
         for name in cache_directory.LMDB_FILES:
             with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._path, name))
+                os.unlink(name, dir_fd=self._lmdb_fd)
+
+    def _release(self) -> None:
+        if self._lmdb_fd >= 0:
+            os.close(self._lmdb_fd)
+            self._lmdb_fd = -1
+        self._claim.release()
 
     def _drop_surplus(self) -> None:
         """Remove what does not fit any more, because the budget has become smaller since the last mount."""
@@ -174,7 +187,7 @@ class LmdbTier(OnDisk):
             if not self._ledger.reserve(footprint_bytes):
                 return False
         try:
-            blob = record.pack_head(key, version, data, _HEAD_FLOOR_BYTES) + data
+            blob = record.pack_head(key, version, data, _HEAD_FLOOR_BYTES, self._secret) + data
         except BaseException:
             self._ledger.release(footprint_bytes)
             raise
@@ -186,6 +199,17 @@ class LmdbTier(OnDisk):
             self._writer.put(digest, blob)
         return True
 
+    @property
+    def directory_fd(self) -> int:
+        """The directory in which the environment's own directory lies; it belongs to the tier."""
+        return self._claim.dir_fd
+
+    def forget_dead_readers(self) -> None:
+        """Another process that read here may have died in a transaction, and LMDB keeps the pages that it saw."""
+        with self._reading() as env, suppress(lmdb.Error):
+            if env is not None:
+                env.reader_check()
+
     def _accepts(self, key: bytes, data: memoryview) -> bool:
         if self._closed or self._read_only or self._faults.paused:
             return False
@@ -196,7 +220,7 @@ class LmdbTier(OnDisk):
         digest = cache_directory.key_digest(key)
         if digest not in self._ledger:
             return None
-        return self._checked(digest, lambda blob: record.data_of(blob, key, version))
+        return self._checked(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
     def drop(self, key: bytes) -> None:
         """See Tier. The copy's pages are free for others after the next commits."""
@@ -205,8 +229,11 @@ class LmdbTier(OnDisk):
 
     def keys(self) -> list[bytes]:
         """See Tier. It reads every value: whoever asks for known keys uses `contains`."""
-        heads = (self._checked(digest, record.read_head) for digest in self._ledger.digests())
+        heads = (self._checked(digest, self._head_of) for digest in self._ledger.digests())
         return [head.key for head in heads if head is not None]
+
+    def _head_of(self, blob: bytes) -> record.Head:
+        return record.read_head(blob, self._secret)
 
     def flush(self) -> None:
         """Wait until all puts so far are committed, or have failed to be."""
@@ -226,7 +253,7 @@ class LmdbTier(OnDisk):
             if self._env is not None:
                 self._env.close()
                 self._env = None
-        self._claim.release()
+        self._release()
 
     # ---- reading
 
@@ -255,7 +282,7 @@ class LmdbTier(OnDisk):
                 raise record.DamagedCopy("missing")
             return check(blob)
         except record.DamagedCopy as error:
-            self._faults.count("damaged copy", f"{error}, {digest.hex()}")
+            self._faults.count(error.kind, f"{error}, {digest.hex()}")
         except record.OtherCopy:
             pass
         self._remove(digest)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from mlfs.places import cache_directory
 from mlfs.places.faults import Faults
 from mlfs.places.ledger import Ledger
+from mlfs.places.secret import Secret, of_this_user
 from mlfs.places.tier import KeyedCopy, Version
 
 
@@ -23,6 +24,7 @@ class OnDisk:
         capacity_bytes: what this source may occupy there.
         source_id: identity of the source, usually its real path.
         clock: seconds, monotonic; times the pause after a full disk.
+        secret: what the checksums of copies depend on; this user's own by default.
 
     Raises CacheError when the directory cannot be used, or another mount uses it for this source.
     """
@@ -36,7 +38,9 @@ class OnDisk:
         capacity_bytes: int,
         source_id: bytes | str,
         clock: Callable[[], float],
+        secret: Secret | None,
     ) -> None:
+        self._secret = of_this_user() if secret is None else secret
         self._directory = os.fspath(directory)
         self._capacity_bytes = capacity_bytes
         self._claim = cache_directory.claim(self._directory, source_id, self.kind)

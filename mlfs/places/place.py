@@ -217,7 +217,7 @@ class TierPlace:
         tier: the store; closed with this place.
         samples: the samples' keys.
         largest_bytes: the length of the largest sample that is kept there; 0 for no limit.
-        showcase: told of what this node's agent may give to others; None where the agent cannot read the tier.
+        showcase: told of what this node's agent may give to others; None where there never is one.
     """
 
     def __init__(
@@ -260,9 +260,10 @@ class TierPlace:
         if self._showcase is None:
             return
         key = self._samples.key(copy.sample)
-        if self.kind is PlaceKind.SSD:
+        if self.kind in (PlaceKind.SSD, PlaceKind.LMDB):
             first, second = struct.unpack("<QQ", cache_directory.key_digest(key))
-            self._showcase.kept(copy.sample, Kind.SSD, (first, second), copy.version, copy.data)
+            kind = Kind.SSD if self.kind is PlaceKind.SSD else Kind.LMDB
+            self._showcase.kept(copy.sample, kind, (first, second), copy.version, copy.data)
         elif isinstance(self.tier, RamTier) and (where := self.tier.where(key, copy.version)) is not None:
             self._showcase.kept(copy.sample, Kind.RAM, where, copy.version, copy.data)
 

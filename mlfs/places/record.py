@@ -1,8 +1,8 @@
 """The bytes of one copy on disk: a head, the sample's key, the sample's data. Both stores on disk use them.
 
-In: key, version and data from a tier that stores them, or the bytes that a tier read back. Out: the bytes to store, or
-the data if every byte is right. Pure: no I/O. Called by `ssd`, `lmdb_store` and `cache_admin`. docs/cache-format.md
-shows the layout byte by byte.
+In: key, version and data from a tier that stores them, or the bytes that a tier read back, and the user's secret. Out:
+the bytes to store, or the data if every byte is right and was written by somebody who has the secret. Pure: no I/O.
+Called by `ssd`, `lmdb_store` and `cache_admin`. docs/cache-format.md shows the layout byte by byte.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ import struct
 from typing import NamedTuple
 
 import xxhash
+from blake3 import blake3
 
+from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
 MAGIC = b"mlfs-s"
-FORMAT = 1
-# magic, format, body sum, head sum, key length, data offset, mtime's nanoseconds, data length, size of the source file,
-# mtime's seconds. The mtime is split because nanoseconds leave 64 bits in the year 2262, and file systems do not.
-_HEAD = struct.Struct("<6sHQQHHIQQq")
+FORMAT = 2
+# magic, format, id of the secret, body sum, head sum, key length, data offset, mtime's nanoseconds, data length, size
+# of the source file, mtime's seconds. The mtime is split because nanoseconds leave 64 bits in the year 2262, and file
+# systems do not.
+_HEAD = struct.Struct("<6sH8s16sQHHIQQq")
 HEAD_BYTES = _HEAD.size
-_BODY_START = 16  # the body sum covers everything behind itself, the head sum included
-_HEAD_START = 24  # the head sum covers everything behind itself up to the data
+_SUM_BYTES = 16  # nobody finds two copies with one sum, or the sum of a copy without the secret
+_BODY_SUM_AT = 16
+_BODY_START = 32  # the body sum covers everything behind itself, the head sum included
+_HEAD_START = 40  # the head sum covers everything behind itself up to the data
 MAX_KEY_BYTES = 4096  # PATH_MAX: no path of the source can be longer
 MAX_HEAD_BYTES = HEAD_BYTES + MAX_KEY_BYTES
 _NS = 10**9
@@ -29,6 +34,14 @@ _NS = 10**9
 
 class DamagedCopy(Exception):
     """The bytes are not those that were stored. The message says how that is known."""
+
+    kind = "damaged copy"
+
+
+class ForeignCopy(DamagedCopy):
+    """The copy was written with another secret: by somebody else, or before this user's secret was lost."""
+
+    kind = "copies made with another key"
 
 
 class OtherCopy(Exception):
@@ -49,7 +62,7 @@ def data_offset(key_bytes: int, floor_bytes: int) -> int:
     return max(floor_bytes, HEAD_BYTES + key_bytes)
 
 
-def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int) -> bytes:
+def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int, secret: Secret) -> bytes:
     """Return all bytes that go before `data`, checksums over them and `data` included.
 
     Raises ValueError for a key longer than MAX_KEY_BYTES: tiers refuse those before.
@@ -59,21 +72,20 @@ def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int) 
     offset = data_offset(len(key), floor_bytes)
     seconds, nanoseconds = divmod(version.mtime_ns, _NS)
     fields = (len(key), offset, nanoseconds, data.nbytes, version.size_bytes, seconds)
-    tail = _HEAD.pack(MAGIC, FORMAT, 0, 0, *fields)[_HEAD_START:] + key
+    tail = _HEAD.pack(MAGIC, FORMAT, b"", b"", 0, *fields)[_HEAD_START:] + key
     tail += bytes(offset - _HEAD_START - len(tail))
     head_sum = xxhash.xxh3_64_intdigest(tail).to_bytes(8, "little")
-    body = xxhash.xxh3_64(head_sum + tail)
+    body = blake3(head_sum + tail, key=secret.value)
     body.update(data)
-    return MAGIC + FORMAT.to_bytes(2, "little") + body.intdigest().to_bytes(8, "little") + head_sum + tail
+    return MAGIC + FORMAT.to_bytes(2, "little") + secret.id + body.digest(_SUM_BYTES) + head_sum + tail
 
 
-def read_head(blob: bytes | memoryview) -> Head:
+def read_head(blob: bytes | memoryview, secret: Secret) -> Head:
     """Return what the head says, checked by its own sum. `blob` may end anywhere behind the head.
 
-    Raises DamagedCopy.
+    That sum finds damage and no forgery: data is believed after `data_of` or `read_whole` only. Raises DamagedCopy.
     """
-    fields = _fields(blob)
-    _, _, _, head_sum, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = fields
+    _, _, _, _, head_sum, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob, secret)
     if not HEAD_BYTES + key_bytes <= offset <= len(blob):
         raise DamagedCopy("truncated")
     view = memoryview(blob)
@@ -83,39 +95,44 @@ def read_head(blob: bytes | memoryview) -> Head:
     return Head(key, Version(size_bytes, seconds * _NS + nanoseconds), offset, data_bytes)
 
 
-def read_whole(blob: bytes | memoryview) -> Head:
+def read_whole(blob: bytes | memoryview, secret: Secret) -> Head:
     """Return the head of a whole copy after checking every byte of it. Raises DamagedCopy."""
-    head = read_head(blob)
-    _check_body(blob, head.data_offset + head.data_bytes)
+    head = read_head(blob, secret)
+    _check_body(blob, head.data_offset + head.data_bytes, secret)
     return head
 
 
-def data_of(blob: bytes | memoryview, key: bytes, version: Version) -> memoryview:
+def data_of(blob: bytes | memoryview, key: bytes, version: Version, secret: Secret) -> memoryview:
     """Return the data of a whole copy if it is exactly this version of this key, without copying.
 
     Raises DamagedCopy or OtherCopy. A copy that claims another version is checked by its head only: its data will not
     be used, and a flipped bit in the head must count as damage.
     """
-    _, _, _, _, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob)
+    _, _, _, _, _, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob, secret)
     same_key = key_bytes == len(key) and bytes(blob[HEAD_BYTES : HEAD_BYTES + key_bytes]) == key
     if not same_key or (size_bytes, seconds * _NS + nanoseconds) != version:
-        read_head(blob)
+        read_head(blob, secret)
         raise OtherCopy
-    _check_body(blob, offset + data_bytes)
+    _check_body(blob, offset + data_bytes, secret)
     return memoryview(blob)[offset:]
 
 
-def _fields(blob: bytes | memoryview) -> tuple[bytes, int, int, int, int, int, int, int, int, int]:
+def _fields(
+    blob: bytes | memoryview, secret: Secret
+) -> tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int]:
     if len(blob) < HEAD_BYTES:
         raise DamagedCopy("truncated")
-    fields: tuple[bytes, int, int, int, int, int, int, int, int, int] = _HEAD.unpack_from(blob)
+    fields: tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int] = _HEAD.unpack_from(blob)
     if fields[0] != MAGIC or fields[1] != FORMAT:
         raise DamagedCopy("not a copy made by this version of mlfs")
+    if fields[2] != secret.id:
+        raise ForeignCopy("they are read from the source again")
     return fields
 
 
-def _check_body(blob: bytes | memoryview, length_bytes: int) -> None:
+def _check_body(blob: bytes | memoryview, length_bytes: int, secret: Secret) -> None:
     if len(blob) != length_bytes:
         raise DamagedCopy("wrong length")
-    if xxhash.xxh3_64_intdigest(memoryview(blob)[_BODY_START:]) != int.from_bytes(blob[8:16], "little"):
+    said = bytes(blob[_BODY_SUM_AT : _BODY_SUM_AT + _SUM_BYTES])
+    if blake3(memoryview(blob)[_BODY_START:], key=secret.value).digest(_SUM_BYTES) != said:
         raise DamagedCopy("wrong checksum")

@@ -56,7 +56,7 @@ class Showcase:
             self._catalogue.drop(sample)
 
     def shows(self, sample: int, version: Version) -> bool:
-        """Whether the agent can give this version by itself."""
+        """Whether the agent finds this version by itself now. What LMDB holds it may find only after a commit."""
         shown = self._catalogue
         found = shown.find(sample) if shown is not None else None
-        return found is not None and found.version == version
+        return found is not None and found.version == version and found.kind is not Kind.LMDB

@@ -19,9 +19,10 @@ from mlfs.places import cache_directory, record
 from mlfs.places.faults import PROCESS_SHORTAGE
 from mlfs.places.ledger import Ledger
 from mlfs.places.on_disk import OnDisk
+from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
-# Where the data starts at least, so that keys of up to 200 bytes (most paths) do not change what a sample occupies.
+# Where the data starts at least, so that keys of up to 184 bytes (most paths) do not change what a sample occupies.
 _HEAD_FLOOR_BYTES = 256
 _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
@@ -48,8 +49,9 @@ class SsdTier(OnDisk):
         capacity_bytes: int,
         source_id: bytes | str,
         clock: Callable[[], float] = time.monotonic,
+        secret: Secret | None = None,
     ) -> None:
-        super().__init__(directory, capacity_bytes, source_id, clock)
+        super().__init__(directory, capacity_bytes, source_id, clock, secret)
         # A digest is written or removed only under its stripe, so its temporary file has one writer, and its file and
         # its ledger entry change together. Reads take no lock: a file is whole from the moment it has its name.
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
@@ -75,7 +77,7 @@ class SsdTier(OnDisk):
         return self._claim.dir_fd
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier. Whole blocks for head, key and data; a key of more than 200 bytes may take a block more."""
+        """See Tier. Whole blocks for head, key and data; a key of more than 184 bytes may take a block more."""
         return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)
 
     def _rounded(self, file_bytes: int) -> int:
@@ -94,7 +96,7 @@ class SsdTier(OnDisk):
             if not self._ledger.reserve(footprint_bytes):
                 return False
             try:
-                self._write(digest, record.pack_head(key, version, data, _HEAD_FLOOR_BYTES), data)
+                self._write(digest, record.pack_head(key, version, data, _HEAD_FLOOR_BYTES, self._secret), data)
             except BaseException as error:
                 with suppress(OSError):
                     os.unlink(cache_directory.temp_path(digest), dir_fd=self._claim.dir_fd)
@@ -138,9 +140,9 @@ class SsdTier(OnDisk):
         if footprint_bytes is None:
             return None
         try:
-            return record.data_of(self._read(digest, footprint_bytes), key, version)
+            return record.data_of(self._read(digest, footprint_bytes), key, version, self._secret)
         except (OSError, record.DamagedCopy, record.OtherCopy):
-            return self._second_look(digest, lambda blob: record.data_of(blob, key, version))
+            return self._second_look(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
     def _second_look(self, digest: bytes, check: Callable[[bytes | memoryview], _T]) -> _T | None:
         """Read a copy again that did not pass `check`, and remove it if it does not pass now either.
@@ -156,7 +158,7 @@ class SsdTier(OnDisk):
             except record.OtherCopy:
                 pass
             except record.DamagedCopy as error:
-                self._faults.count("damaged copy", f"{error} in {cache_directory.sample_path(digest)}")
+                self._faults.count(error.kind, f"{error} in {cache_directory.sample_path(digest)}")
             except OSError as error:
                 self._faults.count(f"cannot read ({errno.errorcode.get(error.errno or 0)})", str(error))
                 if error.errno in PROCESS_SHORTAGE:
@@ -204,15 +206,18 @@ class SsdTier(OnDisk):
             try:
                 head = self._read_head(digest)
             except (OSError, record.DamagedCopy):
-                head = self._second_look(digest, record.read_head)
+                head = self._second_look(digest, self._head_of)
             if head is not None:
                 found.append(head.key)
         return found
 
+    def _head_of(self, blob: bytes | memoryview) -> record.Head:
+        return record.read_head(blob, self._secret)
+
     def _read_head(self, digest: bytes) -> record.Head:
         fd = os.open(cache_directory.sample_path(digest), _READ_FLAGS, dir_fd=self._claim.dir_fd)
         try:
-            return record.read_head(os.read(fd, record.MAX_HEAD_BYTES))
+            return self._head_of(os.read(fd, record.MAX_HEAD_BYTES))
         finally:
             os.close(fd)
 

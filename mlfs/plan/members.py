@@ -1,8 +1,8 @@
 """The nodes of a running cluster, and what each of them keeps: the same on every node, since all compute it from the
 same.
 
-Pure. In: the members as their agents exchanged them, who reads what in which epoch. Out: the plan of one node, from
-`mlfs.plan.owners`. Called by mlfs.engine.planner.
+Pure. In: the members as their agents exchanged them, who holds what already, who reads what in which epoch. Out: the
+plan of one node, from `mlfs.plan.owners`. Called by mlfs.engine.planner.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.owners import node_plan, place, shared_by_hash
+from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.states import PAGE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Members:
     """The nodes that have joined.
 
     Attributes:
         nodes: their numbers, ascending. own: this one's. capacities_bytes: by node, of memory, disks, slower disks
             (`Keeping.capacities_bytes`), shape (N, J).
+        away: nodes that are lost for good: they own nothing. Ranks are dealt as if they were there.
+        holder: by sample, a node that holds it already, -1 for none; None where nobody holds anything.
     """
 
     nodes: tuple[int, ...]
     own: int
     capacities_bytes: tuple[tuple[int, ...], ...]
+    away: tuple[int, ...] = ()
+    holder: npt.NDArray[np.int16] | None = None
 
     def ranks(self, world_size: int, node: int) -> tuple[int, ...]:
         """The ranks of a job that run on a node: launchers give each node as many, one after the other.
@@ -55,17 +60,59 @@ class Members:
             readers: for each job (E, F): which of `nodes` (by its place in them) reads the sample in that epoch; the
                 dtype's largest value stands for nobody. Without any job samples are shared by hash.
         """
-        if not readers:
-            return shared_by_hash(sizes_bytes, self.nodes, self.capacities_bytes, self.own)
         footprints = sizes_bytes.astype(np.int64)
         footprints += -footprints % PAGE_BYTES
-        capacities = np.array(self.capacities_bytes, dtype=np.float64)
+        room = np.array(self.capacities_bytes, dtype=np.int64)
+        room[[self.nodes.index(node) for node in self.away]] = 0
+        owner, classes = self._of_holders(footprints, room)
+        rest = np.flatnonzero(owner < 0)
+        if not readers:
+            sizes = np.where(owner < 0, sizes_bytes, 0)
+            plan = shared_by_hash(sizes, self.nodes, [row.tolist() for row in room], self.own)
+            plan = Plan(plan.classes[rest], None if plan.owner is None else plan.owner[rest])
+        else:
+            rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
+            plan = self._of_readers(footprints[rest], rows[:, rest] if len(rest) < len(owner) else rows, room)
+        assert plan.owner is not None
+        owner[rest], classes[rest] = plan.owner, plan.classes
+        owned = owner == self.own
+        about = {"nodes": len(self.nodes) - len(self.away), "samples": int(owned.sum())}
+        shared = "by who reads" if readers else "by hash"
+        # What it owns itself is nobody's to ask: also not of a node that had this number in another job.
+        return Plan(
+            classes,
+            np.where(owned, np.int16(-1), owner),
+            about | {"bytes": int(footprints[owned].sum()), "shared": shared},
+        )
+
+    def _of_holders(
+        self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int8]]:
+        """Owner and class here of what somebody holds already, -1 for the rest; what they take is taken off `room`."""
+        owner = np.full(len(footprints), -1, dtype=np.int16)
+        classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
+        if self.holder is None:
+            return owner, classes
+        for at, node in enumerate(self.nodes):
+            held = np.flatnonzero((self.holder == node) & (footprints > 0))
+            filled, begin = np.cumsum(footprints[held]), 0
+            for level in range(room.shape[1]):
+                before = int(filled[begin - 1]) if begin else 0
+                end = int(np.searchsorted(filled, before + room[at, level], side="right"))
+                owner[held[begin:end]] = node
+                if node == self.own:
+                    classes[held[begin:end]] = level
+                room[at, level] -= (int(filled[end - 1]) if end else 0) - before
+                begin = end
+        return owner, classes
+
+    def _of_readers(
+        self, footprints: npt.NDArray[np.int64], rows: npt.NDArray[np.unsignedinteger[Any]], room: npt.NDArray[np.int64]
+    ) -> Plan:
+        """Owners by who reads, as far as there is room."""
         own = self.nodes.index(self.own)
-        rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
+        capacities = room.astype(np.float64)
         placement = place(footprints.astype(np.float64), rows, len(self.nodes), capacities, copies_of=own)
         plan = node_plan(placement, own, range(capacities.shape[1]))
         assert plan.owner is not None
-        numbers = np.array([*self.nodes, -1], dtype=np.int16)
-        owned = plan.owner == own
-        about = {"nodes": len(self.nodes), "samples": int(owned.sum()), "bytes": int(footprints[owned].sum())}
-        return Plan(plan.classes, numbers[plan.owner], about)
+        return Plan(plan.classes, np.array([*self.nodes, -1], dtype=np.int16)[plan.owner])

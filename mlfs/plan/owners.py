@@ -228,19 +228,25 @@ def _favourite(
     Of nodes that read it equally often it is the one that reads it first; `PFS` where none of its readers may.
     """
     parts = [
-        _favourite_of_few(later[:, few], first[few], nodes, may)
+        _favourite_of_few(later[:, few], first[few], few, nodes, may)
         for few in (rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK))
     ]
     return np.concatenate([best for best, _ in parts]), np.concatenate([most for _, most in parts])
 
 
 def _favourite_of_few(
-    rows: Readers, start: npt.NDArray[np.unsignedinteger[Any]], nodes: int, may: Flags
+    rows: Readers, start: npt.NDArray[np.unsignedinteger[Any]], few: Samples, nodes: int, may: Flags
 ) -> tuple[Nodes, Counts]:
     """As `_favourite`, of so few samples that an array of all their readers is small."""
     best, score = np.full(len(start), PFS, dtype=np.int16), np.zeros(len(start), dtype=np.uint16)
     # A candidate is a node, or where there are more nodes than epochs, the readers of an epoch.
-    candidates: Iterable[Any] = np.flatnonzero(may) if nodes <= len(rows) else rows
+    # Most samples have many readers of whom each reads them once. Their turn begins with another epoch for each sample:
+    # else the readers of one epoch would own nearly all, and nobody would have to give anything to anybody in that
+    # epoch, and all the more in the others.
+    turns = ((epoch + few) % len(rows) for epoch in range(len(rows)))
+    candidates: Iterable[Any] = (
+        np.flatnonzero(may) if nodes <= len(rows) else (rows[turn, np.arange(len(few))] for turn in turns)
+    )
     for candidate in candidates:
         mine = 2 * (rows == candidate).sum(axis=0, dtype=np.uint16) + (start == candidate)
         better = (mine > score) & may[np.minimum(candidate, nodes)]

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +25,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from mlfs.ours import check_replaceable, make_parent, open_ours, user_cache_directory, write_ours
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
+from mlfs.tree.scan_lock import ScanLock, Stamp, Waits, stamp_of
 
 FORMAT_VERSION: Final = 1
 
+_KIND = "an index of mlfs"
 _MAGIC = b"mlfsidx\n"
 _HEAD = struct.Struct("<8sIIQ")  # magic, format version, bytes of the description, bytes of the columns
 _DIGEST_BYTES = 16
@@ -55,6 +57,7 @@ class ScanReport:
         problems: the first few of them, as lines.
         vanished: how many directories disappeared during the scan.
         warning: why the index could not be saved; "" when it was saved or did not have to be.
+        by: the node that scanned the source or compared it with the index, while this one waited; "" for this one.
     """
 
     reused: bool
@@ -64,6 +67,7 @@ class ScanReport:
     problems: tuple[str, ...] = ()
     vanished: int = 0
     warning: str = ""
+    by: str = ""
 
     @property
     def how(self) -> str:
@@ -77,11 +81,8 @@ def default_index_path(source: str) -> Path:
     Args:
         source: the source's path; made absolute, symbolic links are not followed, so this touches no file system.
     """
-    # The specification of XDG says to ignore a relative path.
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
     digest = hashlib.sha256(os.fsencode(os.path.abspath(source))).hexdigest()[:32]
-    return base / "mlfs" / "index" / f"{digest}.idx"
+    return Path(user_cache_directory(), "index", f"{digest}.idx")
 
 
 def source_identity(root_fd: int, source_path: str) -> str:
@@ -112,8 +113,15 @@ def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
         file.write(column.data)
     file.seek(len(head))
     file.write(digest.digest())
-    file.flush()
-    os.fsync(file.fileno())
+
+
+def _is_index(beginning: bytes) -> bool:
+    return beginning.startswith(_MAGIC)
+
+
+def check_path(path: str) -> None:
+    """Whether an index may be written there. Raises NotOursError for a file that is no index; OSError."""
+    check_replaceable(path, _KIND, _is_index)
 
 
 def save(manifest: Manifest, path: Path, identity: str) -> None:
@@ -124,29 +132,10 @@ def save(manifest: Manifest, path: Path, identity: str) -> None:
         path: the file; its directory is made when missing. Readable for the user only, for names can be private.
         identity: of `source_identity`.
 
-    Raises: OSError, with no temporary file left behind.
+    Raises: OSError, with no temporary file left behind; NotOursError for a file in its place that is no index.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            _write(file, manifest, identity)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the rename durable where the file system can. Where it cannot, a crash of the machine costs one scan."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    make_parent(str(path))
+    write_ours(str(path), lambda file: _write(file, manifest, identity), _KIND, _is_index)
 
 
 # -- loading
@@ -196,7 +185,7 @@ def _read_columns(file: BinaryIO, column_bytes: int, described: dict[str, list[A
 
 
 def _load(path: Path, identity: str) -> Manifest:
-    with open(path, "rb") as file:
+    with open(open_ours(str(path)), "rb") as file:
         head, digest, description, column_bytes = _read_head(file)
         try:
             described = json.loads(description)
@@ -357,7 +346,7 @@ def _save_or_warn(manifest: Manifest, path: Path, identity: str) -> str:
     try:
         save(manifest, path, identity)
     except OSError as error:
-        return f"the index cannot be saved to {path}: {error.strerror}; the next mount will scan again"
+        return f"the index cannot be saved to {path}: {error.strerror}; each mount scans by itself"
     return ""
 
 
@@ -370,8 +359,11 @@ def manifest_for(
     *,
     workers: int = 8,
     stop: Stop | None = None,
+    waits: Waits | None = None,
 ) -> tuple[Manifest, ScanReport]:
     """The manifest of a source: the saved one when no directory has changed, else a new one, which is saved.
+
+    Of many who ask at once, on whatever nodes, one looks at the source; the others wait, and take what it has saved.
 
     Args:
         source_fd: the source's root directory.
@@ -379,19 +371,37 @@ def manifest_for(
         index_path: where the index is read and saved.
         rescan: do not look at the saved one.
         progress, workers, stop: as in `mlfs.tree.scan.scan`.
+        waits: told for whom this waits.
 
     Raises: SourceError when the root cannot be read; ScanStopped. An index that cannot be read or written is in the
     report, and no error.
     """
     began = time.monotonic()
     identity = source_identity(source_fd, source_path)
-    manifest, reason = None, "a new scan was asked for"
-    if not rescan:
-        manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
-    reused, warning = manifest is not None, ""
-    if manifest is None:
-        manifest = scan(source_fd, workers, progress, stop)
-        warning = _save_or_warn(manifest, index_path, identity)
+    before = stamp_of(index_path)
+
+    def is_fresh(now: Stamp) -> bool:
+        """Whether another has saved the index since this began, or, which is less, has found it right."""
+        return now is not None and (before is None or (now[0] != before[0] if rescan else now != before))
+
+    lock = ScanLock(index_path)
+    try:
+        other = lock.take(is_fresh, waits, poller(lambda: (0, 0), None, stop))
+        manifest, reason, warning = None, "a new scan was asked for", ""
+        if other is not None:
+            manifest, reason = load(index_path, identity)
+        by = other.host if manifest is not None and other is not None else ""
+        if manifest is None and not rescan:
+            manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
+            if manifest is not None:
+                with contextlib.suppress(OSError):
+                    os.utime(index_path)  # those who wait see by this that it is right
+        reused = manifest is not None
+        if manifest is None:
+            manifest = scan(source_fd, workers, progress, stop)
+            warning = _save_or_warn(manifest, index_path, identity)
+    finally:
+        lock.release()
     unreadable, problems, vanished = len(manifest.unreadable), manifest.problems, manifest.vanished
     seconds = time.monotonic() - began
-    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning)
+    return manifest, ScanReport(reused, reason, seconds, unreadable, problems, vanished, warning, by)

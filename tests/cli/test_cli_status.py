@@ -29,6 +29,7 @@ STATUS: dict[str, Any] = {
     "uptime_s": 90,
     "messages": ["the seed may be wrong", "the seed may be wrong"],
     "strangers": [{"name": "cp", "pid": 123, "words": "cp (pid 123) reads 1,200 files in directory order"}],
+    "neighbours": {"words": "no job follows 800 reads"},
     "opens": 13000,
     "jobs": [
         {
@@ -92,7 +93,7 @@ def test_every_number_has_its_place() -> None:
         "/data/[set]: serving reads for 1 min 30 s (process 4711)",
         "source /pfs/set: 1,281,167 files, 128 GiB, 5 changed since the scan",
         "! the seed may be wrong",
-        "beside the jobs: cp (pid 123) reads 1,200 files in directory order\n",
+        "beside the jobs: cp (pid 123) reads 1,200 files in directory order\nno job follows 800 reads\n",
         "job train[x]: running, agreement 98.7 %: 12,184 of 12,345 opens that were compared, of 13,000 in all; "
         "50.0 % of the last 256",
         "! set_epoch is not called",
@@ -145,7 +146,6 @@ def test_json_is_passed_on_and_tables_are_not_cut(
 
 
 def test_usage_of_watch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status"]) == ExitCode.USAGE
     assert cli.main(["status", "--watch"]) == ExitCode.USAGE
     assert cli.main(["status", "/proc", "--watch", "x"]) == ExitCode.NOT_MOUNTED
     # The path right behind --watch is the path.

@@ -13,7 +13,7 @@ from accelerate.utils import set_seed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from orders_support import assert_same_order, job
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from mlfs.errors import JobError
 from mlfs.orders.permutation import TORCH_32BIT_LIMIT
@@ -33,10 +33,14 @@ def prepared(n: int, fields: dict[str, Any], loader_batch_size: int, seed: int =
     for rank in range(fields["world_size"]):
         set_seed(seed)
         torch.rand(fields.get("words_before", 0))  # a word each
+        sampler = None
+        if fields.get("generator") == "own":
+            sampler = RandomSampler(range(n), generator=torch.Generator().manual_seed(seed))
         loader = DataLoader(
             range(n),
             loader_batch_size,
-            shuffle=fields.get("shuffle", True),
+            shuffle=None if sampler else fields.get("shuffle", True),
+            sampler=sampler,
             drop_last=fields.get("drop_last", fields.get("loader_drop_last", False)),
         )
         loaders[rank] = prepare_data_loader(
@@ -92,6 +96,22 @@ def test_the_default_sampler_on_several_ranks(n: int, deal: dict[str, Any], seed
 def test_the_default_sampler_on_one_rank(n: int, batch: int, seed: int, words: int, drop_last: bool) -> None:
     fields = {"world_size": 1, "batch_size": batch, "drop_last": drop_last, "words_before": words}
     assert_same_order(n, prepared(n, fields, batch, seed), epochs=4, sampler="accelerate", seed=seed, **fields)
+
+
+@given(n=st.integers(1, 100), deal=deals(), seed=SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_a_sampler_that_was_given_a_generator_keeps_it(n: int, deal: dict[str, Any], seed: int) -> None:
+    fields = deal | {"generator": "own", "shuffle": True}
+    if fields["world_size"] == 1:
+        fields |= {"even_batches": True, "split_batches": False}
+    size = deal["batch_size"] * (deal["world_size"] if fields["split_batches"] else 1)
+    library = prepared(n, fields, size, seed)
+    assert_same_order(n, library, epochs=4, sampler="accelerate", seed=seed, **fields)
+
+
+def test_a_generator_that_the_loader_draws_from_too_is_refused() -> None:
+    with pytest.raises(JobError, match="that order is not known"):
+        build_order(job(sampler="accelerate", generator="shared"), 10)
 
 
 def test_a_validation_pass_between_the_epochs_draws_from_the_default_generator() -> None:

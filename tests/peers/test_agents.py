@@ -10,9 +10,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlfs.peers import agent as agent_module
 from mlfs.peers import link
 from mlfs.peers.agent import Agent
 from mlfs.peers.link import Ended, Ready
@@ -56,7 +58,8 @@ class Node:
         self.lost: set[int] = set()
         self.stopped = False
         liveness = Liveness(cluster.nodes, number, PATIENCE_S)
-        self.agent = Agent(cluster.network.port(number), self, self.landing, self.hear, liveness)
+        self.transport = cluster.network.port(number)
+        self.agent = Agent(self.transport, self, self.landing, self.hear, liveness)
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         if sample not in self.shelf or version != version_of(sample):
@@ -129,8 +132,8 @@ class Cluster:
         return self.draw.random() * self.draw.choice([0.001, 0.1, 3.0])
 
     def look(self, node: Node) -> None:
-        if not node.stopped:
-            node.agent.poll(self.heap.now_s)
+        while not node.stopped and node.agent.poll(self.heap.now_s):
+            pass
 
     def beat(self, node: Node) -> None:
         if not node.stopped:
@@ -204,6 +207,23 @@ def test_a_server_that_takes_its_time_does_not_make_its_node_lost() -> None:
     assert asker.lost == set()
 
 
+def test_who_slept_hears_what_became_of_what_it_had_asked_for() -> None:
+    cluster = Cluster(2, random.Random(8), slowest_s=0.001)
+    cluster.server_s = lambda: 2 * PATIENCE_S  # type: ignore[method-assign]
+    asker, owner = cluster.members
+    owner.held = {5}
+    number = asker.want(1, 5)
+    cluster.run(0.1)
+    asker.stopped = True
+    owner.want(0, 6)
+    cluster.run(3 * PATIENCE_S)
+    assert owner.lost == {0}
+    asker.stopped = False
+    cluster.look(asker)
+    cluster.run(3 * PATIENCE_S)
+    assert asker.ends[number] == [Ended.MISSING]
+
+
 def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
     cluster = Cluster(3, random.Random(5), slowest_s=0.001)
     first, second, third = cluster.members
@@ -211,12 +231,53 @@ def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
     first.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, long)), 0.0)
     cluster.run(0.1)
     assert second.told == third.told == [{"node": 0, "value": long}]
-    second.agent.leave()
+    second.agent.leave(cluster.heap.now_s)
     cluster.run(0.1)
     assert first.lost == third.lost == {1}
     number = first.want(1, 3)
     cluster.run(0.1)
     assert first.ends[number] == [Ended.MISSING]
+
+
+class SlowLinks(Cluster):
+    """Each link carries so many bytes a second."""
+
+    def later(self, source: int, to: int, size_bytes: int, arrive: Callable[[], None]) -> None:
+        at_s = max(self._free_s[source, to], self.heap.now_s) + 1e-4 + size_bytes / 1e6
+        self._free_s[source, to] = at_s
+        self.heap.at(at_s, arrive)
+        for number in (source, to):
+            self.heap.at(at_s, self.look, self.members[number])
+
+
+def test_who_floods_an_owner_waits_for_itself_and_costs_it_a_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "UNSENT_BYTES", 3000)
+    cluster = SlowLinks(4, random.Random(7))
+    cluster.server_s = lambda: 0.01  # type: ignore[method-assign]
+    owner, flooding, other, third = cluster.members
+    owner.shelf, owner.held = set(range(0, SAMPLES, 2)), set(range(1, SAMPLES, 2))
+    numbers = [flooding.want(0, number % SAMPLES) for number in range(1900)]
+    most = 0
+    late = []
+    for _ in range(100):
+        cluster.run(0.005)
+        most = max(most, owner.transport.unsent_bytes(1))
+        if len(late) < 20:
+            late.append((other.want(0, 4), third.want(0, 6)))
+    assert all(other.ends[a] == third.ends[b] == [Ended.HERE] for a, b in late)
+    assert not all(flooding.ends[number] for number in numbers)
+    assert 0 < most <= 1000 + 2 * max(len(content(sample)) for sample in range(SAMPLES))
+    cluster.run(10)
+    assert all(flooding.ends[number] == [Ended.HERE] for number in numbers)
+
+
+def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:
+    liveness = Liveness(5, 0, PATIENCE_S)
+    liveness.leaves(1, 10.0)
+    liveness.leaves(2, 11.8)
+    liveness.asked(3, 12.0 - 2 * PATIENCE_S)
+    assert liveness.found_lost(12.0) == [3]
+    assert liveness.to_be_left(12.0) == [2, 4]
 
 
 def test_what_is_no_message_is_told_to_the_server_in_words() -> None:

@@ -48,7 +48,7 @@ def read_epoch(cluster: MountedCluster, source: Path, epoch: int, ranks_a_node: 
 
 def test_the_source_is_read_once_for_all_nodes_and_never_again(source: Path, tmp_path: Path) -> None:
     with MountedCluster(source, 3, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=20.0) as cluster:
-        cluster.register(1, name="train", sampler="torch-distributed", seed=3, epochs=3, batch_size=8, world_size=6)
+        cluster.register(1, sampler="torch-distributed", seed=3, epochs=3, batch_size=8, world_size=6)
         assert [job["spec"]["ranks"] for mount in cluster.mounts for job in mount.status()["jobs"]] == [
             [0, 1], [2, 3], [4, 5]
         ]  # fmt: skip

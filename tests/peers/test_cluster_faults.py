@@ -118,23 +118,3 @@ def test_who_is_no_agent_costs_the_mount_nothing(source: Path, tmp_path: Path) -
         for file in sorted(source.rglob("*.jpg"))[:20]:
             assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
         assert mount.status()["peers"] is None
-
-
-def test_a_mount_joins_the_same_nodes_again_and_no_others(source: Path, tmp_path: Path) -> None:
-    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M") as cluster:
-        assert cluster.leave() == 0
-        wait_until(lambda: cluster.peers(0) is None and cluster.peers(1) is None, 10)
-        cluster.join()
-        assert cluster.leave() == 0
-        wait_until(lambda: cluster.peers(0) is None and cluster.peers(1) is None, 10)
-        third = tmp_path / "nodes" / "third"
-        third.mkdir()
-        with MlfsMount(source, mountpoint=third) as other:
-            cluster.mounts.append(other)
-            cluster.start()
-            wait_until(lambda: all((cluster.peers(node) or {"refused": {}})["refused"] for node in (0, 1)), 30)
-            for mount in cluster.mounts:
-                for file in sorted(source.rglob("*.jpg"))[:50]:
-                    assert (mount.path / file.relative_to(source)).read_bytes() == file.read_bytes()
-            cluster.leave()
-            cluster.mounts.remove(other)

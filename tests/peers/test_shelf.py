@@ -1,6 +1,8 @@
 """What an agent reads of its node by itself: what the server's places keep, and nothing that they do not."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from support.trees import make_tree
 from mlfs.peers.shelf import Shelf
 from mlfs.places.catalogue import Catalogue, Found, Kind, create
 from mlfs.places.checksum import checksum
+from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import Copy, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
@@ -122,3 +125,37 @@ def test_copies_on_disk_are_given_checked(samples: Samples, tmp_path: Path) -> N
     place.drop(second)
     assert shelf.find(second, version) is None
     os.close(fd)
+
+
+READ_BY_AGENT = """
+import sys
+from mlfs.peers.shelf import Shelf
+from mlfs.places.catalogue import Catalogue
+from mlfs.tree.samples import Version
+catalogue, directory, *samples = map(int, sys.argv[1:])
+shelf = Shelf(Catalogue(catalogue, 20), [], [], [directory])
+for sample in samples:
+    found = shelf.find(sample, Version(5000, 7))
+    print("nothing" if found is None else f"{bytes(found[0]).hex()[:20]} {found[1]}")
+shelf.close()
+"""
+
+
+def test_copies_in_lmdb_are_read_by_another_process(samples: Samples, tmp_path: Path) -> None:
+    showcase = Showcase()
+    tier = LmdbTier(tmp_path / "lmdb", 1 << 24, "source")
+    place = TierPlace(PlaceKind.LMDB, tier, samples, showcase=showcase)
+    fd = showcase.open(len(samples))
+    first, second, third = samples.ids[:3].tolist()
+    data, version = os.urandom(5000), Version(5000, 7)
+    assert place.keep([Copy(sample, version, data) for sample in (first, second, third)]) == [True] * 3
+    place.drop(second)
+    tier.drop(samples.key(third))  # the agent looks before it is told
+    tier.flush()
+    assert not showcase.shows(first, version)  # a put may not be committed yet: the server gives it itself
+    words = [sys.executable, "-c", READ_BY_AGENT, str(fd), str(tier.directory_fd), str(first), str(second), str(third)]
+    done = subprocess.run(words, pass_fds=(fd, tier.directory_fd), capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:3] == [f"{data.hex()[:20]} {checksum(data, first, version)}", "nothing", "nothing"]
+    tier.forget_dead_readers()
+    os.close(fd)
+    place.close()

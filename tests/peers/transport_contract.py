@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Iterator
 
 from mlfs.peers.messages import LARGEST_BYTES
-from mlfs.peers.transport import Arrived, Happened, Received, Transport
+from mlfs.peers.transport import PIECE_BYTES, Arrived, Happened, Received, Transport
 
 Role = Iterator[None]
-SIZES = (0, 1, 100, 65_536, 3_000_000)
+SIZES = (0, 1, 100, 65_536, 3_000_000, 2 * PIECE_BYTES + 5)
 
 
 def content(number: int, size_bytes: int) -> bytes:
@@ -41,8 +41,7 @@ class Player:
         assert event.node == self.other
         if isinstance(event, Arrived):
             self.arrived.append(bytes(event.data))
-        else:
-            assert isinstance(event, Received)
+        elif isinstance(event, Received):
             assert event.number not in self.received
             self.received[event.number] = event.size_bytes
 
@@ -63,6 +62,8 @@ def asker(transport: Transport) -> Role:
     for number, place in into.items():
         transport.expect(player.other, number, memoryview(place))
     transport.send(player.other, b"give")
+    for number in into:
+        transport.look_for(player.other, number)
     yield from player.until(lambda: len(player.received) == len(into))
     assert player.received == {number: len(place) for number, place in into.items()}
     assert all(place == content(number, len(place)) for number, place in into.items())
@@ -70,14 +71,28 @@ def asker(transport: Transport) -> Role:
     assert player.arrived.pop() == b"early"
     early = bytearray(1000)
     transport.expect(player.other, 77, memoryview(early))
+    transport.look_for(player.other, 77)
     yield from player.until(lambda: 77 in player.received)
     assert early == content(77, 1000)
-    # A receive that is called off lands nowhere; the next one of another number does.
-    off, on = bytearray(50_000), bytearray(50_000)
+    # Bytes that nobody looks for are not reported, though they came; from then on that they are looked for, they are.
+    unseen = bytearray(1000)
+    transport.expect(player.other, 78, memoryview(unseen))
+    transport.send(player.other, b"unseen")
+    yield from player.until(lambda: bool(player.arrived))
+    assert player.arrived.pop() == b"unseen"
+    assert 78 not in player.received
+    transport.look_for(player.other, 78)
+    yield from player.until(lambda: 78 in player.received)
+    assert unseen == content(78, 1000)
+    # A receive that is called off lands nowhere, in one piece or several; the next one of another number does.
+    off, large, on = bytearray(50_000), bytearray(PIECE_BYTES + 5), bytearray(50_000)
     transport.expect(player.other, 80, memoryview(off))
     transport.expect(player.other, 81, memoryview(on))
+    transport.expect(player.other, 82, memoryview(large))
+    transport.look_for(player.other, 81)
     assert transport.expect_no_more(player.other, 80)
     assert not transport.expect_no_more(player.other, 80)
+    assert transport.expect_no_more(player.other, 82)
     transport.send(player.other, b"both")
     yield from player.until(lambda: 81 in player.received)
     assert on == content(81, 50_000)
@@ -85,6 +100,7 @@ def asker(transport: Transport) -> Role:
     # Fewer bytes than there is room for: the number that came is said.
     roomy = bytearray(1000)
     transport.expect(player.other, 90, memoryview(roomy))
+    transport.look_for(player.other, 90)
     transport.send(player.other, b"short")
     yield from player.until(lambda: 90 in player.received)
     assert player.received[90] == 10
@@ -108,6 +124,9 @@ def owner(transport: Transport) -> Role:
             transport.give(player.other, number, content(number, size))
     transport.give(player.other, 77, content(77, 1000))
     transport.send(player.other, b"early")
+    yield from player.until(lambda: player.arrived[-1:] == [b"unseen"])
+    transport.give(player.other, 78, content(78, 1000))
+    transport.send(player.other, b"unseen")
     yield from player.until(lambda: player.arrived[-1:] == [b"both"])
     for number in (80, 81):
         transport.give(player.other, number, content(number, 50_000))

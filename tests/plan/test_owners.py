@@ -161,8 +161,8 @@ def test_a_node_that_keeps_nothing_owns_nothing_and_the_others_take_its_part() -
     assert owned[:, 0].tolist() == [2000, 0, 1000]
 
 
-def test_equal_nodes_are_placed_as_before_nodes_could_differ() -> None:
-    """The digest was taken from the code that knew only equal nodes."""
+def test_equal_nodes_are_placed_alike_however_their_room_is_said_and_on_every_machine() -> None:
+    """All nodes of a cluster have to come to the same placement: who changes the digest changes what all compute."""
     ids = np.arange(4001)
     sizes = (ids * 7919 % 997 + 1).astype(np.float64)
     readers = np.stack([ids * prime % 4001 % 6 for prime in (1, 7, 101, 1009, 2003)]).astype(np.uint8)
@@ -173,7 +173,16 @@ def test_equal_nodes_are_placed_as_before_nodes_could_differ() -> None:
             placed = place(sizes, readers, 6, capacities)
             for values in (placed.owner, placed.storage, *(values for copies in placed.copies for values in copies)):
                 digest.update(values.tobytes())
-    assert {digest.hexdigest()[:16] for digest in digests} == {"ac2ea80425005868"}
+    assert {digest.hexdigest()[:16] for digest in digests} == {"f926019c6e685eaf"}
+
+
+def test_owners_read_as_much_of_their_own_in_each_epoch() -> None:
+    """More nodes than epochs: a sample has as many readers as epochs, and any of them may own it."""
+    nodes, epochs, n = 64, 5, 64 * 100
+    readers = dealt(n, nodes, epochs, np.random.default_rng(8))
+    placed = place(np.ones(n), readers, nodes, np.array([150.0]))
+    own = (readers[1:] == placed.owner).mean(axis=1)
+    assert np.abs(own - 1 / (epochs - 1)).max() < 0.03, own
 
 
 @settings(deadline=None, max_examples=60)

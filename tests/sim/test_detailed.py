@@ -203,6 +203,7 @@ def test_the_command_shows_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert "estimate" in shown
     assert "in detail" in shown
     assert "+0 bytes" in shown
+    assert "on average" in " ".join(shown.split())
     assert main(["simulate", "thesis-s4", "--shrink", "2000", "--detailed", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["estimate"]["pfs_bytes"] == told["detailed"]["pfs_bytes"] + told["detailed"]["carried_bytes"]

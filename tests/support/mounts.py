@@ -36,7 +36,9 @@ from support.fuse import (
 FSTYPE = "fuse.mlfs"
 MOUNT_MARK = "MLFS_TEST_MOUNT"
 COMMAND_TIMEOUT_S = 180.0
-PROGRESS = re.compile(r"^(?:mlfs: )?(?:starting|scan|mount)(?:: [\d,]+ .*)?\n", re.MULTILINE)
+PROGRESS = re.compile(
+    r"^(?:mlfs: )?(?:starting|scan|mount|waiting for the list of files)(?:: [\d,]+ .*|: .* scans.*)?\n", re.MULTILINE
+)
 """The progress lines of a start that takes longer than two seconds, as any may on a busy machine."""
 
 

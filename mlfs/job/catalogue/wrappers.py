@@ -5,7 +5,7 @@ from typing import Final
 from mlfs.job.catalogue.sampler import Sampler, fields
 
 _ACCELERATE: Final = fields(
-    "seed data_seed shuffle drop_last use_seedable_sampler split_batches even_batches"
+    "seed data_seed generator shuffle drop_last use_seedable_sampler split_batches even_batches"
     " words_before words_between words_once trailing_permutation"
 )
 

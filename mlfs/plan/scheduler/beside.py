@@ -1,6 +1,7 @@
-"""What is fetched ahead for strangers: readers who are of no job, and whose order is plain (`mlfs.follow.strangers`).
+"""What is fetched ahead for strangers: readers who are of no job, and whose next reads are likely.
 
-Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads. Out: samples to fetch, while no
+Pure. In: what a stranger reads next, as `mlfs.follow.job` says with each of his reads where his order is plain, and
+`mlfs.plan.scheduler.neighbours` where nobody follows him. Out: samples to fetch, while no
 job needs the room or the lane; samples whose counted use is over. A use is counted as a job's is, so that the pages
 stay until the stranger comes; if he does not come soon, or a job needs the room, it is given up.
 """
@@ -8,9 +9,10 @@ stay until the stranger comes; if he does not come soon, or a job needs the room
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mlfs.plan.scheduler.config import SAME_TIME_S
+from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
 from mlfs.plan.scheduler.states import SampleTable, State
 
 PATIENCE_S = 1.0
@@ -18,6 +20,8 @@ PATIENCE_S = 1.0
 SHARE_OF_WINDOW = 8
 """The most that strangers get is this part of the staging window: a few files ahead hide the source's latency, and what
 a job needs next is never far away."""
+MOST_WANTED = 256
+"""Samples that strangers are said to read next, between two times that some are fetched: those of 16 processes."""
 
 
 class Beside:
@@ -31,10 +35,24 @@ class Beside:
         self._until_s: OrderedDict[int, float] = OrderedDict()  # by sample, the soonest first
         self._bytes = 0
         self._wanted: tuple[int, ...] = ()
+        self._neighbours = Neighbours(table.sizes, PATIENCE_S)
+
+    def goes_on_from(self, sample: int, process: int, at_s: float, coming: Sequence[int]) -> None:
+        """A stranger, or somebody whose order nobody knows, reads a sample.
+
+        Args:
+            coming: what he reads next, if a job says it; else it is told by what came after what so far.
+        """
+        learned = self._neighbours.read(sample, process, at_s)
+        self.goes_on(coming or learned)
+
+    def statistics(self) -> NeighboursStatistics:
+        """What was learned of reads that no job follows."""
+        return self._neighbours.statistics()
 
     def goes_on(self, samples: Iterable[int]) -> None:
         """A stranger reads these next."""
-        self._wanted = tuple(samples)
+        self._wanted = (*self._wanted, *samples)[-MOST_WANTED:]
 
     def fetch(self, now_s: float, reserve: Callable[[int], bool]) -> None:
         """No job needs more for now: fetch what a stranger reads next, as far as there is room.

@@ -71,9 +71,12 @@ class Fetching:
 
     def joined(self, places: Sequence[PlaceInfo]) -> None:
         """Places are there from now on: each has a pool of lanes, and all peers one together."""
+        of_peers = self._pool_of[self._is_peer.index(True)] if True in self._is_peer else -1
         for number, place in enumerate(places, len(self._pool_of)):
             peer = place.kind is PlaceKind.PEER
-            pool = self._pool_of[self._is_peer.index(True)] if peer and True in self._is_peer else number
+            if peer and of_peers < 0:
+                of_peers = number
+            pool = of_peers if peer else number
             self._pool_of.append(pool)
             self._is_peer.append(peer)
             if pool == number:

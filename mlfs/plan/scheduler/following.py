@@ -6,7 +6,7 @@ job is followed is the affair of `mlfs.follow`; a bug there costs that job its p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from mlfs.plan.scheduler.beside import Beside
@@ -127,7 +127,8 @@ class Following:
     # -- reads
 
     def read(self, read: ReadSeen) -> None:
-        """Have the jobs that read the sample match a read of it."""
+        """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
+        followed, coming = False, Seen(None)
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -137,17 +138,19 @@ class Following:
                 self._came(job, seen, read.source_bytes)
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
-                if seen.apart:
-                    self._read_beside(read.sample, seen)
+                followed = followed or (job.predicting and not seen.apart)
+                coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
 
-    def _read_beside(self, sample: int, seen: Seen) -> None:
-        """A stranger has read."""
-        if self._beside.read(sample):
-            self._window.retire(sample)
-        if seen.coming:
-            self._beside.goes_on(seen.coming)
+        if not followed:
+            self._read_beside(read, coming.coming)
+
+    def _read_beside(self, read: ReadSeen, coming: Sequence[int]) -> None:
+        """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
+        if self._beside.read(read.sample):
+            self._window.retire(read.sample)
+        self._beside.goes_on_from(read.sample, read.process, read.at_s, coming)
 
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Epochs that are told of: the one that is read, and the one before it, which is whole.
-KEPT_EPOCHS = 2
+# Epochs that are told of, the last ones: the one that is read, and those before it, which are whole.
+KEPT_EPOCHS = 100
 
 
 @dataclass(frozen=True, slots=True)

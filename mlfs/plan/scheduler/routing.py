@@ -20,6 +20,8 @@ from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 JUDGE_EVERY_S = 1.0
 # Samples of one probe: enough batches for a judgement, few enough that a slow tier costs little.
 PROBE_SAMPLES = 32
+# All places begin alike, and share the record as long as they are: a node may have a thousand peers.
+_FRESH = Use()
 
 
 class Rates(Protocol):
@@ -66,7 +68,7 @@ class Routing:
         self._passed_over = [False] * len(places)
         self._lost_peers: set[int] = set()
         self._peer_of_node = {place.node: number for number, place in enumerate(places) if place.node >= 0}
-        self._uses = [Use() for _ in places]
+        self._uses = [_FRESH] * len(places)
         self._found: list[Evidence | None] = [None] * len(places)
         self._batches = [0] * len(places)
         self._probed: set[int] = set()  # samples that are fetched from a tier that is passed over, to measure it
@@ -115,7 +117,7 @@ class Routing:
         first = len(self._places)
         self._places = (*self._places, *places)
         self._passed_over += [False] * len(places)
-        self._uses += [Use() for _ in places]
+        self._uses += [_FRESH] * len(places)
         self._found += [None] * len(places)
         self._batches += [0] * len(places)
         self._peer_of_node.update({place.node: number for number, place in enumerate(places, first)})

@@ -29,6 +29,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -45,14 +46,12 @@ class Statistics:
     """What the scheduler tells of itself.
 
     Attributes:
-        window_bytes, window_capacity_bytes: the staging window.
-        dropping: samples on their way out of the window.
-        waiting: readers who wait.
-        waited_s: seconds that readers have waited, all together.
+        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
+        waiting: readers who wait. waited_s: seconds that readers have waited, all together.
         fetches: samples whose fetch is queued or under way.
-        looking: whether the look-ahead has more to do at once.
-        stopped: whether nothing is fetched ahead.
+        looking: whether the look-ahead has more to do at once. stopped: whether nothing is fetched ahead.
         pools: by number. reading: how long each job has been reading, by its name.
+        neighbours: what was learned of reads that no job follows.
     """
 
     window_bytes: int
@@ -67,6 +66,7 @@ class Statistics:
     routing: RoutingStatistics
     keeping: KeepingStatistics
     reading: Mapping[str, ReadingTime]
+    neighbours: NeighboursStatistics
 
 
 class Scheduler:
@@ -193,6 +193,7 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
             self._routing.statistics(), self._keeping.statistics(), self._reading_times.statistics(),
+            self._beside.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:

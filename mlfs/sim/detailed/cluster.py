@@ -17,6 +17,7 @@ from mlfs.plan.scheduler.events import Landed, Released
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.sim.detailed.heap import Heap
+from mlfs.sim.detailed.ledger import FROM_PFS
 from mlfs.sim.detailed.node import IN_PLACE, Lane, Node
 
 # What dropping a sample's pages takes: 46,000 a second were measured with posix_fadvise on a file of the own mount.
@@ -74,7 +75,8 @@ class Cluster:
     """The world of nodes that never fail.
 
     Args:
-        places: of each node. plans: what each node keeps. landed: told of each node and sample that has landed.
+        places: of each node. plans: what each node keeps. landed: told of each sample that has landed: on which
+            node, which sample, and from which node it came, or `FROM_PFS`.
 
     Attributes:
         nodes: filled by whoever builds the cluster. pfs_bytes: read from it so far. fetched_bytes: by node
@@ -87,7 +89,7 @@ class Cluster:
         model: PerformanceModel,
         places: Sequence[Sequence[PlaceInfo]],
         plans: Sequence[Plan],
-        landed: Callable[[int, int], None],
+        landed: Callable[[int, int, int], None],
     ) -> None:
         self.nodes: list[Node] = []
         self.pfs_bytes = 0
@@ -138,7 +140,8 @@ class Cluster:
         size = node.sizes[item.sample]
         self.fetched_bytes[node.number][place] += size
         landed = Landed(lane.fetch.fetch, item.sample, place, size, True)
-        self._landed(node.number, item.sample)
+        origin = FROM_PFS if place == SOURCE else self._node_at[node.number][place]
+        self._landed(node.number, item.sample, node.number if origin < 0 and place != SOURCE else origin)
         node.got(lane, landed, node.to_keep(item, place))
 
     def drop(self, node: Node, samples: Sequence[int]) -> None:

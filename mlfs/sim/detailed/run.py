@@ -28,6 +28,7 @@ from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.clock import Sharing
 from mlfs.sim.detailed.cluster import Cluster, Pipe
 from mlfs.sim.detailed.heap import Heap, seldom_collecting
+from mlfs.sim.detailed.ledger import Ledger
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.streams import OrderStreams, job_of
 from mlfs.sim.detailed.training import LOADER_STEPS, Rank, Steps
@@ -70,6 +71,8 @@ class DetailedResult:
         seconds: simulated run time. epochs_s: by epoch. compute_s: what no stalls would take.
         pfs_bytes: read from the PFS. carried_bytes: of reads that the estimate counts there, and that found the pages
             of an earlier read still in the window.
+        pfs_epochs_bytes: the same by the epoch that the bytes were fetched for, which may be one that the run did not
+            come to any more. load: by epoch, what the busiest node gave to others over the mean (`Ledger`).
         local, peer: shares of reads that were fetched from the node's own classes, or from other nodes.
         reads, wall_s: reads of samples, and the real seconds that they took.
     """
@@ -78,6 +81,8 @@ class DetailedResult:
     epochs_s: tuple[float, ...]
     pfs_bytes: int
     carried_bytes: int
+    pfs_epochs_bytes: tuple[int, ...]
+    load: tuple[float, ...]
     local: float
     peer: float
     reads: int
@@ -90,8 +95,8 @@ class DetailedResult:
         return values
 
 
-def places_of(model: PerformanceModel, node: int) -> list[PlaceInfo]:
-    """The places of a node: the source, its classes, the other nodes."""
+def places_of(model: PerformanceModel, node: int, as_peers: Sequence[PlaceInfo]) -> list[PlaceInfo]:
+    """The places of a node: the source, its classes, the other nodes of `as_peers`, which has all of them."""
     threads, capacities = model.staging.threads, model.node_capacities_bytes()[node].tolist()
     return [
         PlaceInfo(PlaceKind.SOURCE, "pfs", threads),
@@ -99,14 +104,20 @@ def places_of(model: PerformanceModel, node: int) -> list[PlaceInfo]:
             PlaceInfo(PlaceKind.SSD if index else PlaceKind.RAM, kind.name, kind.threads, int(capacity))
             for index, (kind, capacity) in enumerate(zip(model.classes, capacities, strict=True))
         ),
-        *(PlaceInfo(PlaceKind.PEER, f"node {n}", threads, node=n) for n in range(model.nodes) if n != node),
+        *as_peers[:node],
+        *as_peers[node + 1 :],
     ]
 
 
 class Detailed:
-    """A cluster, ready to run. Raises ConfigError for one that would take more memory than `MOST_BYTES`."""
+    """A cluster, ready to run. Raises ConfigError for one that would take more memory than `MOST_BYTES`.
 
-    def __init__(self, simulation: Simulation) -> None:
+    Args:
+        epochs: run so many epochs of the job, and leave the others; None for all. The nodes plan for all of them, and
+            fetch ahead beyond the last one that is run.
+    """
+
+    def __init__(self, simulation: Simulation, epochs: int | None = None) -> None:
         model, gpus = simulation.model, simulation.scenario.node.gpus
         needed = model.nodes * (len(simulation.sizes) * SAMPLE_BYTES + model.nodes * PEER_BYTES)
         if needed > MOST_BYTES:
@@ -116,6 +127,7 @@ class Detailed:
                 f"--shrink {math.ceil(needed / MOST_BYTES)}, or more, makes fewer samples",
             )
         self._model = model
+        self._epochs = model.epochs if epochs is None else epochs
         self._sizes = simulation.sizes.astype(np.int64)
         self._streams = OrderStreams(simulation.order, gpus)
         self._placement: Placement = placement(simulation.view(Sharing.CONSERVING))
@@ -127,14 +139,17 @@ class Detailed:
         kinds = [PlaceKind.SSD if index else PlaceKind.RAM for index in range(len(rates))]
         slower = slower_groups(kinds, rates)
         levels = [DISK + slower[index] if index else MEMORY for index in range(len(rates))]
-        places = [places_of(model, node) for node in range(model.nodes)]
+        threads = model.staging.threads
+        as_peers = [PlaceInfo(PlaceKind.PEER, f"node {node}", threads, node=node) for node in range(model.nodes)]
+        places = [places_of(model, node, as_peers) for node in range(model.nodes)]
+        self._ledger = Ledger(self._sizes, self._placement.owner, simulation.readers, model.nodes)
         plans = [node_plan(self._placement, node, levels) for node in range(model.nodes)]
         self.cluster = Cluster(self._heap, model, places, plans, self._landed)
         limits = Limits(int(model.staging.capacity_bytes), model.staging.threads, PATIENT_S, PATIENT_S, 1 << 62)
         for number in range(model.nodes):
             scheduler = Scheduler(self._sizes.data, places[number], limits, NothingMeasured())
             self.cluster.nodes.append(Node(number, self._heap, scheduler, places[number], self.cluster))
-        self._steps = Steps(self._heap, model.nodes * gpus, self._streams.steps, self._over)
+        self._steps = Steps(self._heap, model.nodes * gpus, self._streams.first_step(self._epochs), self._over)
         preprocess_s = model.preprocess_bytes_per_s / gpus
         compute_s_per_byte = gpus / model.compute_bytes_per_s
         self._ranks = [
@@ -156,10 +171,11 @@ class Detailed:
 
     def _over(self, steps: int) -> None:
         for rank in self._ranks:
-            rank.may_read(min(steps + LOADER_STEPS, self._streams.steps))
+            rank.may_read(min(steps + LOADER_STEPS, self._streams.first_step(self._epochs)))
 
-    def _landed(self, node: int, sample: int) -> None:
+    def _landed(self, node: int, sample: int, origin: int) -> None:
         self._fresh[node][sample] = 1
+        self._ledger.landed(node, sample, origin)
 
     def _read(self, node: Node, sample: int) -> None:
         """A sample is read. Who owns it reads it from a class; what nobody owns the estimate reads from the PFS."""
@@ -175,14 +191,16 @@ class Detailed:
         began_s = time.perf_counter()
         with seldom_collecting():
             self._run_all(progress)
-        assert self._steps.done == self._streams.steps, "all readers are through"
-        ends = [self._steps.ends_s[self._streams.first_step(epoch)] for epoch in range(self._model.epochs + 1)]
+        assert self._steps.done == self._streams.first_step(self._epochs), "all readers are through"
+        ends = [self._steps.ends_s[self._streams.first_step(epoch)] for epoch in range(self._epochs + 1)]
         local, peer = self._shares()
         return DetailedResult(
             seconds=ends[-1],
             epochs_s=tuple(after - before for before, after in pairwise(ends)),
             pfs_bytes=self.cluster.pfs_bytes,
             carried_bytes=self._carried_bytes,
+            pfs_epochs_bytes=tuple(self._ledger.pfs_bytes),
+            load=tuple(self._ledger.load(epoch) for epoch in range(self._epochs)),
             local=local,
             peer=peer,
             reads=self._reads,
@@ -193,7 +211,7 @@ class Detailed:
         self._over(0)
         told = 0
         while self._heap.step():
-            if progress and self._steps.done < self._streams.steps:
+            if progress and self._steps.done < self._streams.first_step(self._epochs):
                 epoch = self._streams.epoch_of_step(self._steps.done)
                 while told < epoch:
                     progress(told)

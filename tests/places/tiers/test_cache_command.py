@@ -163,7 +163,7 @@ def test_clear_leaves_what_is_not_ours(directory: Path, tmp_path_factory: pytest
     (outside / "00").mkdir()
     (outside / "00" / f"{name}.s").write_text("precious")
     (outside / "data.mdb").write_text("precious")
-    root = directory / "mlfs-v1"
+    root = directory / f"mlfs-v2-{os.geteuid()}"
     (root / name).symlink_to(outside)
     two = next(path for path in root.iterdir() if not path.is_symlink() and not (path / "lmdb").exists())
     (two / "lmdb").symlink_to(outside)
@@ -179,7 +179,7 @@ def test_clear_leaves_what_is_not_ours(directory: Path, tmp_path_factory: pytest
 
 def test_format_directory_that_is_a_link(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    (other / "mlfs-v1").symlink_to(directory / "mlfs-v1")
+    (other / f"mlfs-v2-{os.geteuid()}").symlink_to(directory / f"mlfs-v2-{os.geteuid()}")
     with pytest.raises(CacheError):
         run("clear", other, "--yes")
     assert len(list(directory.rglob("*.s"))) == 10
@@ -194,7 +194,7 @@ def test_clear_asks(
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: answer)
     assert run("clear", directory) == (0 if left == 0 else 1)
-    sources = list((directory / "mlfs-v1").iterdir()) if left else []
+    sources = list((directory / f"mlfs-v2-{os.geteuid()}").iterdir()) if left else []
     assert len(sources) == (2 if left else 0)
     assert left == 0 or len(listed(directory, capsys)) == left
 
@@ -209,9 +209,9 @@ def test_progress_passes_all_verdicts_on(directory: Path, monkeypatch: pytest.Mo
 
 def test_a_cache_of_another_user_is_refused_in_one_line(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_: object) -> list[object]:
-        raise PermissionError(13, "Permission denied", f"{directory}/mlfs-v1/x")
+        raise PermissionError(13, "Permission denied", f"{directory}/mlfs-v2-0/x")
 
     monkeypatch.setattr(cache_admin, "stores", closed)
     for action in (["list"], ["verify"], ["clear", "--yes"]):
-        with pytest.raises(CacheError, match="mlfs-v1/x: Permission denied"):
+        with pytest.raises(CacheError, match="mlfs-v2-0/x: Permission denied"):
             run(action[0], directory, *action[1:])

@@ -1,0 +1,113 @@
+"""`mlfs report MOUNT OUT.html`: a page that shows what a mount did, epoch by epoch, and what would help.
+
+In: parsed arguments, MOUNT/.mlfs/status. Out: one file of HTML, written whole or not at all. Called by
+`mlfs.cli.commands`. With --wait it is written when all jobs have finished, or when the mount ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from typing import Any
+
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+
+_EPILOG = """\
+examples:
+  mlfs report /data/imagenet imagenet.html
+  mlfs report /data/imagenet imagenet.html --wait &  written at the end
+"""
+# The mount answers from memory, and nobody reads the page sooner.
+_LOOK_EVERY_S = 2.0
+_MARK = b"<!DOCTYPE html>\n"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `report`."""
+    parser = subparsers.add_parser(
+        "report",
+        help="write a page that shows what a mount did, and what would help",
+        description="Write one self-contained page of HTML about a mount.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("out", metavar="OUT", help="the file to write, for example report.html")
+    parser.add_argument(
+        "--wait", action="store_true", help="write it when all jobs have finished or the mount ends (default: now)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report; Ctrl-C while it waits writes what is known by then."""
+    from mlfs.cli import client
+
+    mountpoint = client.require_mount(args.mount)
+    _check_out(args.out)
+    status = client.read_status(mountpoint)
+    if args.wait:
+        print(f"mlfs: waiting for the jobs of {mountpoint}; Ctrl-C writes the report now", file=sys.stderr, flush=True)
+        status = _wait(mountpoint, status)
+
+    from mlfs.report.page import page
+
+    _write(args.out, page(status, time.strftime("%Y-%m-%d %H:%M")))
+    print(f"{args.out}: {os.path.getsize(args.out):,} bytes; open it in a browser")
+    return ExitCode.OK
+
+
+def _wait(mountpoint: str, status: dict[str, Any]) -> dict[str, Any]:
+    """The status when all jobs have finished; the last one before the mount ended, if that comes first."""
+    from mlfs.cli import client
+
+    with contextlib.suppress(KeyboardInterrupt):
+        while not _finished(status):
+            time.sleep(_LOOK_EVERY_S)
+            try:
+                client.require_mount(mountpoint)
+                status = client.read_status(mountpoint)
+            except MlfsError as error:
+                if error.exit_code is not ExitCode.NOT_MOUNTED:
+                    raise
+                break
+    return status
+
+
+def _finished(status: dict[str, Any]) -> bool:
+    jobs = status.get("jobs") or []
+    return bool(jobs) and all(job.get("state") == "finished" for job in jobs)
+
+
+def _check_out(out: str) -> None:
+    """Refuse what must not be overwritten, before anybody waits for the report: only a page is replaced by a page."""
+    hint = "give the name of a file that is not there, or of a page"
+    try:
+        with open(out, "rb") as file:
+            if file.read(len(_MARK)) not in (_MARK, b""):
+                raise ConfigError(f"{out} is there and is no page of HTML", hint)
+    except FileNotFoundError:
+        directory = os.path.dirname(os.path.abspath(out))
+        if not os.access(directory, os.W_OK):
+            raise ConfigError(f"{out} cannot be written", "name a directory that is there and is yours") from None
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}", hint) from None
+
+
+def _write(out: str, text: str) -> None:
+    directory, name = os.path.split(os.path.abspath(out))
+    try:
+        fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, out)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}", "name another file") from None

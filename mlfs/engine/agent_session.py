@@ -1,0 +1,105 @@
+"""One agent of this node, from its HELLO to its end: its connection, the landing memory, what is on its way to it.
+
+In: packets for the agent, from any thread; words for other nodes' servers, from the loop. Out: the same on the agent's
+socket. Used by `peering`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from mlfs.peers import link
+from mlfs.peers.desk import Desk
+from mlfs.peers.landing import Landing
+
+# Samples from peers that are on their way or not yet kept: more than lanes take at once, for a fast network.
+LANDING_BYTES = 64 << 20
+
+
+class AgentSession:
+    """See the module.
+
+    Attributes:
+        node, nodes: the number of this node, and how many there are. about: what each has said of itself when it came.
+        lost: those that do not answer, and since when. refused: those that are no peers, and why.
+        counts: the agent's figures. joining, joined: whether all nodes have come, and whether they plan alike.
+    """
+
+    def __init__(self, connection: socket.socket, node: int, nodes: int, patience_s: float, pid: int) -> None:
+        self.node, self.nodes, self.patience_s, self.pid = node, nodes, patience_s, pid
+        self.landing = Landing(LANDING_BYTES)
+        self.desk = Desk(self.landing, self.send, patience_s)
+        self.about: dict[int, Mapping[str, Any]] = {}
+        self.lost: dict[int, float] = {}
+        self.joining = self.joined = False
+        self.refused: dict[int, str] = {}
+        self.counts: dict[str, int] = {}
+        self._connection = connection
+        self._words: deque[bytes] = deque()
+        self._waiting = trio.Event()  # that words wait
+
+    def tell(self, value: Mapping[str, Any]) -> None:
+        """Say something to the servers of all other nodes. It comes after what was said before, and surely."""
+        self._words.append(link.pack_json(link.Kind.TELL, value))
+        self._waiting.set()
+
+    # -- what becomes of the nodes
+
+    def hear_about(self, node: int, about: Mapping[str, Any]) -> None:
+        """A node says what it has."""
+        self.about[node] = about
+
+    def begin_to_join(self) -> None:
+        """All nodes have come."""
+        self.joining = True
+
+    def have_joined(self) -> None:
+        """All plan alike, or none is waited for any more."""
+        self.joined = True
+
+    def lose(self, node: int, now_s: float) -> None:
+        """It does not answer."""
+        self.lost[node] = now_s
+
+    def back(self, node: int) -> None:
+        """It answers again."""
+        self.lost.pop(node, None)
+
+    def refuse(self, node: int, why: str) -> None:
+        """It is no peer."""
+        self.refused[node] = why
+
+    def take_counts(self, counts: Mapping[str, Any]) -> None:
+        """The agent tells its figures."""
+        self.counts = {str(name): int(number) for name, number in counts.items()}
+
+    # -- to the agent
+
+    async def run(self) -> None:
+        """Send words as fast as the agent takes them."""
+        while True:
+            await self._waiting.wait()
+            self._waiting = trio.Event()
+            while self._words:
+                if self.send(self._words[0]):
+                    self._words.popleft()
+                else:
+                    await trio.lowlevel.wait_writable(self._connection)
+
+    def send(self, packet: bytes) -> bool:
+        """From any thread: whether the agent's socket took a packet; one that is stopped does not hold a lane up."""
+        try:
+            self._connection.send(packet, socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """The agent is gone."""
+        self.desk.close()
+        self._connection.close()

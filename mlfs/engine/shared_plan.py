@@ -1,0 +1,248 @@
+"""One plan on all nodes of a cluster: who is there for good, what each holds already, and when a new plan begins.
+
+In: the nodes that joined, those that are lost or back, what the servers of other nodes say, plans of the planner. Out:
+members for `mlfs.engine.planner`, plans for the scheduler, words for the other servers. Nodes that plan differently
+read samples of the source twice, and nothing worse. So a plan begins when all nodes have it, and a node that is asked
+for a sample goes by its newest plan at once: who asks knows that all have it.
+
+When nodes join, and whenever the view of who is there changes (mlfs.plan.views), each tells what it holds
+(mlfs.plan.holdings), and all plan with that: what lies somewhere stays there, and is not read of the source again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import trio
+
+from mlfs.engine.planner import Planner
+from mlfs.engine.runner import Runner
+from mlfs.plan.holdings import Holdings, pieces
+from mlfs.plan.members import Members
+from mlfs.plan.scheduler import events as e
+from mlfs.plan.scheduler.keeping import Plan
+from mlfs.plan.views import View, Views, parse_view
+
+log = logging.getLogger("mlfs.peers")
+
+# So long a node waits for the others' plans before it goes on with its own. Planning takes seconds at most.
+AGREEMENT_PATIENCE_S = 10.0
+# A node that has been lost for so many times the peers' patience is lost for good.
+PATIENCES = 10
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+class _Agreement:
+    """Which nodes are ready, and whether all are."""
+
+    def __init__(self) -> None:
+        self.ready: set[int] = set()
+        self.changed = trio.Event()
+
+    def add(self, node: int) -> None:
+        """A node is ready."""
+        self.ready.add(node)
+        self.stir()
+
+    def stir(self) -> None:
+        """Those who wait look again."""
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class SharedPlan:
+    """See the module. Without members, before `begin` and after `end`, plans are this node's own.
+
+    Args:
+        step: takes events for the scheduler. held_by: by sample, the place that keeps it, 0 for none.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        runner: Runner,
+        clock: Callable[[], float],
+        step: Callable[..., None],
+        held_by: Callable[[], bytes | bytearray],
+    ) -> None:
+        self._planner = planner
+        self._runner = runner
+        self._clock = clock
+        self._step = step
+        self._held_by = held_by
+        self._members: Members | None = None
+        self._tell: Tell = lambda _: None
+        self._views: Views | None = None
+        self._heard: list[tuple[int, Mapping[str, Any]]] = []  # before this node had joined
+        self._holdings: dict[str, Holdings] = {}  # by the view's name
+        self._agreements: dict[str, _Agreement] = {}
+        self._agreeing = 0
+        self._pending: list[Plan | None] = []  # the newest plan, where it waits for the others'
+        self._planned = False
+
+    @property
+    def members(self) -> Members | None:
+        """The nodes that have joined, None without any."""
+        return self._members
+
+    @property
+    def planned(self) -> bool:
+        """Whether the first plan has begun."""
+        return self._planned
+
+    @property
+    def view(self) -> View | None:
+        """Who is there, None without other nodes."""
+        return self._views.current if self._views is not None else None
+
+    async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
+        """This node has joined others. Returns when all have planned, or none is waited for any more."""
+        self._members, self._tell = members, tell
+        views = self._views = Views(members.nodes, members.own, PATIENCES * patience_s)
+        heard, self._heard = self._heard, []
+        for node, value in heard:
+            self.hear(node, value)
+        await self._renew(views, views.current)
+        self._planned = self._views is views
+
+    def end(self) -> None:
+        """This node is alone from now on."""
+        self._members = self._views = None
+        self._planned = False
+        self._heard.clear()
+        self._holdings.clear()
+        for agreement in self._agreements.values():
+            agreement.stir()
+        self._agreements.clear()
+
+    # -- what happens to other nodes, and what they say
+
+    def hear(self, node: int, value: Mapping[str, Any]) -> None:
+        """The server of another node says something. Raises ValueError for what it cannot have said."""
+        if self._views is None:
+            self._heard.append((node, value))
+            return
+        if "ready" in value:
+            self._agreement(str(value["ready"])).add(node)
+        if "held" in value:
+            name = str(value["view"])
+            self._holdings_of(name).hear(node, value["held"])
+            self._agreement(f"held {name}").stir()
+        if "view" in value and "held" not in value and self._views.hear(parse_view(value["view"])):
+            self._take(self._views.current)
+
+    def lose(self, nodes: list[int]) -> None:
+        """These do not answer: nobody waits for them."""
+        if self._views is not None:
+            self._views.lose(nodes, self._clock())
+            for agreement in self._agreements.values():
+                agreement.stir()
+
+    def back(self, node: int) -> None:
+        """It answers again: it may have missed what was said."""
+        if self._views is not None:
+            self._views.back(node)
+            self._tell({"view": list(self._views.current)})
+
+    def look(self) -> None:
+        """Now and then: is a node lost for good, or back?"""
+        if self._views is not None and (view := self._views.look(self._clock())) is not None:
+            self._tell({"view": list(view)})
+            self._take(view)
+
+    def _take(self, view: View) -> None:
+        """Go by a new view."""
+        views = self._views
+        assert views is not None
+        away = f"without nodes {', '.join(map(str, view.away))}" if view.away else "with all nodes"
+        log.warning("who owns what is planned anew, %s", away)
+
+        async def renew() -> None:
+            try:
+                await self._renew(views, view)
+            except Exception:  # a bug: it costs reads of the source, never the mount
+                log.exception("who owns what cannot be planned anew")
+
+        trio.lowlevel.spawn_system_task(renew)
+
+    # -- plans
+
+    async def _renew(self, views: Views, view: View) -> None:
+        """Tell what this node holds, hear what the others do, and plan with that."""
+        members = self._members
+        assert members is not None
+        self._agreeing += 1
+        try:
+            holdings = self._holdings_of(view.name)
+            held = np.frombuffer(bytes(self._held_by()), dtype=np.uint8) != 0
+            holdings.add(members.own, held)
+            told = await self._runner.run("plan", pieces, held)
+            for number, piece in enumerate(told):
+                self._tell({"view": view.name, "held": [number, len(told), piece]})
+            await self._wait(f"held {view.name}", views, view, holdings.known)
+            holder = await self._runner.run("plan", holdings.holders, view.away)
+            if self._views is not views or views.current is not view:
+                return  # there is another view by now
+            self._members = replace(members, away=view.away, holder=holder)
+            await self._planner.change(self._members)
+            self._holdings.pop(view.name, None)
+            self._tell({"ready": f"view {view.name}"})
+            agreement = self._agreement(f"view {view.name}")
+            await self._wait(f"view {view.name}", views, view, lambda: agreement.ready)
+        finally:
+            self._agreeing -= 1
+            self.adopt()
+
+    async def agree(self, name: str, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Plan with something new, and wait until all others have.
+
+        A node that does not get ready is not waited for for ever: that costs reads of the source, and nothing else.
+        """
+        self._agreeing += 1
+        try:
+            await prepare()
+            views = self._views
+            if views is not None:
+                self._tell({"ready": name})
+                agreement = self._agreement(name)
+                await self._wait(name, views, None, lambda: agreement.ready)
+        finally:
+            self._agreeing -= 1
+            self.adopt()
+
+    async def _wait(
+        self, name: str, views: Views, view: View | None, there: Callable[[], set[int] | frozenset[int]]
+    ) -> None:
+        """Wait until all other nodes are `there`: not for ever, not for one that is lost, not for a past view."""
+        members = self._members
+        assert members is not None
+        others = {*members.nodes} - {members.own}
+        agreement = self._agreement(name)
+        with trio.move_on_after(AGREEMENT_PATIENCE_S):
+            while self._views is views and (view is None or views.current is view):
+                if not others - there() - views.lost - {*views.current.away}:
+                    return
+                await agreement.changed.wait()
+
+    def _agreement(self, name: str) -> _Agreement:
+        return self._agreements.setdefault(name, _Agreement())
+
+    def _holdings_of(self, view: str) -> Holdings:
+        return self._holdings.setdefault(view, Holdings(len(self._held_by())))
+
+    def plan_made(self, plan: Plan | None) -> None:
+        """A new plan: it waits until all nodes have theirs, where they wait for each other."""
+        self._pending = [plan]
+        if not self._agreeing:
+            self.adopt()
+
+    def adopt(self) -> None:
+        """Keep by the newest plan from now on."""
+        pending, self._pending = self._pending, []
+        for plan in pending:
+            self._step(e.Planned(plan))

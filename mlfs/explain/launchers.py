@@ -1,0 +1,55 @@
+"""Looks up which rank of how many a process reads for, as the program that launched the script has told it.
+
+In: processes and their parents. Out: a `Whose` of each. Called by `mlfs.explain.inference` in a worker thread, as it
+reads /proc. What is found is a hint: the reads have to confirm it.
+
+torchrun, mpirun and srun tell a process its rank in its environment, and a loader's workers have the environment of
+their rank. Nothing but these variables is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# Of the rank, and of the number of ranks. torchrun's come first: under srun there are both, and srun's are of the node.
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+_MOST_BYTES = 1 << 20
+
+
+class Whose(NamedTuple):
+    """Whose process one is.
+
+    Attributes:
+        parent: its parent process, 0 where that is not known.
+        rank, world: which rank it reads for, of how many; -1 and 0 where nothing tells.
+    """
+
+    parent: int
+    rank: int = -1
+    world: int = 0
+
+
+def whose(kin: Sequence[tuple[int, int]]) -> list[Whose]:
+    """Whose processes these are, each given with its parent."""
+    return [Whose(parent, *_told(process)) for process, parent in kin]
+
+
+def _told(process: int) -> tuple[int, int]:
+    try:
+        with Path(f"/proc/{process}/environ").open("rb") as file:
+            words = file.read(_MOST_BYTES).split(b"\0")
+    except OSError:
+        return -1, 0  # the process has ended, or belongs to somebody else
+    variables = dict(word.split(b"=", 1) for word in words if b"=" in word)
+    for rank, world in _VARIABLES:
+        told = [variables.get(name.encode(), b"") for name in (rank, world)]
+        if all(number.isdigit() for number in told) and int(told[0]) < int(told[1]):
+            return int(told[0]), int(told[1])
+    return -1, 0

@@ -1,0 +1,116 @@
+"""Ranks whose batches come from one permutation, as accelerate deals them, are told from one process with workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.explaining import BATCH, explaining, order_of, simulate
+
+from mlfs.explain.confirm import Finding
+from mlfs.explain.dealt import dealt
+from mlfs.explain.launchers import Whose, whose
+from mlfs.job import parse_job
+from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.order import Order
+from mlfs.orders.registry import build_order
+
+N = 3000
+
+
+def order_for(fields: dict[str, Any]) -> Order:
+    return build_order(parse_job({"name": "j", "epochs": 3} | fields), N)
+
+
+def heads_of(order: Order, world: int, workers: int, batch: int) -> list[tuple[int, tuple[int, ...]]]:
+    """(parent, what it reads first) of each worker of each rank."""
+    heads = []
+    for rank in range(world):
+        stream = order.rank_stream(0, rank)
+        batches = [stream[at : at + batch].tolist() for at in range(0, len(stream), batch)]
+        heads += [(100 + rank, tuple(chain(*batches[worker::workers]))[:40]) for worker in range(workers)]
+    return heads
+
+
+DRAWN = [
+    (draw.choice((2, 3, 4, 8)), draw.choice((1, 2, 3)), draw.choice((4, 16, 32)), draw.randrange(100_000))
+    for draw in (random.Random(12),)
+    for _ in range(12)
+]
+
+
+@pytest.mark.parametrize(("world", "workers", "batch", "words"), DRAWN)
+def test_ranks_are_told_by_whose_workers_begin_where(world: int, workers: int, batch: int, words: int) -> None:
+    truth = {"sampler": "accelerate", "seed": 42, "world_size": world, "batch_size": batch, "words_before": words}
+    order = order_for(truth)
+    parents, heads = zip(*heads_of(order, world, workers, batch), strict=True)
+    drawn = TorchWords(42)
+    drawn.skip(words)
+    finding = Finding(0, N, drawn.random_int64_seed(), 0, 1, (0,), batch, None, 90.0)
+    fields = dealt(finding, heads, [Whose(parent) for parent in parents])
+    assert fields is not None
+    other = order_for(fields)
+    for epoch in range(3):
+        for rank in range(world):
+            assert other.rank_stream(epoch, rank).tolist() == order.rank_stream(epoch, rank).tolist()
+    assert dealt(finding, heads, [Whose(1)] * len(heads)) is None  # the workers of one process
+    told = [Whose(1, parent - 100, world) for parent in parents]  # of a launcher; without workers it is the parent
+    assert dealt(finding, heads, told) == fields
+    here = slice(0, workers)  # one rank of several: its node has no other
+    alone = dealt(finding._replace(workers=world * workers), heads[here], told[here])
+    assert alone == fields | {"ranks": [0]}
+
+
+def test_two_runs_side_by_side_are_no_ranks() -> None:
+    finding = Finding(0, N, 7, 0, 1, (0,), 16, 2, 90.0)
+    heads = [head for _, head in heads_of(order_for({"sampler": "torch-distributed", "seed": 7}), 1, 2, 16)]
+    assert dealt(finding, heads * 2, [Whose(1), Whose(1), Whose(2), Whose(2)]) is None
+    assert dealt(finding, heads * 2, [Whose(1, rank, 2) for rank in (0, 0, 1, 1)]) is None
+    assert dealt(finding._replace(seed=-1), heads, [Whose(1), Whose(2)]) is None
+    assert dealt(finding, heads, [Whose(0), Whose(0)]) is None  # nobody knows whose children they are
+
+
+@pytest.mark.parametrize(("rank", "world"), [("RANK", "WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")])
+def test_a_process_was_told_its_rank_by_what_launched_it(rank: str, world: str) -> None:
+    script, told = "print(flush=True); input()", {rank: "3", world: "8"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], env=told, **pipes) as one:
+        assert one.stdout is not None
+        one.stdout.readline()  # it runs, and not its parent's image any more
+        assert whose([(one.pid, 7)]) == [Whose(7, 3, 8)]
+        one.communicate(b"\n")
+    assert whose([(one.pid, 7), (os.getpid(), 1)]) == [Whose(7), Whose(1)]
+
+
+@pytest.mark.parametrize("words", [0, 576])
+def test_a_script_under_torchrun_is_followed_rank_by_rank(
+    tmp_path: Path, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")  # no minutes for all seeds
+    truth = {"sampler": "accelerate", "seed": 1, "world_size": 2, "words_before": words}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True) as (jobs, _):
+            for epoch in range(3):
+                turns = []
+                for rank in range(2):
+                    order = list(order_of(jobs.manifest, epoch, rank, **truth))
+                    batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
+                    for worker in range(2):
+                        reads = chain(*batches[worker::2])
+                        turns.append([(entry, 100 * epoch + 10 * rank + worker, 5 + rank) for entry in reads])
+                for seen in chain(*zip_longest(*turns)):
+                    if seen is not None:
+                        await jobs.read(*seen)
+            (job,) = jobs.running.values()
+            assert (job.spec.sampler, job.spec.world_size, job.spec.batch_size) == ("accelerate", 2, BATCH)
+            assert len(jobs.installed) == 1
+            assert job.score.agreed == job.score.observed
+
+    simulate(body)

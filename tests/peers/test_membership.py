@@ -1,0 +1,118 @@
+"""Nodes that stay lost, come back, join anew or come alone: owners are planned anew, and nothing is read twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import MountedCluster
+from support.fuse import kill, wait_until
+from support.mounts import MlfsMount
+from support.trees import make_tree
+
+FILES = 120
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(13)
+    files = {f"c{number % 3}/f{number:03}.jpg": draw.bytes(int(draw.integers(1, 20_000))) for number in range(FILES)}
+    return make_tree(tmp_path / "source", files)
+
+
+def read_all(mounts: Iterable[MlfsMount], source: Path) -> None:
+    for mount in mounts:
+        for path in sorted(source.rglob("*.jpg")):
+            assert (mount.path / path.relative_to(source)).read_bytes() == path.read_bytes(), path
+
+
+def agent_of(cluster: MountedCluster, node: int) -> int:
+    peers = cluster.peers(node)
+    return peers["agent"] if peers is not None else 0
+
+
+def test_a_node_that_stays_lost_owns_nothing_and_comes_back_with_what_it_holds(source: Path, tmp_path: Path) -> None:
+    with MountedCluster(source, 3, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=0.4) as cluster:
+        read_all(cluster.mounts, source)
+        held = cluster.mounts[2].status()["peers"]["members"][2]["held"]
+        assert held > FILES / 6
+        before = sum(cluster.fetched("pfs"))
+        stopped = cluster.agents()[2]
+        os.kill(stopped, signal.SIGSTOP)
+        there = cluster.mounts[:2]  # nobody asks anything of it, and still it is missed
+        wait_until(lambda: all((mount.status()["peers"] or {}).get("away") == [2] for mount in there), 60)
+        member = there[0].status()["peers"]["members"][2]
+        assert member["state"] == "lost"
+        assert member["lost_s"] > 1
+        read_all(there, source)
+        once = sum(cluster.fetched("pfs"))
+        assert before < once <= before + held  # what the lost node held is read once more, and not by each
+        read_all(there, source)
+        assert sum(cluster.fetched("pfs")) == once
+        os.kill(stopped, signal.SIGCONT)
+        wait_until(lambda: all((cluster.peers(node) or {}).get("away") == [] for node in range(3)), 60)
+        wait_until(lambda: all((cluster.peers(node) or {}).get("view") for node in range(3)), 60)
+        read_all(cluster.mounts, source)
+        assert sum(cluster.fetched("pfs")) <= once + 10  # but for what was asked while views differed
+
+
+def test_mounts_join_anew_in_another_mpi_job_and_nothing_is_read_again(source: Path, tmp_path: Path) -> None:
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=5.0) as cluster:
+        read_all(cluster.mounts, source)
+        assert sum(cluster.fetched("pfs")) == FILES
+        assert cluster.leave() == 0
+        wait_until(lambda: cluster.peers(0) is None and cluster.peers(1) is None, 10)
+        third = tmp_path / "nodes" / "third"
+        third.mkdir()
+        with MlfsMount(source, "--ram", "64M", mountpoint=third) as other:
+            cluster.mounts.insert(0, other)  # all have other numbers now
+            cluster.join()
+            read_all(cluster.mounts, source)
+            assert sum(cluster.fetched("pfs")) == FILES
+            members = other.status()["peers"]["members"]
+            assert [member["state"] for member in members] == ["alive"] * 3
+            wait_until(lambda: sum(m["held"] for m in other.status()["peers"]["members"]) >= FILES, 20)
+            wait_until(lambda: sum(m["given"] for m in other.status()["peers"]["members"]) >= FILES, 20)
+            shown = other.run("status", str(other.path)).stdout
+            assert "nodes of the cluster: 3" in shown
+            again = json.loads(other.run("status", str(other.path), "--json").stdout)
+            assert len(again["peers"]["members"]) == 3
+            cluster.leave()
+            cluster.mounts.remove(other)
+
+
+def test_an_agent_takes_the_place_of_one_that_is_still_there(source: Path, tmp_path: Path) -> None:
+    """A second MPI job joins the mounts while an agent of the first hangs."""
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M") as cluster:
+        read_all(cluster.mounts[:1], source)
+        stopped = cluster.agents()[1]
+        first = cluster.launcher
+        assert first is not None
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            before = [peers["agent"] for peers in map(cluster.peers, (0, 1)) if peers is not None]
+            cluster.start()
+            wait_until(lambda: cluster.joined() and all(agent_of(cluster, node) not in before for node in (0, 1)), 60)
+            read_all(cluster.mounts, source)
+            assert sum(cluster.fetched("pfs")) == FILES
+        finally:
+            kill(stopped)
+            first.kill()
+            first.wait()
+
+
+def test_who_comes_alone_says_so_in_one_line_and_serves(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    with MlfsMount(source, mountpoint=tmp_path / "mount") as mount:
+        command = [sys.executable, "-m", "mlfs.cli.main", "peers", str(mount.path), "--", "true"]
+        done = subprocess.run(command, env=mount.env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0
+        assert done.stderr == "mlfs: there are no other nodes in this MPI job: this one serves alone\n"
+        read_all([mount], source)
