@@ -111,8 +111,10 @@ class FirstReads:
         """The children of those parents of which one child has read `needed` files, and the first one as well, unless
         that one idles."""
         found: set[int] = set()
-        for parent in dict.fromkeys(self.parents.values()):
-            children = [pid for pid, of in self.parents.items() if of == parent]
+        families: dict[int, list[int]] = {}
+        for pid, parent in self.parents.items():
+            families.setdefault(parent, []).append(pid)
+        for children in families.values():
             lengths = [len(self.firsts[pid]) for pid in children]
             waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
             if max(lengths) >= needed and not waits:
