@@ -173,6 +173,7 @@ def prepare(work: Path, source: Path) -> None:
     (work / "slurm" / "settings").write_text(
         f"SOURCE={source}\nMOUNT={work}/$SLURMD_NODENAME/data\n"
         f"FLAGS=(--ram 200M --staging 64M --index {work}/index)\nMLFS={BIN / 'mlfs'}\n"
+        f"export PYTHONPATH={SCRIPTS.parent}\n"  # slurmd gives its scripts nothing of our environment
         f"export MLFS_RUNTIME_DIR={work}/$SLURMD_NODENAME/run XDG_CACHE_HOME={work}/$SLURMD_NODENAME/cache\n"
     )
 
@@ -246,9 +247,9 @@ def test(args: argparse.Namespace) -> int:
                 opens = source_counts(root_fd)["by_path"]
                 checks.say("the loss is equal bit for bit", final_loss(text) == expected, final_loss(text))
                 if not killing:
-                    most = max(opens.values(), default=0)
+                    again = sum(opens.values()) - len(opens)
                     checks.say("all files were opened at the source", len(opens) == args.files, len(opens))
-                    checks.say("each once, in all epochs on all nodes", most == 1, f"{most} at most")
+                    checks.say("each once, in all epochs on all nodes", not again, f"{again} opened again")
                 checks.say("nothing is mounted any more", not mounted(work), mounted(work))
                 if checks.failed:
                     console.print(text, highlight=False, markup=False)

@@ -130,7 +130,7 @@ _ALL = (
     timm(
         "timm-alone",
         "--sampler torch-random --layout timm --seed 42 --root train --epochs {epochs} --batch-size 32"
-        f" --loader-drop-last --persistent-workers {_WORDS}",
+        " --loader-drop-last --persistent-workers --words-before {words_before} --words-once 2",
     ),
     Client(
         name="hf-trainer",

@@ -6,6 +6,7 @@ takes longer runs in worker threads and in a process of its own. Part of `mlfs.e
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -79,6 +80,9 @@ class Inference:
         self._part = Part(FirstReads(), lambda _: False)  # of those, the ones that a job is to be found for
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
+        self._validating: tuple[InferredJob, bool] | None = None  # its first epoch has ended; whether its workers stay
+        self._woken = False
+        self._offered: list[Fields] = []  # what explains the reads of other nodes
         self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
@@ -92,6 +96,9 @@ class Inference:
         """An open, counted by the jobs that it belongs to."""
         if self._registered:
             return
+        self._validating = self._validating or self._inferred.before_validation(entry, process, parent)
+        if self._validating is not None:
+            self._wake()
         inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
             if inferred.follow(entry, process, parent):
@@ -104,6 +111,8 @@ class Inference:
             self._part.reads.add(entry, process, parent)
         if self._busy:
             self._search_with_more(process)
+        elif self._lost is not None and self._reads.total in TRY_AGAIN_AFTER:
+            self._wake()
         elif self._reads.enough(self._needed) and not self._inferred.full:
             self._busy = True
             self._wanted.set()
@@ -116,6 +125,8 @@ class Inference:
         """
         attempt = self._attempt
         if attempt is None or attempt.found:
+            if self._lost is not None and self._reads.total in TRY_AGAIN_AFTER:
+                self._wake()
             return
         known = len(self._reads.firsts.get(process, [])) >= self._needed and attempt.lacks(process)
         if known and process in self._reads.asked(self._needed):
@@ -129,11 +140,22 @@ class Inference:
         if not inferred.decided and not borne_out(inferred.job.score.history):
             self._refuted += inferred.alternatives
         self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
-        self._busy = True
-        self._wanted.set()
-        if self._attempt is not None:
-            self._attempt.wake()
+        self._wake()
         self._jobs.end(inferred.job.spec.name)
+
+    def _wake(self) -> None:
+        """There is something to do at once, also while a search is under way."""
+        if not self._woken:
+            self._busy = self._woken = True
+            self._wanted.set()
+            if self._attempt is not None:
+                self._attempt.wake()
+
+    def offer(self, fields: Fields) -> None:
+        """This explains the reads of another node: it is tried here, without a search and before any read."""
+        if not self._registered:
+            self._offered.append(fields)
+            self._wanted.set()
 
     def jobs_changed(self) -> None:
         """A job came or went."""
@@ -184,12 +206,19 @@ class Inference:
 
     async def _infer(self) -> None:
         """From reads to a job: by a known explanation, by the order of the files, or by a search for a seed."""
-        if self._registered:
+        self._woken = False
+        await self._try_offered()
+        if self._registered or not self._busy:
+            return
+        if await self._expect_validation() and self._lost is None:
             return
         jobs, needed = self._jobs, self._needed
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.asked(needed))
         lost, self._lost = self._lost, None
         if lost is not None and await self._goes_on(lost):
+            return
+        if lost is not None and not self._reads.enough(needed):
+            self._lost = lost  # it may go on as further reads have it; for a search they are too few as well
             return
         if await self._walked() and not self._reads.enough(needed):
             return
@@ -217,6 +246,13 @@ class Inference:
             self._failed_for |= processes
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
+
+    async def _expect_validation(self) -> bool:
+        """Have a job whose script begins to validate go on with what that draws. Returns whether there was one."""
+        validating, self._validating = self._validating, None
+        if validating is not None:
+            await self._inferred.expect_validation(*validating)
+        return validating is not None
 
     async def _goes_on(self, lost: InferredJob) -> bool:
         """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
@@ -262,6 +298,18 @@ class Inference:
         opens = await runner.run(POOL, as_indices, heads, candidate.ids)
         return await self._install_first(_ranked(candidate, refine(finding, opens), ()), walking)
 
+    async def _try_offered(self) -> None:
+        """Go by what explains other nodes' reads, unless it is known here already, or refuted."""
+        offered, self._offered = self._offered, []
+        for fields in offered:
+            known = [*self._refuted, *(inferred.fields for inferred in self._inferred.in_use.values())]
+            if any(_same_order(fields, other) for other in known) or self._registered or self._inferred.full:
+                continue
+            reads = self._searched()
+            if await self._inferred.install_first([fields], reads):
+                self._explained(reads)
+                self._busy = False
+
     async def _search_seeds(self, attempt: Attempt, data_sets: list[Candidate], lost: InferredJob | None) -> bool:
         """Take what the other process finds into use, and what it learns later of the epochs to come.
 
@@ -280,7 +328,11 @@ class Inference:
                 if event is None:
                     break
                 if isinstance(event, Woken):
-                    if self._lost is not None and await self._goes_on(self._lost):
+                    self._woken = False
+                    await self._expect_validation()
+                    if self._lost is None:
+                        self._wanted = trio.Event()
+                    elif await self._goes_on(self._lost):
                         break
                 elif isinstance(event, Recipe):
                     installed = await self._install_recipe(data_sets[event.data_set], event)
@@ -388,6 +440,12 @@ def _ranked(
     told = explanations(finding, draws)
     ranked = [candidate.fields | fields for fields in (*(told[0] | more for more in going_on), *told)]
     return [fields for fields in ranked if _is_job(fields)]
+
+
+def _same_order(told: Fields, known: Fields) -> bool:
+    """Whether two explanations are of one order, whichever fields they leave to their defaults."""
+    here, there = (json.loads(parse_job(fields | {"start_epoch": 0}).to_json()) for fields in (told, known))
+    return _order(here | {"name": ""}) == _order(there | {"name": ""})
 
 
 def _order(fields: Fields) -> Fields:

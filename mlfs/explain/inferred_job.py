@@ -28,15 +28,25 @@ class InferredJob:
         unfit: the reads since the last twelve in a row that came as explained.
         lost_after: once the reads don't come as explained any more, the last epoch that did.
         was_chosen: whether the first reads of an epoch have chosen this explanation from several.
+        first_epoch: the first one that came as explained; the job may have been installed at the end of it.
     """
 
-    def __init__(self, job: JobRun, fields: Fields, alternatives: list[Fields], was_chosen: bool = False) -> None:
+    def __init__(
+        self,
+        job: JobRun,
+        fields: Fields,
+        alternatives: list[Fields],
+        was_chosen: bool = False,
+        first_epoch: int | None = None,
+    ) -> None:
         self.job = job
         self.fields = fields
         self.alternatives = alternatives
         self.unfit = FirstReads()
         self.lost_after = 0
         self.was_chosen = was_chosen
+        self.first_epoch = job.spec.start_epoch if first_epoch is None else first_epoch
+        self._read_others = first_epoch is not None
         self._counted = job.score.observed
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
 
@@ -68,12 +78,34 @@ class InferredJob:
         fitting = [
             epoch for (epoch, _), cell in cells if cell.agreed >= FEWEST_OPENS and 2 * cell.agreed > cell.observed
         ]
-        return max(fitting, default=self.job.ranks.current_epochs()[1])
+        before = self.first_epoch if self.first_epoch < self.job.spec.start_epoch else None
+        return max(fitting, default=self.job.ranks.current_epochs()[1] if before is None else before)
+
+    def reads_others_next(self, process: int, parent: int) -> bool:
+        """Whether a read of other files is the script's first one after the first epoch: it validates then.
+
+        True once, and only while the generator is known from which a validation loader draws, too.
+        """
+        job = self.job
+        if self._read_others or self.decided or self.fields.get("generator") != "default" or job.spec.start_epoch:
+            return False
+        left = job.streams.length(0) - min(progress.frontier for progress in job.matcher.ranks)
+        if not 0 <= left < max(1, job.spec.batch_size):  # the loader may drop the last batch
+            return False
+        self._read_others = bool(job.readers.own) and job.readers.are_the_jobs(process, parent, job.matcher)
+        return self._read_others
+
+    def with_validation(self, persistent: bool) -> list[Fields]:
+        """The explanations, those first by which a validation loader draws its base_seed: once, or in each epoch."""
+        drawn: Fields = {"words_once": 2, "persistent_workers": True} if persistent else {"words_between": 2}
+        right = {name: self.fields.get(name) for name in ("seed", "words_before")} | drawn
+        first = [fields for fields in self.alternatives if right.items() <= fields.items()]
+        return [*first, *(fields for fields in self.alternatives if fields not in first)] if first else []
 
     @property
     def decided(self) -> bool:
         """Whether a second epoch has come as explained, or its first reads have chosen this explanation."""
-        return self.was_chosen or self.last_epoch() > self.job.spec.start_epoch
+        return self.was_chosen or self.last_epoch() > self.first_epoch
 
     @property
     def walks(self) -> bool:
@@ -101,6 +133,6 @@ class InferredJob:
     @property
     def drawings(self) -> list[Fields]:
         """Explanations by the default generator: the one in use if further epochs have borne it out, else all."""
-        decided = self.lost_after > self.job.spec.start_epoch
+        decided = self.lost_after > self.first_epoch
         explanations = [self.fields] if decided else [self.fields, *self.alternatives]
         return [fields for fields in explanations if fields.get("generator") == "default"]

@@ -24,6 +24,7 @@ from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.resume import Begin, where
 from mlfs.follow.job import JobRun
+from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.streams import JobStreams
 
@@ -92,6 +93,19 @@ class InferredJobs:
             return process in by.firsts and not kept_apart
 
         return reads.of(lambda process: not is_explained(process))
+
+    def before_validation(self, entry: int, process: int, parent: int) -> tuple[InferredJob, bool] | None:
+        """A job whose first epoch has ended and whose script begins to read other files, and whether its workers stay.
+
+        Workers that live on after their epoch are there for the next one; a process that validates and trains is none.
+        """
+        for inferred in self.in_use.values():
+            if inferred.job.member[entry] or not inferred.reads_others_next(process, parent):
+                continue
+            own = inferred.job.readers.own
+            stay = process not in own and any(self._jobs.name_of(other) for other in own if other != parent)
+            return inferred, stay
+        return None
 
     @property
     def full(self) -> bool:
@@ -162,6 +176,18 @@ class InferredJobs:
         found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
         return found is not None and await self.install_first([found], reads)
 
+    async def expect_validation(self, inferred: InferredJob, persistent: bool) -> None:
+        """The script validates after each epoch: what that draws shifts the second epoch."""
+        alternatives = inferred.with_validation(persistent)
+        if not alternatives or inferred not in self.in_use.values():
+            return
+        streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
+        if streams is None or inferred not in self.in_use.values() or inferred.job.ranks.current_epochs()[0] > 1:
+            return
+        name = inferred.job.spec.name
+        begin, reads = Begin(1, 0), FirstReads()
+        await self._install(alternatives[0], alternatives, streams, begin, reads, name, goes_on_from=inferred)
+
     async def learn_more(self, inferred: InferredJob, alternatives: list[Fields]) -> bool:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order.
 
@@ -208,18 +234,27 @@ class InferredJobs:
         reads: FirstReads,
         name: str = "",
         was_chosen: bool = False,
+        goes_on_from: InferredJob | None = None,
     ) -> None:
-        """Make a job that begins where the readers are, show it the reads that were seen, and have it followed."""
+        """Make a job that begins where the readers are, show it the reads that were seen, and have it followed.
+
+        Args:
+            goes_on_from: the job that came as explained until now; its loader is known.
+        """
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
         name = name or next(name for name in names if name not in self.in_use)
         told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
+        like, first_epoch = None, None
+        if goes_on_from is not None:
+            matcher = goes_on_from.job.matcher
+            like, first_epoch = LearnedLoader(matcher.shape, matcher.lag), goes_on_from.first_epoch
+        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, like=like, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
         await self._jobs.install(job)
-        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen)
+        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen, first_epoch)
         log.info("inferred from the reads: %s", in_words(fields))

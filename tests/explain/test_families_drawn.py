@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.explaining import BATCH, FILES, FakeJobs, SearchInline, explaining, order_of, simulate
+from support.explaining import BATCH, FILES, READ_S, FakeJobs, SearchInline, explaining, order_of, simulate
 
 SHELL, OTHER_SHELL, MAIN, SECOND, STRANGER = 50, 60, 100, 500, 900
 EPOCHS, VALIDATION, SEED, OTHER_SEED = 2, 60, 5, 77
@@ -133,7 +133,10 @@ def test_a_job_is_found_and_followed_beside_others(
     predicted: list[list[bool]] = []
 
     async def body() -> None:
-        async with explaining(tmp_path, infer=True, validation=VALIDATION, name_of=name_of) as (jobs, _):
+        async with explaining(tmp_path, infer=True, validation=VALIDATION, name_of=name_of, infer_s=2 * READ_S) as (
+            jobs,
+            _,
+        ):
             truth = [list(order_of(jobs.manifest, epoch, **TRUE)) for epoch in range(EPOCHS)]
             if registered != "not at all":
                 await jobs.register(name="train", **(TRUE | REGISTERED[registered]))

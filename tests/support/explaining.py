@@ -30,15 +30,16 @@ from support.trees import make_classes
 # So many that ten reads tell a seed.
 FILES, BATCH = 600, 8
 READ_S = 0.01
-# What a call takes: as long as some reads do.
-SECONDS = {"infer": 2 * READ_S}
 
 
 class Inline:
-    """Runs blocking calls on the loop."""
+    """Runs blocking calls on the loop, those of inferring after so many seconds."""
+
+    def __init__(self, infer_s: float) -> None:
+        self._infer_s = infer_s
 
     async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
-        await trio.sleep(SECONDS.get(pool, 0))
+        await trio.sleep(self._infer_s if pool == "infer" else 0)
         return call(*args)
 
     def post(self, call: Callable[..., Any], *args: Any) -> None:
@@ -72,9 +73,9 @@ class SearchInline:
 class FakeJobs:
     """What explaining sees of an engine."""
 
-    def __init__(self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str]) -> None:
+    def __init__(self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str], infer_s: float) -> None:
         self.manifest = manifest
-        self.runner = Inline()
+        self.runner = Inline(infer_s)
         self.clock = trio.current_time
         self.name_of = name_of
         self.running: dict[str, JobRun] = {}
@@ -132,16 +133,23 @@ class FakeJobs:
 
 @asynccontextmanager
 async def explaining(
-    directory: Path, infer: bool, validation: int = 0, name_of: Callable[[int], str] = nameless
+    directory: Path,
+    infer: bool,
+    images: Path | None = None,
+    validation: int = 0,
+    name_of: Callable[[int], str] = nameless,
+    infer_s: float = 0.0,
 ) -> Any:
     """An explainer that runs, and the jobs it sees.
 
     Args:
+        images: the data set; None: one is made.
         validation: files of a data set to validate with, 0 for none; then the other one is in the directory `train`.
-        name_of: the name of a process's program.
+        name_of: the name of a process's program. infer_s: what a call of inferring takes.
     """
-    images = directory / "images"
-    make_classes(images / "train" if validation else images, FILES, 3, lambda index: b"x")
+    if images is None:
+        images = directory / "images"
+        make_classes(images / "train" if validation else images, FILES, 3, lambda index: b"x")
     if validation:
         make_classes(images / "val", validation, 3, lambda index: b"x")
     fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
@@ -154,7 +162,7 @@ async def explaining(
         return samples(spec, manifest, os.fsencode(images))
 
     explainer = Explainer(Build(make_samples, lambda spec: build_streams(spec, manifest)) if infer else None)
-    jobs = FakeJobs(manifest, explainer, name_of)
+    jobs = FakeJobs(manifest, explainer, name_of, infer_s)
     seen_by_mypy: Jobs = jobs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(explainer.run, seen_by_mypy)

@@ -22,10 +22,18 @@ from mlfs.sim.detailed.heap import Heap
 from mlfs.sim.detailed.node import IN_PLACE, Lane, Node
 from mlfs.sim.failures.drawing import Fault
 from mlfs.sim.failures.invariants import Broken
+from mlfs.tree.samples import Version
 
 LANE_S = 0.002  # a get takes about so long
 HANG_S = 50.0  # a thread that hangs comes to an end, long after all have given it up
 PEER_PATIENCE_S = 0.2  # the driver's own: a peer that does not answer so long has failed
+
+
+class Agents(Protocol):
+    """The agents of all nodes. See `mlfs.sim.failures.agents`."""
+
+    def ask(self, node: Node, lane: Lane, owner: int) -> None:
+        """Get the item that a lane is at from its owner; tell its end by `FailingWorld.peer_gave`."""
 
 
 class Wiring(Protocol):
@@ -85,6 +93,7 @@ class FailingWorld:
         self.stores: list[NodeStore] = []
         self.version = [1] * samples
         self.read_from_source = [0] * samples
+        self._agents: Agents | None = None
         self.unreachable_until_s: dict[int, float] = {}
         self.slow: dict[tuple[int, int], float] = {}
         self._heap, self._random, self._wiring = heap, random, wiring
@@ -101,7 +110,11 @@ class FailingWorld:
         fault = self._of_get.get((node.number, number))
         kind = fault.kind if fault is not None else ""
         item, store = lane.item, self.stores[node.number]
-        if store.places[item.place].node >= 0:
+        owner = store.places[item.place].node
+        if owner >= 0 and self._agents is not None:
+            self._agents.ask(node, lane, owner)
+            return
+        if owner >= 0:
             self._ask(node, lane, kind)
             return
         seconds = self._random.choice((0.1, 1.0, 1.0, 3.0)) * LANE_S * self.slow.get((node.number, item.place), 1.0)
@@ -168,7 +181,36 @@ class FailingWorld:
         place = store.keep(sample, version, store.sizes[sample], () if full else places, self._heap.now_s)
         node.tell(Kept(lane.fetch.fetch, sample, place, store.used_bytes(place)))
 
-    # -- peers: a question, an answer, either may be lost
+    # -- peers that have agents
+
+    def join(self, agents: Agents) -> None:
+        """The nodes have agents, who get what peers own."""
+        self._agents = agents
+
+    def place_of(self, node: int, peer: int) -> int:
+        """The place that stands for a peer at a node."""
+        return next(number for number, info in enumerate(self.stores[node].places) if info.node == peer)
+
+    def copy_of(self, node: int, sample: int) -> Version | None:
+        """The version of a node's copy of a sample."""
+        store = self.stores[node]
+        for copies, sizes in zip(store.copies, store.copy_bytes, strict=True):
+            if sample in copies:
+                return Version(sizes[sample], copies[sample])
+        return None
+
+    def page_of(self, node: int, sample: int) -> int:
+        """The version that lies in a node's page cache, 0 for none."""
+        return self.stores[node].pages.get(sample, 0)
+
+    def peer_gave(self, node: Node, lane: Lane, whole: bool) -> None:
+        """What became of a lane's get: a peer gave the present version, or the lane asks the source at once."""
+        if whole:
+            self._land(node, lane, lane.item.place, "")
+        else:
+            self._heap.at(self._heap.now_s + LANE_S, self._from_source, node, lane, "")
+
+    # -- peers without agents: a question, an answer, either may be lost
 
     def reachable(self, *numbers: int) -> bool:
         """Whether messages between these nodes come through."""

@@ -1,0 +1,125 @@
+"""What a script draws between two epochs, when nobody registered it: told by its validation, or by the next reads."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.explaining import BATCH, FILES, explaining, order_of, simulate
+from support.trees import make_tree
+from test_words import read_by
+
+from mlfs.explain.going_on import NEAR, ONWARD, goes_on
+from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
+from mlfs.explain.question import DataSet
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+
+MAIN, VALIDATION_FILES = 7, 40
+# An inferred order is given up after twelve reads, and the place is known by ten of one process.
+GIVEN_UP = {0: 14, 2: 28}
+# New workers may begin where nobody is expected to: counted as predicted with the next read.
+FIRST_OF_WORKERS = 4
+
+
+def both(root: Path) -> Path:
+    """A data set to train with and one to validate with."""
+    parts = (("val", VALIDATION_FILES), ("train", FILES))
+    return make_tree(root, {f"{part}/c{i % 2}/{i:03d}.jpg": 1 for part, count in parts for i in range(count)})
+
+
+def drawn_job(name: str) -> dict[str, Any]:
+    """A seed that people choose, and a model made first."""
+    draw = random.Random(name)
+    seed = draw.choice(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH])
+    fields = {"sampler": "torch-random", "generator": "default", "root": "train"}
+    return fields | {"seed": seed, "words_before": draw.randrange(4, 4000)}
+
+
+async def read_epoch(jobs: Any, order: list[int], workers: int, first_process: int) -> int:
+    """Read an epoch of the training files; returns how many opens were predicted as they came."""
+    predicted = 0
+    for entry, process in read_by(order, workers, BATCH, first_process):
+        before = {id(job): job.score.agreed for job in jobs.running.values()}
+        await jobs.read(entry, process, 1 if process == MAIN else MAIN)
+        predicted += any(job.score.agreed > before.get(id(job), FILES * 9) for job in jobs.running.values())
+    return predicted
+
+
+async def validate(jobs: Any, workers: int, first_process: int) -> None:
+    files = list(order_of(jobs.manifest, 0, sampler="sequential", root="val"))
+    for entry, process in read_by(files, workers, BATCH, first_process):
+        await jobs.read(entry, process, 1 if process == MAIN else MAIN)
+
+
+# 0 workers: the main process reads all by itself, and its random crops may draw, too.
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_script_that_validates_is_predicted_from_the_second_epochs_first_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    true = drawn_job(f"validates {workers}") | {"words_between": 2}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, _):
+            for epoch in range(3):
+                order = list(order_of(jobs.manifest, epoch, **true))
+                predicted = await read_epoch(jobs, order, workers, 100 * epoch + 10)
+                assert predicted >= (FILES - FIRST_OF_WORKERS if epoch else FILES - 40), epoch
+                await validate(jobs, workers, 100 * epoch + 50)
+
+    simulate(body)
+
+
+def test_workers_that_live_on_tell_that_the_validation_loader_draws_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    true = drawn_job("lives on") | {"words_once": 2, "persistent_workers": True}
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, _):
+            jobs.name_of = lambda process: "python"  # it is there still
+            for epoch in range(3):
+                order = list(order_of(jobs.manifest, epoch, **true))
+                assert await read_epoch(jobs, order, 2, 10) >= (FILES - FIRST_OF_WORKERS if epoch else FILES - 40), (
+                    epoch
+                )
+                await validate(jobs, 2, 50)
+            assert jobs.running["inferred"].spec.words_once == 2
+
+    simulate(body)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_amounts_that_change_are_found_anew_in_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    true = drawn_job(f"changing {workers}")
+    draw = random.Random(3)
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, explainer):
+            for epoch in range(4):
+                order = list(order_of(jobs.manifest, 0, **true))
+                predicted = await read_epoch(jobs, order, workers, 100 * epoch + 10)
+                assert predicted >= FILES - (GIVEN_UP[workers] if epoch else 40), epoch
+                await validate(jobs, workers, 100 * epoch + 50)
+                true["words_before"] += 4 + draw.choice((5 * FILES, NEAR, ONWARD // 2)) + draw.randrange(FILES)
+            assert explainer.statistics().inference.searches == 1
+
+    simulate(body)
+
+
+def test_of_several_generators_the_one_goes_on_that_the_reads_are_of() -> None:
+    shape = {"sampler": "torch-random", "generator": "default", "epochs": 9, "name": "j"}
+    lost = [shape | {"seed": seed, "words_before": 1000 + seed} for seed in (5, 6, 7)]
+    order = build_order(parse_job(lost[1] | {"words_between": 777}), 900).rank_stream(3, 0).tolist()
+    data_set = DataSet(900, (tuple(order[:16]), tuple(order[16:32])))
+    known = lost[1] | {"words_between": 777}
+    found = goes_on([lost[0], known, lost[2]], 2, data_set)
+    assert found == known | {"words_before": 1006 + 3 * 781, "words_between": 777}
+    assert goes_on([lost[0], lost[2]], 2, data_set) is None
