@@ -324,14 +324,15 @@ class Peering:
 
     def _lose(self, session: AgentSession, nodes: Sequence[int]) -> None:
         new = [node for node in nodes if node not in session.lost]
+        after = self._neighbour(session)
         for node in new:
             session.lose(node, self._clock())
             log.warning("node %d does not answer: its samples come from the source", node)
             if (place := self._place_of(node)) is not None:
                 self._step(e.PeerLost(place))
         self._plan.lose(new)
-        if new:
-            session.tell({"misses": new})
+        if after in new:  # each node is missed by the one before it, and the others see for themselves
+            session.tell({"misses": [after]})
 
     # -- joining
 
