@@ -228,8 +228,8 @@ class Fetcher:
     def is_current(self, entry: int, opened: OpenFile) -> bool:
         """Whether an open file is what the manifest shows now."""
         manifest, version = self._manifest, opened.version
-        now = (manifest.size_view[entry], manifest.mtime_ns_view[entry])
-        return now == (version.size, clamp_ns(version.mtime_ns))
+        now = (manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
+        return now == (version.size, clamp_ns(version.mtime_ns), clamp_ns(opened.ctime_ns))
 
     # -- copies
 
@@ -341,7 +341,8 @@ class Fetcher:
         except OSError:
             return True
         manifest = self._manifest
-        if (stat.st_size, stat.st_mtime_ns) != (manifest.size_view[entry], manifest.mtime_ns_view[entry]):
+        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
+        if known != (stat.st_size, clamp_ns(stat.st_mtime_ns), clamp_ns(stat.st_ctime_ns)):
             return False
         self._verified[sample] = 1
         return True

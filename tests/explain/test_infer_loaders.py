@@ -107,6 +107,15 @@ def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, work
     assert confirm_sequential([distributed(3, 1)]) is None
 
 
+def test_who_walks_a_data_set_that_others_shuffle_does_not_show_its_order() -> None:
+    walker, shuffled = tuple(range(30)), tuple(range(5)) + tuple(reversed(range(50, 70)))
+    assert confirm_sequential([DataSet(N, (walker, (90, 3)))]) is not None
+    assert confirm_sequential([DataSet(N, (walker, shuffled))]) is None
+    assert confirm_sequential([DataSet(N, (shuffled, walker))]) is None
+    wrapped = tuple(range(N - 30, N)) + tuple(range(6))  # it goes on with the next epoch
+    assert confirm_sequential([DataSet(N, (walker, wrapped))]) is not None
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize(("workers", "batch"), [(0, 1), (1, 4), (2, 4), (4, 7), (3, 32)])
 def test_ranks_that_read_a_piece_each_are_told_from_workers_of_one(ranks: int, workers: int, batch: int) -> None:
