@@ -1,6 +1,6 @@
 """A training on a real Slurm of four nodes on one machine, with the prolog, batch script and epilog of scripts/slurm.
 
-    scripts/slurm-test [--files 600] [--keep]
+    scripts/slurm-test [--files 400] [--keep]
 
 In: nothing; the data set is generated. Out: what was checked, line by line; exit code 0 when all holds: the nodes are
 one cache (each file is opened once at the source), the loss is that of a plain training bit for bit, the epilog leaves
@@ -275,7 +275,7 @@ def unmounted(work: Path) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on a Slurm of four nodes on this machine, with mlfs.")
-    parser.add_argument("--files", type=int, default=600, help="JPEGs of about 110 kB (default: 600)")
+    parser.add_argument("--files", type=int, default=400, help="JPEGs of about 110 kB (default: 400)")
     parser.add_argument("--open-latency", default="1ms", help="of the source (default: 1ms)")
     parser.add_argument("--bandwidth", default="100M", help="of the source, bytes/s for all reads (default: 100M)")
     parser.add_argument("--keep", action="store_true", help="leave the work directory, with data set and logs")

@@ -148,6 +148,22 @@ def test_what_is_kept_of_the_reads_is_bounded() -> None:
     assert max(map(len, reads.firsts.values())) <= MOST_FIRST_READS
 
 
+def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None:
+    reads = FirstReads()
+    shuffled = [(at * 389) % 1000 for at in range(40)]
+    for entry in range(500):
+        reads.add(entry, pid=10_000 + entry, parent=9)  # find -exec cat
+        if entry % 12 == 0 and entry // 12 < len(shuffled):
+            reads.add(shuffled[entry // 12], pid=5, parent=1)
+    assert reads.firsts[5] == shuffled
+    assert 5 not in reads.walkers()
+    assert reads.walkers() == reads.firsts.keys() - {5}
+    assert reads.ready(10) == {5}
+    alone = reads.of(lambda pid: pid == 5)
+    assert (alone.total, alone.opened, len(alone.recent)) == (40, 40, 40)
+    assert alone.joined(reads).firsts.keys() == reads.firsts.keys()
+
+
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:
     reads = FirstReads()
     reads.add(7, pid=1, parent=0)

@@ -139,8 +139,11 @@ class Fetching:
         if self._queued.get(wanted.sample) is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
         held_by = self._table.held_by[wanted.sample]
-        owner = self._keeping.owner(wanted.sample)
-        if held_by and wanted.place != held_by and self._routing.is_nearest(wanted.sample, held_by, owner):
+        if (
+            held_by
+            and wanted.place != held_by
+            and self._routing.is_nearest(wanted.sample, held_by, self._keeping.owner(wanted.sample))
+        ):
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
