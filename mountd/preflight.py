@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
@@ -198,12 +197,13 @@ def _check_own_files(config: MountConfig) -> None:
         if path is not None and is_below(mounts.resolve(path), config.source):
             raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
     if config.index is not None:
-        with suppress(FileNotFoundError, NotADirectoryError):  # then nothing is saved, and the log says why
-            try:
-                check_path(config.index)
-            except OSError as error:
-                way_out = getattr(error, "way_out", "give another file, or leave it out")
-                raise ConfigError(f"--index {config.index}: {error.strerror}", way_out) from None
+        try:
+            check_path(config.index)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # then nothing is saved, and the mount and the log say why
+        except OSError as error:
+            way_out = getattr(error, "way_out", "give another file, or leave it out")
+            raise ConfigError(f"--index {config.index}: {error.strerror}", way_out) from None
 
 
 def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountConfig) -> None:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from support.fuse import kill, wait_until
+from support.fuse import kill
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 from support.trees import make_tree
@@ -48,18 +48,24 @@ def daemons_of(begun: list[tuple[MlfsMount, subprocess.Popen[str]]]) -> list[int
     return [pid for mount, _ in begun for pid, words in mount.pids().items() if "mountd.daemon" in " ".join(words)]
 
 
+def first_words(begun: list[tuple[MlfsMount, subprocess.Popen[str]]]) -> str:
+    """What each says first of the scan, its own or another's: then all are at it."""
+    lines = ""
+    for _, process in begun:
+        assert process.stdout is not None
+        line = ""
+        while "scan" not in line:
+            line = process.stdout.readline()
+            assert line, "it has ended"
+        lines += line
+    return lines
+
+
 def test_the_source_is_scanned_once_however_many_mount_at_once(slow: SlowSource, tmp_path: Path) -> None:
     index = tmp_path / "pfs" / "list.idx"
     slow.control(hang={"path": "d2", "op": "list"})
     with starting(slow, tmp_path, index) as begun:
-        wait_until(lambda: slow.counts()["waiting"] == 1 and len(daemons_of(begun)) == MOUNTS)
-        lines = ""
-        for _, process in begun:  # those who wait say for whom
-            assert process.stdout is not None
-            line = ""
-            while "scan" not in line:
-                line = process.stdout.readline()
-            lines += line
+        lines = first_words(begun)
         assert lines.count("waiting for the list of files: ") == MOUNTS - 1
         assert f"{os.uname().nodename} scans (process " in lines
         slow.control(release={"path": "d2"})
@@ -79,7 +85,7 @@ def test_when_the_one_that_scans_dies_another_scans(slow: SlowSource, tmp_path: 
     index = tmp_path / "pfs" / "list.idx"
     slow.control(hang={"path": "d2", "op": "list"})
     with starting(slow, tmp_path, index) as begun:
-        wait_until(lambda: slow.counts()["waiting"] == 1 and len(daemons_of(begun)) == MOUNTS)
+        first_words(begun)
         lock = index.with_name("list.idx.lock")
         scans = next(pid for pid in daemons_of(begun) if f'"pid": {pid},' in lock.read_text())
         kill(scans)
