@@ -52,6 +52,7 @@ __all__ = [
     "mount_table",
     "probe",
     "recorded_daemon",
+    "recorded_daemons",
     "resolve",
     "send_signal",
     "serve_here",
@@ -88,6 +89,7 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
 
 default_log_file = runtime.default_log_file
 recorded_daemon = runtime.read
+recorded_daemons = runtime.records
 is_running = runtime.alive
 start_ticks = runtime.start_ticks
 send_signal = runtime.send_signal

@@ -9,6 +9,8 @@ d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs, 
 walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
 e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
 orders  permutations beside torch's and Python's own (only when asked for)
+peers  samples from one node to another on one machine: two agents beside plain loops over MPI, two mounts beside one,
+   messages beside one-sided reads, idle agents (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy.
@@ -33,6 +35,7 @@ from pathlib import Path
 
 from bench_job import run_job
 from bench_orders import permutations
+from bench_peer_nodes import peers
 from bench_plan import planning, planning_large
 
 SAMPLE_BYTES = 110_000
@@ -383,6 +386,7 @@ PARTS: dict[str, Callable[[Path, Path, int], None]] = {
     "e": metadata_rate,
     "walk": walk_rate,
     "orders": permutations,
+    "peers": peers,
     "plan": planning,
     "plan-large": planning_large,
 }

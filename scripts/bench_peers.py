@@ -5,7 +5,7 @@
 WHAT is `agents` (two agents of mlfs: the owner's arena, MPI, the asker's landing memory, checksums), `plain` (the same
 loop written plainly: a copy, a checksum and a send on one side, a receive, a copy and a checksum on the other),
 `messages` (a request and bytes in answer, nothing else) or `rma` (one-sided reads of the owner's registered arena).
-In: numbers of samples and their size. Out: samples a second and CPU time of both ranks, for scripts/bench.py.
+In: how many samples, their size. Out: samples a second and CPU time of both ranks, for scripts/bench_peer_nodes.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import json
 import mmap
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mpi4py
@@ -40,7 +38,6 @@ from mlfs.places.ram import RamTier  # noqa: E402
 from mlfs.places.showcase import Showcase  # noqa: E402
 from mlfs.tree.samples import Version  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent
 ASKER, OWNER = 0, 1
 # Samples under way at once: what four lanes of a mount ask for in small batches. More gains nothing.
 WINDOW = 64
@@ -237,18 +234,6 @@ def report(samples: int, seconds: float, cpu_s: float) -> None:
         "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
     }  # fmt: skip
     os.write(1, json.dumps(figures).encode() + b"\n")
-
-
-def measured(what: str, samples: int, size_bytes: int) -> dict[int, dict[str, float]]:
-    """Run two ranks; their figures by rank."""
-    launcher = Path(sys.executable).parent / "mpiexec"
-    command = [str(launcher), "-n", "2", sys.executable, __file__, what, str(samples), str(size_bytes)]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=60)
-    figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or len(figures) != 2:
-        raise SystemExit(f"{what}: {done.stdout}{done.stderr}")
-    return {int(figure["rank"]): figure for figure in figures}
 
 
 RANKS: dict[str, Callable[[int, int], None]] = {"agents": agents, "plain": plain, "messages": messages, "rma": rma}

@@ -17,6 +17,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,7 +136,9 @@ def make_dataset(directory: Path, wanted: Wanted, console: Console) -> None:
         path_of(unfinished, wanted, label).parent.mkdir(parents=True)
     step = 200
     tasks = [(unfinished, wanted, range(n, min(n + step, wanted.files))) for n in range(0, wanted.files, step)]
-    with multiprocessing.Pool(PROCESSES) as pool, Progress(console=console) as progress:
+    # Pool ends its processes with SIGTERM: what the caller does on that is not for them.
+    pool = multiprocessing.Pool(PROCESSES, signal.signal, (signal.SIGTERM, signal.SIG_DFL))
+    with pool, Progress(console=console) as progress:
         bar = progress.add_task(f"making {wanted.files} JPEGs", total=wanted.files)
         for written in pool.imap_unordered(write_some, tasks):
             progress.advance(bar, written)

@@ -29,6 +29,8 @@ from make_dataset import Wanted, make_dataset
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 3, 16, 0
 JOB = f"--sampler torch-distributed --seed {SEED} --epochs {EPOCHS} --batch-size {BATCH_SIZE}"
 START_TIMEOUT_S = 60.0
+# Four nodes share this machine's cores, and whatever else it does: a node that has to wait for a core is not lost.
+PEER_TIMEOUT_S = 10.0
 JOB_TIMEOUT_S = 300.0
 PORT = 17001  # of the first slurmd; the others follow
 CONTROLLER_PORT = 17000
@@ -173,6 +175,8 @@ def prepare(work: Path, source: Path) -> None:
     (work / "slurm" / "settings").write_text(
         f"SOURCE={source}\nMOUNT={work}/$SLURMD_NODENAME/data\n"
         f"FLAGS=(--ram 200M --staging 64M --index {work}/index)\nMLFS={BIN / 'mlfs'}\n"
+        f"PEERS=(--peer-timeout {PEER_TIMEOUT_S:g})\n"
+        f"export PYTHONPATH={SCRIPTS.parent}\n"  # slurmd gives its scripts nothing of our environment
         f"export MLFS_RUNTIME_DIR={work}/$SLURMD_NODENAME/run XDG_CACHE_HOME={work}/$SLURMD_NODENAME/cache\n"
     )
 
@@ -246,9 +250,9 @@ def test(args: argparse.Namespace) -> int:
                 opens = source_counts(root_fd)["by_path"]
                 checks.say("the loss is equal bit for bit", final_loss(text) == expected, final_loss(text))
                 if not killing:
-                    most = max(opens.values(), default=0)
+                    again = sum(opens.values()) - len(opens)
                     checks.say("all files were opened at the source", len(opens) == args.files, len(opens))
-                    checks.say("each once, in all epochs on all nodes", most == 1, f"{most} at most")
+                    checks.say("each once, in all epochs on all nodes", not again, f"{again} opened again")
                 checks.say("nothing is mounted any more", not mounted(work), mounted(work))
                 if checks.failed:
                     console.print(text, highlight=False, markup=False)

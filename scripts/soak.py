@@ -3,6 +3,7 @@
     scripts/soak --hours 8            seeds from a random one on; Ctrl-C ends it with what was found
     scripts/soak --hours 8 --seed 1   seeds from 1 on
     scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
+    scripts/soak --cluster --hours 8  the same with clusters whose nodes have agents: mlfs.sim.failures.agents
     scripts/soak --simulated-hours 24 a cluster of 1,000 epochs of a node for so long by its own clock: nothing grows
 
 A seed that fails is printed with the smallest case that fails like it. Ends with 1 if any did.
@@ -16,12 +17,14 @@ import random
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
-from mlfs.sim.failures.drawing import draw
+from mlfs.sim.failures.drawing import Case, draw, draw_cluster
 from mlfs.sim.failures.run import Trial, fails, shrunk
 from mlfs.sim.failures.steady import Growth, steady
 
 SAY_EVERY_S = 1.0
+Draw = Callable[[int], Case]
 
 
 def main() -> int:
@@ -29,21 +32,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, help="run on for so long")
     parser.add_argument("--seed", type=int, help="the first seed, or with no --hours the only one")
+    parser.add_argument("--cluster", action="store_true", help="draw clusters whose nodes have agents")
     parser.add_argument("--simulated-hours", type=float, help="a steady cluster for so long by its own clock")
     args = parser.parse_args()
     if args.simulated_hours is not None:
         return stay_steady(args.simulated_hours)
+    drawn = draw_cluster if args.cluster else draw
     if args.hours is None and args.seed is None:
         parser.error("say --hours, --seed or --simulated-hours")
     if args.hours is None:
-        return replay(args.seed)
+        return replay(args.seed, drawn)
     first = random.SystemRandom().randrange(1 << 40) if args.seed is None else args.seed
-    return soak(first, args.hours * 3600)
+    return soak(first, args.hours * 3600, drawn)
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, drawn: Draw) -> int:
     """Show the case of one seed, and run it."""
-    case = draw(seed)
+    case = drawn(seed)
     pprint.pprint(case, width=120)
     try:
         print(Trial(case).run())
@@ -55,13 +60,13 @@ def replay(seed: int) -> int:
     return 0
 
 
-def soak(first: int, seconds: float) -> int:
+def soak(first: int, seconds: float, drawn: Draw) -> int:
     """Run the cases of seeds from `first` on."""
     began_s = said_s = time.monotonic()
     seed, failed = first, []
     try:
         while time.monotonic() - began_s < seconds:
-            case = draw(seed)
+            case = drawn(seed)
             error = fails(case)
             if error is not None:
                 failed.append(seed)

@@ -25,7 +25,7 @@ TESTS = sorted(ROOT.glob("tests/**/*.py"))
 MOST_LINES_OF_A_FILE = 500
 
 # A module that only tests import -> why it is there all the same.
-ONLY_TESTS_IMPORT = {"mlfs.peers.memory": "the twin of the transport over MPI, which tests run agents on"}
+ONLY_TESTS_IMPORT: dict[str, str] = {}
 # Fields of other libraries' objects that have the name of one of ours.
 FIELDS_OF_LIBRARIES = {"state"}  # of numpy's bit generators
 # How docstrings name a part of the house.

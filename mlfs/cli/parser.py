@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from mlfs.errors import ExitCode
+from mlfs.printable import printable
 
 _CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
@@ -67,8 +68,18 @@ class Parser(argparse.ArgumentParser):
         self._leave(message, hint)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """As `parse_args`; the error about an unknown flag names the nearest flag of the same command."""
+        """As `parse_args`; the error about an unknown flag names the nearest flag of the same command.
+
+        Of a command that runs another one, all behind the first `--` is `command_words`. argparse would take it for
+        that only where no flag stands between the other words and `--`.
+        """
+        behind: list[str] = []
+        if "--" in argv and any(action.dest == "command_words" for action in self._innermost(argv)._actions):
+            at = list(argv).index("--")
+            argv, behind = argv[:at], list(argv[at + 1 :])
         parsed, unknown = self.parse_known_args(argv)
+        if behind:
+            parsed.command_words = behind
         if unknown:
             self._refuse_unknown(unknown, argv)
         return parsed
@@ -93,5 +104,5 @@ class Parser(argparse.ArgumentParser):
 
     def _leave(self, message: str, hint: str) -> NoReturn:
         line = " ".join(f"{self.prog}: {message} ({hint})".split())
-        print("".join(char if char.isprintable() else repr(char)[1:-1] for char in line), file=sys.stderr)
+        print(printable(line), file=sys.stderr)
         raise SystemExit(int(ExitCode.USAGE))

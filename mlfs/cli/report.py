@@ -10,11 +10,13 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.ours import NotOursError, check_replaceable, write_ours
+from mlfs.report.page import MARK
 
 _EPILOG = """\
 examples:
@@ -23,7 +25,7 @@ examples:
 """
 # The mount answers from memory, and nobody reads the page sooner.
 _LOOK_EVERY_S = 2.0
-_MARK = b"<!DOCTYPE html>\n"
+_KIND = "a report of mlfs"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,31 +85,29 @@ def _finished(status: dict[str, Any]) -> bool:
 
 
 def _check_out(out: str) -> None:
-    """Refuse what must not be overwritten, before anybody waits for the report: only a page is replaced by a page."""
-    hint = "give the name of a file that is not there, or of a page"
-    try:
-        with open(out, "rb") as file:
-            if file.read(len(_MARK)) not in (_MARK, b""):
-                raise ConfigError(f"{out} is there and is no page of HTML", hint)
-    except FileNotFoundError:
-        directory = os.path.dirname(os.path.abspath(out))
-        if not os.access(directory, os.W_OK):
-            raise ConfigError(f"{out} cannot be written", "name a directory that is there and is yours") from None
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}", hint) from None
+    """Refuse what cannot be written, before anybody waits for the report."""
+    with _in_plain_words(out):
+        check_replaceable(out, _KIND, _is_page)
+        os.stat(os.path.dirname(os.path.abspath(out)))
 
 
 def _write(out: str, text: str) -> None:
-    directory, name = os.path.split(os.path.abspath(out))
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode())
+
+    with _in_plain_words(out):
+        write_ours(out, write, _KIND, _is_page)
+
+
+def _is_page(beginning: bytes) -> bool:
+    return beginning.startswith(MARK.encode())
+
+
+@contextlib.contextmanager
+def _in_plain_words(out: str) -> Iterator[None]:
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, out)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        yield
+    except NotOursError as error:
+        raise ConfigError(f"{out}: {error.strerror}", error.way_out) from None
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}", "name another file") from None
+        raise ConfigError(f"{out} cannot be written: {error.strerror}", "give another file") from None

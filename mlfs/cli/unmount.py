@@ -12,7 +12,8 @@ import signal
 import sys
 import time
 
-from mlfs.errors import ExitCode, MlfsError
+from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.printable import printable
 from mountd import door
 from mountd.door import MountEntry, Record, User
 
@@ -24,6 +25,8 @@ _CONTROL_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 15.0
 # After a signal the same work is left, but a daemon that has not done it by now is not going to.
 _TERM_TIMEOUT_S = 5.0
+# An agent waits for the others to leave too (mlfs.peers.liveness), and passes the signal on to its COMMAND.
+_AGENT_TIMEOUT_S = 5.0
 _SHOWN_USERS = 8
 
 _EPILOG = """\
@@ -31,6 +34,7 @@ examples:
   mlfs unmount /data/imagenet
   mlfs unmount /data/imagenet --timeout 5m   wait longer for readers
   mlfs unmount /data/imagenet --force        take it away: their reads fail then
+  mlfs unmount --all                         all of yours here, and their agents
 
 A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
 """
@@ -44,7 +48,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Stop prefetching, wait for readers to close their files, unmount, and end the daemon.",
         epilog=_EPILOG,
     )
-    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("mount", metavar="MOUNT", nargs="?", help="the mount point")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="end all that you have mounted here, and the agents of `mlfs peers` (default: no)",
+    )
     parser.add_argument(
         "--timeout", metavar="TIME", default="30s", help="how long to wait for readers: 250ms, 30s, 5m (default: 30s)"
     )
@@ -59,7 +68,60 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.units import parse_duration
 
     timeout_s = parse_duration(args.timeout, what="--timeout")
-    mountpoint = door.resolve(args.mount)
+    if (args.mount is None) != args.all:
+        raise ConfigError("give a mount point, or --all", "mlfs unmount MOUNT, or mlfs unmount --all")
+    if args.all:
+        return _unmount_all(timeout_s, args.force)
+    return _unmount(door.resolve(args.mount), timeout_s, args.force)
+
+
+def _unmount_all(timeout_s: float, force: bool) -> int:
+    """End each mount that this user has made here, the last first, and its agent. Raises the first error at the end."""
+    newest = sorted(door.recorded_daemons(), key=lambda record: -record.started)
+    mountpoints = list(dict.fromkeys(record.mountpoint for record in newest))
+    if not mountpoints:
+        print("there are no mounts of yours on this machine")
+    errors: list[MlfsError] = []
+    for mountpoint in mountpoints:
+        agent = _agent_of(mountpoint)
+        try:
+            _unmount(mountpoint, timeout_s, force)
+        except MlfsError as error:
+            errors.append(error)
+            _say(error.message)
+            continue
+        if agent is not None:
+            _end_agent(agent)
+    if errors:
+        raise errors[0]
+    return ExitCode.OK
+
+
+def _agent_of(mountpoint: str) -> Record | None:
+    """The process of `mlfs peers` that speaks for the mount."""
+    from mlfs.cli import client
+
+    try:
+        pid = (client.read_status(mountpoint).get("peers") or {}).get("agent")
+    except MlfsError:
+        return None
+    ticks = door.start_ticks(pid) if isinstance(pid, int) else None
+    if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
+        return None
+    return Record(pid, ticks, mountpoint, "", 0.0, "", None)
+
+
+def _end_agent(agent: Record) -> None:
+    """An agent ends with its server, unless a COMMAND runs beside it; one that is stopped, or hangs in MPI, never."""
+    for number, timeout_s in ((signal.SIGTERM, _AGENT_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)):
+        door.send_signal(agent, number)
+        if _gone_within(agent, timeout_s):
+            return
+    _say(f"the agent of {agent.mountpoint} (process {agent.pid}) does not end")
+
+
+def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
+    """End one mount."""
     # `mlfs unmount .` would keep the mount busy itself.
     os.chdir("/")
     entry = door.mount_at(mountpoint)
@@ -70,12 +132,12 @@ def run(args: argparse.Namespace) -> int:
         return _clean_up_dead(mountpoint)
     hung = health is door.Health.HUNG
     daemon = _daemon(mountpoint, hung)
-    if hung and not args.force:
+    if hung and not force:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
     drained = not hung and _control(mountpoint, "drain")
     try:
-        done = door.unmount(mountpoint, entry) or (not args.force and _wait_for_users(entry, timeout_s, daemon))
-        if not done and not args.force:
+        done = door.unmount(mountpoint, entry) or (not force and _wait_for_users(entry, timeout_s, daemon))
+        if not done and not force:
             raise _busy(mountpoint, timeout_s, daemon)
     except BaseException:
         # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead.
@@ -84,13 +146,13 @@ def run(args: argparse.Namespace) -> int:
         raise
     if not done:
         door.detach(mountpoint, entry)
-    _see_off(mountpoint, daemon, force=args.force)
-    print(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on"))
+    _see_off(mountpoint, daemon, force=force)
+    print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
     return ExitCode.OK
 
 
 def _say(text: str) -> None:
-    print(f"mlfs: {text}", file=sys.stderr)
+    print(printable(f"mlfs: {text}"), file=sys.stderr)
 
 
 def _end_leftover_daemon(mountpoint: str) -> int:
@@ -103,7 +165,7 @@ def _end_leftover_daemon(mountpoint: str) -> int:
             door.forget_daemon(mountpoint, record.pid)
         raise not_mounted(mountpoint)
     _see_off(mountpoint, record, force=True)
-    print(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})")
+    print(printable(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})"))
     return ExitCode.OK
 
 
@@ -114,7 +176,7 @@ def _clean_up_dead(mountpoint: str) -> int:
         _see_off(mountpoint, record, force=True)
     rest = door.mount_at(mountpoint)
     more = "; another mlfs mount lies below it" if rest is not None and rest.is_mlfs else ""
-    print(f"unmounted {mountpoint}: its daemon was gone already{more}")
+    print(printable(f"unmounted {mountpoint}: its daemon was gone already{more}"))
     return ExitCode.OK
 
 

@@ -106,6 +106,10 @@ class MountJobs:
         for listener in self._listeners:
             self._shield(listener.opened, entry, process, parent)
 
+    def offer(self, fields: dict[str, object]) -> None:
+        """The reads of another node have this order: perhaps those of this one do."""
+        self._shield(self._explainer.offer, fields)
+
     def _shield(self, tell: Callable[[Unpack[Ts]], T], *args: *Ts) -> T | None:
         """Tell somebody who observes; a bug there costs what it observes for, never the mount."""
         if tell in self._broken:

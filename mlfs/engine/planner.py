@@ -138,6 +138,12 @@ class Planner:
         while self._plan_again or self._busy:
             await self._done.wait()
 
+    def expect(self, members: Members) -> None:
+        """The next plan is made with these: they hold other samples by now."""
+        self._members = members
+        if self._busy:  # a plan that is being made is one of before
+            self.plan_again()
+
     def forget(self, name: str) -> None:
         """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
         if self._members is None:
@@ -145,11 +151,11 @@ class Planner:
             if self._counted.pop(name, None) is not None:
                 self.plan_again()
 
-    def forget_prepared(self, name: str) -> None:
-        """A job of the cluster has ended."""
+    async def forget_prepared(self, name: str) -> None:
+        """A job of the cluster has ended. Returns when that is planned."""
         self._waiting.pop(name, None)
-        if self._readers.pop(name, None) is not None:
-            self.plan_again()
+        if self._readers.pop(name, None) is not None and self._members is not None:
+            await self.change(self._members)
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""

@@ -18,6 +18,7 @@ import trio
 from mlfs.engine.mount_jobs import MountJobs
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
+from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import MlfsError
 from mlfs.follow.job import JobRun
@@ -43,6 +44,7 @@ class SharedJobs:
         self._plan = plan
         self._runner = runner
         self._build = build
+        self._orders = SharedOrders(jobs, planner, plan, runner, build)
         self._joined = False
         self._tell: Tell = lambda _: None
         self._told: dict[str, Mapping[str, Any]] = {}  # the jobs of the cluster, by name, as the first node was told
@@ -70,6 +72,7 @@ class SharedJobs:
         """This node is alone from now on: it goes on with the jobs that it has."""
         self._joined = False
         self._told.clear()
+        self._orders.end()
         self._plan.end()
         self._planner.join(None, list(self._jobs.jobs.values()))
 
@@ -89,24 +92,28 @@ class SharedJobs:
     def ended(self, name: str) -> None:
         """A job was ended on this node: it is over on all."""
         if self._told.pop(name, None) is not None:
-            self._planner.forget_prepared(name)
             self._tell({"ended": name})
+            self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
 
     # -- what other nodes say
 
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
+        self._orders.hear(node, value)
         if "job" in value:
             fields = value["job"]
             self._told[str(fields["name"])] = fields
             if self._plan.planned:
                 self._follow(fields)
         if "ended" in value and self._told.pop(str(value["ended"]), None) is not None:
-            self._planner.forget_prepared(str(value["ended"]))
-            self._jobs.end(str(value["ended"]))
+            name = str(value["ended"])
+            self._jobs.end(name)
+            self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
 
     def look(self) -> None:
-        """Now and then: has an order been found, or lost?"""
+        """Now and then: has an order been found out, or refuted?"""
+        if self._plan.members is not None:
+            self._orders.look(self._plan.members.own, self._tell)
 
     # -- following
 
@@ -147,8 +154,8 @@ class SharedJobs:
 def _fields(spec: JobSpec) -> dict[str, Any]:
     """A job as the others are told it: which ranks run here is nothing to them."""
     fields: dict[str, Any] = json.loads(spec.to_json())
-    # The name also where it is the one that jobs have by default.
-    return {"name": spec.name, **fields, "ranks": list(range(spec.world_size))}
+    fields.pop("ranks", None)
+    return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
 
 
 def _key(fields: Mapping[str, Any]) -> str:

@@ -5,8 +5,8 @@ members for `mlfs.engine.planner`, plans for the scheduler, words for the other 
 read samples of the source twice, and nothing worse. So a plan begins when all nodes have it, and a node that is asked
 for a sample goes by its newest plan at once: who asks knows that all have it.
 
-When nodes join, and whenever the view of who is there changes (mlfs.plan.views), each tells what it holds
-(mlfs.plan.holdings), and all plan with that: what lies somewhere stays there, and is not read of the source again.
+When nodes join, when the view of who is there changes (mlfs.plan.views), and for each new job or order, all tell what
+they hold (mlfs.plan.holdings), and plan with that: what lies somewhere stays there, and is not read again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SharedPlan:
         self._tell: Tell = lambda _: None
         self._views: Views | None = None
         self._heard: list[tuple[int, Mapping[str, Any]]] = []  # before this node had joined
-        self._holdings: dict[str, Holdings] = {}  # by the view's name
+        self._holdings: dict[str, Holdings] = {}  # by what is to be agreed on
         self._agreements: dict[str, _Agreement] = {}
         self._agreeing = 0
         self._pending: list[Plan | None] = []  # the newest plan, where it waits for the others'
@@ -130,10 +130,10 @@ class SharedPlan:
         if "ready" in value:
             self._agreement(str(value["ready"])).add(node)
         if "held" in value:
-            name = str(value["view"])
+            name = str(value["of"])
             self._holdings_of(name).hear(node, value["held"])
             self._agreement(f"held {name}").stir()
-        if "view" in value and "held" not in value and self._views.hear(parse_view(value["view"])):
+        if "view" in value and self._views.hear(parse_view(value["view"])):
             self._take(self._views.current)
 
     def lose(self, nodes: list[int]) -> None:
@@ -173,27 +173,16 @@ class SharedPlan:
     # -- plans
 
     async def _renew(self, views: Views, view: View) -> None:
-        """Tell what this node holds, hear what the others do, and plan with that."""
-        members = self._members
-        assert members is not None
+        """Plan without those who are lost for good, and with those who are back."""
+        name = f"view {view.name}"
         self._agreeing += 1
         try:
-            holdings = self._holdings_of(view.name)
-            held = np.frombuffer(bytes(self._held_by()), dtype=np.uint8) != 0
-            holdings.add(members.own, held)
-            told = await self._runner.run("plan", pieces, held)
-            for number, piece in enumerate(told):
-                self._tell({"view": view.name, "held": [number, len(told), piece]})
-            await self._wait(f"held {view.name}", views, view, holdings.known)
-            holder = await self._runner.run("plan", holdings.holders, view.away)
-            if self._views is not views or views.current is not view:
+            members = await self._with_holdings(name, views, view)
+            if members is None:
                 return  # there is another view by now
-            self._members = replace(members, away=view.away, holder=holder)
-            await self._planner.change(self._members)
-            self._holdings.pop(view.name, None)
-            self._tell({"ready": f"view {view.name}"})
-            agreement = self._agreement(f"view {view.name}")
-            await self._wait(f"view {view.name}", views, view, lambda: agreement.ready)
+            self._members = members
+            await self._planner.change(members)
+            await self._all_ready(name, views, view)
         finally:
             self._agreeing -= 1
             self.adopt()
@@ -203,28 +192,64 @@ class SharedPlan:
 
         A node that does not get ready is not waited for for ever: that costs reads of the source, and nothing else.
         """
+        views = self._views
         self._agreeing += 1
         try:
-            await prepare()
-            views = self._views
             if views is not None:
-                self._tell({"ready": name})
-                agreement = self._agreement(name)
-                await self._wait(name, views, None, lambda: agreement.ready)
+                members = await self._with_holdings(name, views, views.current)
+                if members is not None:
+                    self._members = members
+                    self._planner.expect(members)
+            await prepare()
+            if views is not None:
+                await self._all_ready(name, views, views.current)
         finally:
             self._agreeing -= 1
             self.adopt()
 
-    async def _wait(
-        self, name: str, views: Views, view: View | None, there: Callable[[], set[int] | frozenset[int]]
-    ) -> None:
+    def agree_soon(self, name: str, prepare: Callable[[], Awaitable[None]]) -> None:
+        """As `agree`, for those who do not wait for it."""
+
+        async def agree() -> None:
+            try:
+                await self.agree(name, prepare)
+            except Exception:  # a bug: it costs reads of the source, never the mount
+                log.exception("no plan is made with: %s", name)
+
+        trio.lowlevel.spawn_system_task(agree)
+
+    async def _with_holdings(self, name: str, views: Views, view: View) -> Members | None:
+        """Tell what this node holds, hear what the others do. None if by then another view counts."""
+        members = self._members
+        assert members is not None
+        holdings = self._holdings_of(name)
+        held = np.frombuffer(bytes(self._held_by()), dtype=np.uint8) != 0
+        holdings.add(members.own, held)
+        told = await self._runner.run("plan", pieces, held)
+        for number, piece in enumerate(told):
+            self._tell({"of": name, "held": [number, len(told), piece]})
+        await self._wait(f"held {name}", views, view, holdings.known)
+        holder = await self._runner.run("plan", holdings.holders, view.away)
+        self._holdings.pop(name, None)
+        if self._views is not views or views.current is not view or self._members is None:
+            return None
+        return replace(self._members, away=view.away, holder=holder)
+
+    async def _all_ready(self, name: str, views: Views, view: View) -> None:
+        """Say that this node has planned, and wait until the others have."""
+        if self._views is views:
+            self._tell({"ready": name})
+            agreement = self._agreement(name)
+            await self._wait(name, views, view, lambda: agreement.ready)
+
+    async def _wait(self, name: str, views: Views, view: View, there: Callable[[], set[int] | frozenset[int]]) -> None:
         """Wait until all other nodes are `there`: not for ever, not for one that is lost, not for a past view."""
         members = self._members
         assert members is not None
         others = {*members.nodes} - {members.own}
         agreement = self._agreement(name)
         with trio.move_on_after(AGREEMENT_PATIENCE_S):
-            while self._views is views and (view is None or views.current is view):
+            while self._views is views and views.current is view:
                 if not others - there() - views.lost - {*views.current.away}:
                     return
                 await agreement.changed.wait()
@@ -232,8 +257,8 @@ class SharedPlan:
     def _agreement(self, name: str) -> _Agreement:
         return self._agreements.setdefault(name, _Agreement())
 
-    def _holdings_of(self, view: str) -> Holdings:
-        return self._holdings.setdefault(view, Holdings(len(self._held_by())))
+    def _holdings_of(self, name: str) -> Holdings:
+        return self._holdings.setdefault(name, Holdings(len(self._held_by())))
 
     def plan_made(self, plan: Plan | None) -> None:
         """A new plan: it waits until all nodes have theirs, where they wait for each other."""

@@ -71,6 +71,11 @@ class Explainer:
         """See Observer."""
         return self._corrections is not None and self._corrections.explains_restart(job)
 
+    def offer(self, fields: dict[str, object]) -> None:
+        """See Observer."""
+        if self._inference is not None:
+            self._inference.offer(fields)
+
     def _explain_anew(self, opens: Sequence[Open]) -> None:
         """A registered job does not lead to the order of these reads, the first of an epoch."""
         if self._inference is not None:

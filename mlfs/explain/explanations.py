@@ -42,7 +42,14 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
         others = ({"persistent_workers": True}, {"words_between": 2}, {"trailing_permutation": False})
         return [shared, *(shared | other for other in others)]
     own = random | {"generator": "own", "seed": finding.seed}
-    chosen = [per_epoch, own, same_again, own | {"trailing_permutation": False}]  # by a person: a small number
+    once = own | {"trailing_permutation": False}  # torchdata's loader without workers, which may draw a base_seed
+    chosen = [
+        per_epoch,
+        own,
+        same_again,
+        once,
+        once | {"words_between": BASE_SEED_WORDS},
+    ]  # by a person: a small number
     drawn = [
         random | {"generator": "default", "seed": seed, "words_before": before} | between
         for between in BETWEEN

@@ -6,6 +6,7 @@ takes longer runs in worker threads and in a process of its own. Part of `mlfs.e
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -72,6 +73,7 @@ class Inference:
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
         self._validating: tuple[InferredJob, bool] | None = None  # its first epoch has ended; whether its workers stay
         self._woken = False
+        self._offered: list[Fields] = []  # what explains the reads of other nodes
         self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
@@ -139,6 +141,12 @@ class Inference:
             if self._attempt is not None:
                 self._attempt.wake()
 
+    def offer(self, fields: Fields) -> None:
+        """This explains the reads of another node: it is tried here, without a search and before any read."""
+        if not self._registered:
+            self._offered.append(fields)
+            self._wanted.set()
+
     def jobs_changed(self) -> None:
         """A job came or went."""
         self._inferred.jobs_changed()
@@ -187,7 +195,8 @@ class Inference:
     async def _infer(self) -> None:
         """From reads to a job: by a known explanation, by the order of the files, or by a search for a seed."""
         self._woken = False
-        if self._registered:
+        await self._try_offered()
+        if self._registered or not self._busy:
             return
         if await self._expect_validation() and self._lost is None:
             return
@@ -238,6 +247,17 @@ class Inference:
         if installed:
             self._explained()
         return installed
+
+    async def _try_offered(self) -> None:
+        """Go by what explains other nodes' reads, unless it is known here already, or refuted."""
+        offered, self._offered = self._offered, []
+        for fields in offered:
+            known = [*self._refuted, *(inferred.fields for inferred in self._inferred.in_use.values())]
+            if any(_same_order(fields, other) for other in known) or self._registered or self._inferred.full:
+                continue
+            if await self._inferred.install_first([fields], self._reads):
+                self._explained()
+                self._busy = False
 
     async def _search_seeds(self, attempt: Attempt, data_sets: list[Candidate], lost: InferredJob | None) -> bool:
         """Take what the other process finds into use, and what it learns later of the epochs to come.
@@ -367,6 +387,12 @@ def _ranked(
     told = explanations(finding, draws)
     ranked = [candidate.fields | fields for fields in (*(told[0] | more for more in going_on), *told)]
     return [fields for fields in ranked if _is_job(fields)]
+
+
+def _same_order(told: Fields, known: Fields) -> bool:
+    """Whether two explanations are of one order, whichever fields they leave to their defaults."""
+    here, there = (json.loads(parse_job(fields | {"start_epoch": 0}).to_json()) for fields in (told, known))
+    return _order(here | {"name": ""}) == _order(there | {"name": ""})
 
 
 def _order(fields: Fields) -> Fields:

@@ -84,5 +84,8 @@ class Observer(Protocol):
         If so, nothing is to be done about it: the reason is being searched for, or soon will be.
         """
 
+    def offer(self, fields: dict[str, object]) -> None:
+        """The reads of another node have this order: fields of a job, for all ranks."""
+
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives. Nothing is observed before this runs."""

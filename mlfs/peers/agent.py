@@ -319,16 +319,18 @@ class Agent:
         self._heard(event.node, now_s)
         ask = self._asks.get(event.number)
         if ask is not None and ask.node == event.node:
-            ask.landed = event.size_bytes
+            ask.landed = max(0, event.size_bytes)  # below 0 it failed: it is over, and not what was asked for
             self._perhaps_whole(event.number, ask)
 
     def _perhaps_whole(self, of: int, ask: _Ask) -> None:
         """Both the bytes and their checksum have come, or one of them."""
+        if ask.ended:  # its peer was taken for lost meanwhile, and may have died before it could say the checksum
+            if ask.landed >= 0:
+                self._over(of, ask, Ended.OFF)
+            return
         if ask.sum is None or ask.landed < 0:
             return
-        if ask.ended:  # its peer was taken for lost meanwhile
-            self._over(of, ask, Ended.OFF)
-        elif ask.landed == ask.version.size_bytes and checksum(ask.into, ask.sample, ask.version) == ask.sum:
+        if ask.landed == ask.version.size_bytes and checksum(ask.into, ask.sample, ask.version) == ask.sum:
             self._got += 1
             self._got_bytes += ask.landed
             self._over(of, ask, Ended.HERE)

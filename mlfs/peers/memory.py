@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from mlfs.peers.transport import NUMBERS, Arrived, Buffer, Happened, Received
+from mlfs.peers.transport import NUMBERS, PIECE_BYTES, Arrived, Buffer, Happened, PieceCame, Received
+
+
+class _Piece(NamedTuple):
+    """A piece of a sample on its way."""
+
+    offset: int
+    data: bytes
+    is_last: bool
 
 
 @dataclass(slots=True)
@@ -21,7 +30,7 @@ class _Port:
     expected: dict[tuple[int, int], memoryview] = field(default_factory=dict)
     landed: dict[tuple[int, int], int] = field(default_factory=dict)
     looked_for: set[tuple[int, int]] = field(default_factory=set)
-    early: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    early: dict[tuple[int, int], list[_Piece]] = field(default_factory=dict)
     gone: bool = False
 
     def take(self) -> list[Happened]:
@@ -44,15 +53,22 @@ class Network:
     """All nodes' ports.
 
     Args:
-        later: has a function called after what bytes to that node take; None: at once.
+        later: has a function called after what bytes to that node take; None: at once. spoil: what becomes of bytes
+            of samples on their way. garble: what becomes of messages.
 
     Attributes:
-        cut: pairs (from, to) between which everything is lost. spoil: changes bytes on the way.
+        cut: pairs (from, to) between which everything is lost. spoil, garble: as above.
     """
 
-    def __init__(self, nodes: int, later: Callable[[int, int, int, Callable[[], None]], None] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        later: Callable[[int, int, int, Callable[[], None]], None] | None = None,
+        spoil: Callable[[bytes], bytes] = bytes,
+        garble: Callable[[bytes], bytes] = bytes,
+    ) -> None:
         self.cut: set[tuple[int, int]] = set()
-        self.spoil: Callable[[bytes], bytes] = bytes
+        self.spoil, self.garble = spoil, garble
         self._later = later
         self._ports = [_Port() for _ in range(nodes)]
 
@@ -101,15 +117,14 @@ class MemoryTransport:
 
     def send(self, node: int, message: bytes) -> None:
         """See Transport."""
-        arrived = Arrived(self._node, message)
+        arrived = Arrived(self._node, self._network.garble(message))
         self._network.carry(self._node, node, len(message), lambda port: port.happened.append(arrived))
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
         """See Transport."""
-        early = self._port.early.pop((node, number), None)
         self._port.expected[node, number] = into
-        if early is not None:
-            _land(self._port, node, number, early)
+        for piece in self._port.early.pop((node, number), ()):
+            _land(self._port, node, number, piece)
 
     def look_for(self, node: int, number: int) -> None:
         """See Transport."""
@@ -128,13 +143,18 @@ class MemoryTransport:
     def give(self, node: int, number: int, data: Buffer) -> None:
         """See Transport."""
         spoilt = self._network.spoil(bytes(data))
-        self._unsent_bytes[node] += len(data)
+        for start in range(0, len(spoilt), PIECE_BYTES):
+            end = start + PIECE_BYTES
+            self._give_piece(node, number, _Piece(start, spoilt[start:end], end >= len(spoilt)))
+
+    def _give_piece(self, node: int, number: int, piece: _Piece) -> None:
+        self._unsent_bytes[node] += len(piece.data)
 
         def arrive(port: _Port) -> None:
-            self._unsent_bytes[node] -= len(data)
-            _land(port, self._node, number, spoilt)
+            self._unsent_bytes[node] -= len(piece.data)
+            _land(port, self._node, number, piece)
 
-        self._network.carry(self._node, node, len(data), arrive)
+        self._network.carry(self._node, node, len(piece.data), arrive)
 
     def unsent_bytes(self, node: int) -> int:
         """See Transport."""
@@ -149,12 +169,16 @@ class MemoryTransport:
         self._port.close()
 
 
-def _land(port: _Port, source: int, number: int, data: bytes) -> None:
-    into = port.expected.pop((source, number), None)
+def _land(port: _Port, source: int, number: int, piece: _Piece) -> None:
+    into = port.expected.get((source, number))
     if into is None:
-        port.early[source, number] = data
+        port.early.setdefault((source, number), []).append(piece)
         return
-    size = min(len(data), len(into))
-    into[:size] = data[:size]
-    port.landed[source, number] = size
-    port.report(source, number)
+    size = max(0, min(len(piece.data), len(into) - piece.offset))
+    into[piece.offset : piece.offset + size] = piece.data[:size]
+    if piece.is_last:
+        del port.expected[source, number]
+        port.landed[source, number] = piece.offset + size
+        port.report(source, number)
+    elif (source, number) in port.looked_for:
+        port.happened.append(PieceCame(source))

@@ -13,6 +13,8 @@ from typing import Any
 from mlfs.report import pictures
 from mlfs.units import format_duration, format_size
 
+MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
+"""How each page begins; a file that begins otherwise is none of ours, and is not written over."""
 _GIB = 1 << 30
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -43,7 +45,7 @@ def page(status: dict[str, Any], made: str) -> str:
         )
     )
     head = f'<meta charset="utf-8"><title>mlfs: {where}</title><style>{_STYLE}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+    return f'{MARK}<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
 def _facts(status: dict[str, Any]) -> str:

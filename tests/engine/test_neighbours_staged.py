@@ -29,6 +29,7 @@ async def read_all(mount: Mount, files: list[int], workers: int) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.promise("neighbours")
 def test_runs_in_a_random_order_are_staged_and_a_random_order_is_not(tmp_path: Path, workers: int) -> None:
     draw = random.Random(workers)
 

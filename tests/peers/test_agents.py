@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfs.peers import agent as agent_module
-from mlfs.peers import link
+from mlfs.peers import link, memory
 from mlfs.peers.agent import Agent
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
@@ -69,13 +69,18 @@ class Node:
 
     def want(self, node: int, sample: int) -> int:
         """Want a sample of a peer; returns the request's number."""
-        number = len(self.requests) + 1
-        self.requests[number] = node, sample
-        self.ends[number] = []
-        size_bytes, mtime_ns = version_of(sample)
-        row = (number, node, sample, 0, size_bytes, mtime_ns, number * SLOT)
-        self.agent.packet(link.unpack(link.pack(link.Kind.FETCH, [row])[0]), self.cluster.heap.now_s)
-        return number
+        self.want_all([(node, sample)])
+        return len(self.requests)
+
+    def want_all(self, wants: list[tuple[int, int]]) -> None:
+        """Want samples of peers at once."""
+        rows = []
+        for node, sample in wants:
+            number = len(self.requests) + 1
+            self.requests[number] = node, sample
+            self.ends[number] = []
+            rows.append((number, node, sample, 0, *version_of(sample), number * SLOT))
+        self.agent.packet(link.unpack(link.pack(link.Kind.FETCH, rows)[0]), self.cluster.heap.now_s)
 
     def hear(self, data: bytes) -> None:
         packet = link.unpack(data)
@@ -115,6 +120,7 @@ class Cluster:
         self.draw = draw
         self.slowest_s = slowest_s
         self.nodes = nodes
+        self.carried = 0  # messages, and samples' bytes
         self._free_s: Counter[tuple[int, int]] = Counter()
         self.network = Network(nodes, self.later)
         self.members = [Node(self, number) for number in range(nodes)]
@@ -123,6 +129,7 @@ class Cluster:
 
     def later(self, source: int, to: int, size_bytes: int, arrive: Callable[[], None]) -> None:
         """Whatever goes from one node to another arrives in its order."""
+        self.carried += 1
         at_s = max(self._free_s[source, to], self.heap.now_s + self.draw.random() * self.slowest_s)
         self._free_s[source, to] = at_s
         self.heap.at(at_s, arrive)
@@ -240,11 +247,15 @@ def test_who_leaves_is_asked_no_more_and_news_reach_all_servers() -> None:
 
 
 class SlowLinks(Cluster):
-    """Each link carries so many bytes a second."""
+    """Each link carries so many bytes a second; `large` are sizes that wait for each other, and messages overtake."""
+
+    bytes_s = 1e6
+    large: frozenset[int] = frozenset()
 
     def later(self, source: int, to: int, size_bytes: int, arrive: Callable[[], None]) -> None:
-        at_s = max(self._free_s[source, to], self.heap.now_s) + 1e-4 + size_bytes / 1e6
-        self._free_s[source, to] = at_s
+        takes_s = size_bytes / self.bytes_s if not self.large or size_bytes in self.large else 0.0
+        way = (source, to) if size_bytes not in self.large else (source, ~to)
+        at_s = self._free_s[way] = max(self._free_s[way], self.heap.now_s) + 1e-4 + takes_s
         self.heap.at(at_s, arrive)
         for number in (source, to):
             self.heap.at(at_s, self.look, self.members[number])
@@ -278,6 +289,40 @@ def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:
     liveness.asked(3, 12.0 - 2 * PATIENCE_S)
     assert liveness.found_lost(12.0) == [3]
     assert liveness.to_be_left(12.0) == [2, 4]
+
+
+@pytest.mark.parametrize(("piece_bytes", "ends"), [(10, [Ended.HERE]), (1000, [Ended.LOST, Ended.OFF])])
+def test_each_piece_of_a_large_sample_is_a_sign_of_life(
+    monkeypatch: pytest.MonkeyPatch, piece_bytes: int, ends: list[Ended]
+) -> None:
+    monkeypatch.setattr(memory, "PIECE_BYTES", piece_bytes)
+    cluster = SlowLinks(2, random.Random(9))
+    size_bytes = len(content(38))
+    cluster.large, cluster.bytes_s = frozenset({10, size_bytes % 10, size_bytes}), size_bytes / (2 * PATIENCE_S)
+    asker, owner = cluster.members
+    owner.shelf = {38}
+    number = asker.want(1, 38)
+    cluster.run(0.01)
+    owner.stopped = True  # it has given the sample, and what it says besides does not count
+    cluster.run(5 * PATIENCE_S)
+    assert asker.ends[number] == ends
+
+
+def test_messages_of_a_node_grow_no_faster_than_the_number_of_nodes_and_an_idle_one_sends_none() -> None:
+    wanted, sent = 112, {}
+    for nodes in (2, 4, 8):
+        cluster = Cluster(nodes, random.Random(nodes), slowest_s=0.001)
+        cluster.run(20)
+        assert cluster.carried == 0
+        for node in cluster.members:
+            node.shelf = set(range(SAMPLES))
+            others = [other for other in range(nodes) if other != node.number]
+            node.want_all([(others[number % len(others)], number % SAMPLES) for number in range(wanted)])
+        cluster.run(5)
+        assert all(ends == [Ended.HERE] for node in cluster.members for ends in node.ends.values())
+        bytes_apart = sum(bool(content(number % SAMPLES)) for number in range(wanted))
+        sent[nodes] = cluster.carried / nodes - bytes_apart
+    assert sent == {2: 2, 4: 6, 8: 14}  # one request and one answer for each pair of nodes
 
 
 def test_what_is_no_message_is_told_to_the_server_in_words() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mlfs.plan.owners import node_plan, place, plan_alone
+from mlfs.plan.owners import node_plan, place, plan_alone, shared_by_hash
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE
 
 
@@ -202,3 +203,22 @@ def test_a_node_alone_is_the_case_of_one_node(data: st.DataObject) -> None:
         named = alone.classes != NOWHERE
         assert (node_plan(placed, 0, [MEMORY, DISK]).classes[named] == alone.classes[named]).all()
         assert (reads[~named] < 2).all()
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+@pytest.mark.parametrize("room", [0.6, 1.2])
+def test_no_owner_serves_much_more_of_an_epoch_than_the_others(nodes: int, room: float) -> None:
+    """In uniform cases: nodes of equal room, ranks that each read the same share, sizes as those of photographs."""
+    generator = np.random.default_rng(nodes)
+    sizes = np.round(generator.lognormal(11.5, 0.5, 800 * nodes))
+    readers = dealt(len(sizes), nodes, 4, generator)
+    capacity = room * float(sizes.sum()) / nodes
+    planned = place(sizes, readers, nodes, np.array([capacity])).owner
+    rooms = [[int(capacity)]] * nodes
+    hashed = shared_by_hash(sizes, range(nodes), rooms, 0).owner
+    assert hashed is not None
+    for owner in (planned, hashed):
+        for reader in readers[1:]:
+            served = (owner >= 0) & (owner != reader)
+            by_owner = np.bincount(owner[served], sizes[served], minlength=nodes)
+            assert by_owner.max() <= 1.2 * by_owner.mean(), by_owner

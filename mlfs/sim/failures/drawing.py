@@ -1,7 +1,7 @@
 """A case: a cluster, a data set, jobs, readers and faults, drawn from a seed; and smaller cases of the same kind.
 
-Pure. In: a seed. Out: a `Case`, plain data that says all of a run; `simpler` gives what is left of it when a part is
-taken away, so that a failure can be shown with as little as it needs.
+Pure. In: a seed. Out: a `Case`, plain data from which the whole run follows. `simpler` takes parts of a case away, one
+at a time, to find the smallest case that still fails.
 """
 
 from __future__ import annotations
@@ -19,6 +19,14 @@ AT_A_TIME = (
     "copy_lost", "outdated", "resized", "stop", "slow", "unreachable", "crash", "end_job", "install_again",
     "other_plan", "pages_lost",
 )  # fmt: skip
+# The same for agents, links and messages, in a cluster that has them. See `mlfs.sim.failures.agents`.
+OF_AGENTS = (
+    "kill_agent", "kill_agents", "agent_sleeps", "server_sleeps", "link_cut", "node_cut", "messages_garbled",
+    "bytes_spoilt", "network_slow",
+)  # fmt: skip
+# What else happens in a cluster with agents: `others_crash` leaves one server of all.
+BESIDE_AGENTS = ("copy_lost", "outdated", "resized", "pages_lost", "crash", "others_crash", "other_plan")
+GETS_BESIDE_AGENTS = ("fail", "late", "corrupt", "unstaged", "twice", "told_early", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +34,8 @@ class Fault:
     """Something that goes wrong, or merely happens.
 
     Attributes:
-        kind: of `OF_A_GET` or `AT_A_TIME`. node: whom it happens to. get: which of its gets. at_s: when.
-        which: a number to choose a sample, place or job by. lasts_s: how long.
+        kind: of `OF_A_GET`, `AT_A_TIME`, `BESIDE_AGENTS` or `OF_AGENTS`. node: whom it happens to. get: which of its
+            gets. at_s: when. which: a number to choose a sample, place or job by. lasts_s: how long.
     """
 
     kind: str
@@ -58,14 +66,14 @@ class Habits:
 
     @property
     def plain(self) -> bool:
-        """Whether they read all in order: workers each in theirs, which together is none."""
+        """Whether one process reads everything in the job's order. Several workers together do not keep to it."""
         return self.workers == 1 and not (self.shuffled or self.stop_after or self.seeks)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCase:
-    """A job. order: the seed of its order. first, count: the samples that it reads. elsewhere: local ranks that nobody
-    reads here."""
+    """A job. order: the seed of its order. first, count: the samples that it reads. elsewhere: ranks of each node for
+    which no process reads."""
 
     name: str
     order: int
@@ -97,6 +105,20 @@ class Stranger:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentsCase:
+    """The agents of a cluster.
+
+    Attributes:
+        patience_s: how long a peer may owe an answer and say nothing. landing_bytes: where samples of peers land, of
+            each node. slowest_s: what goes from one node to another takes so long at most.
+    """
+
+    patience_s: float
+    landing_bytes: int
+    slowest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """All of a run.
 
@@ -104,6 +126,7 @@ class Case:
         class_bytes: what each class of a node can hold.
         planned: whether nodes know who owns what, else each keeps what comes first.
         small: nodes that have a quarter of the first class, and nothing of the second.
+        agents: None where nodes ask each other without any.
     """
 
     seed: int
@@ -119,6 +142,7 @@ class Case:
     strangers: tuple[Stranger, ...]
     faults: tuple[Fault, ...]
     small: tuple[int, ...] = ()
+    agents: AgentsCase | None = None
 
     def capacities_bytes(self, node: int) -> tuple[int, ...]:
         """What each class of the node can hold."""
@@ -155,6 +179,49 @@ def draw(seed: int) -> Case:
     )  # fmt: skip
     uneven = class_bytes and nodes > 1 and random.random() < 0.4
     return replace(case, small=tuple(node for node in range(nodes) if random.random() < 0.5)) if uneven else case
+
+
+def draw_cluster(seed: int) -> Case:
+    """The case of a seed for a cluster whose nodes have agents.
+
+    Readers are patient: who waits for a place is not sent to the source before agents and desks have given up.
+    """
+    random = Random(f"cluster {seed}")
+    nodes, count = random.choice((2, 2, 3, 4, 6)), random.choice((12, 24, 40))
+    sizes = tuple(_size(random) for _ in range(count))
+    total = sum(-(-size // PAGE) * PAGE for size in sizes)
+    rooms = (total // (2 * nodes), 11 * total // (10 * nodes), 11 * total // (10 * nodes), 2 * total)
+    class_bytes = tuple(random.choice(rooms) for _ in range(random.choice((1, 1, 2))))
+    jobs = tuple(
+        replace(_job(random, number, count, nodes), epochs=random.choice((2, 4, 6)))
+        for number in range(random.choice((1, 1, 2)))
+    )
+    strangers = tuple(
+        Stranger(random.randrange(nodes), random.randrange(1 << 30), 20, 0.01, True)
+        for _ in range(random.choice((0, 0, 1)))
+    )
+    faults = [_fault_of_agents(random, nodes) for _ in range(random.choice((0, 1, 1, 2, 2, 3)))]
+    faults += [_fault_beside(random, nodes) for _ in range(random.choice((0, 0, 1, 3)))]
+    landing_bytes = random.choice((PAGE, 16 * PAGE, total)) if faults else 4 * total
+    return Case(
+        seed, nodes, sizes, max(PAGE, total // random.choice((1, 3, 8))), class_bytes, random.choice((1, 2, 4)), 30.0,
+        30.0, True, jobs, strangers, tuple(faults),
+        agents=AgentsCase(random.choice((0.2, 1.0)), landing_bytes, random.choice((0.0005, 0.01))),
+    )  # fmt: skip
+
+
+def _fault_of_agents(random: Random, nodes: int) -> Fault:
+    lasts_s = random.choice((0.02, 0.1, 0.5, 3.0))
+    at_s, which = random.random() * random.choice((0.1, 0.6)), random.randrange(1 << 16)
+    return Fault(random.choice(OF_AGENTS), random.randrange(nodes), at_s=at_s, which=which, lasts_s=lasts_s)
+
+
+def _fault_beside(random: Random, nodes: int) -> Fault:
+    node, which = random.randrange(nodes), random.randrange(1 << 16)
+    if random.random() < 0.5:
+        return Fault(random.choice(GETS_BESIDE_AGENTS), node, get=random.randrange(30), which=which)
+    at_s, lasts_s = random.random() * 0.4, random.choice((0.3, 2.0))
+    return Fault(random.choice(BESIDE_AGENTS), node, at_s=at_s, which=which, lasts_s=lasts_s)
 
 
 def _size(random: Random) -> int:
@@ -202,7 +269,7 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(case, strangers=())
     for number in range(len(case.faults)):
         yield replace(case, faults=case.faults[:number] + case.faults[number + 1 :])
-    if case.nodes > 1:
+    if case.nodes > (1 if case.agents is None else 2):
         fewer = case.nodes - 1
         yield replace(
             case,
@@ -215,7 +282,7 @@ def simpler(case: Case) -> Iterator[Case]:
         yield replace(case, small=())
     if case.class_bytes:
         yield replace(case, class_bytes=case.class_bytes[:-1], small=case.small if case.class_bytes[1:] else ())
-    if case.planned:
+    if case.planned and case.agents is None:
         yield replace(case, planned=False)
     if case.lanes > 1:
         yield replace(case, lanes=1)

@@ -32,15 +32,28 @@ from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.one_node import plain
-from mlfs.sim.failures.drawing import AT_A_TIME, LARGEST_WHOLE_BYTES, Case, Fault, Habits, JobCase, Stranger, simpler
+from mlfs.sim.failures.agents import Agents
+from mlfs.sim.failures.drawing import (
+    LARGEST_WHOLE_BYTES,
+    OF_A_GET,
+    OF_AGENTS,
+    Case,
+    Fault,
+    Habits,
+    JobCase,
+    Stranger,
+    simpler,
+)
 from mlfs.sim.failures.invariants import Broken, Watch
 from mlfs.sim.failures.reading import Reader, worker_samples
 from mlfs.sim.failures.world import FailingWorld, NodeStore
 
-# Far more than any case needs: one that needs more does not come to rest.
+# Far more events than any case needs. A run that needs more never comes to an end.
 MOST_EVENTS = 100_000
 PARENT = 1_000_000
 STRANGER, STRANGER_PARENT = 7777, 7
+# The source gives a sample within so long, also where a fault makes it late.
+SOURCE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ class CaseStreams:
 
 
 def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
-    """A drawn job as a node follows it; nobody said which of its ranks read there."""
+    """A drawn job as a node follows it."""
     spec = JobSpec.model_construct(
         {"name", "epochs", "world_size"}, name=job.name, epochs=job.epochs, world_size=job.ranks_a_node * nodes,
         ranks=tuple(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)), batch_size=job.batch,
@@ -105,13 +118,14 @@ class Trial:
         self._hash = hashlib.blake2b(digest_size=16)
         self._streams = {job.name: CaseStreams(job, case.nodes) for job in case.jobs}
         self._plans = self._plan()
-        of_gets = [fault for fault in case.faults if fault.kind not in AT_A_TIME]
+        of_gets = [fault for fault in case.faults if fault.kind in OF_A_GET]
         self.world = FailingWorld(self.heap, Random(case.seed), of_gets, len(case.sizes), self)
         self._watches: list[Watch] = []
         self._readers: list[list[Reader]] = [[] for _ in range(case.nodes)]
         self._active = 0  # readers that read, faults that are to come or under way
         self.all_readers: list[Reader] = []
         self.steps = 0
+        self.agents: Agents | None = None
         # A lane's fetch that hangs, then the place, asked twice; beside it drops and messages that take their time.
         self._patience_s = 2 * case.hedge_s + case.timeout_s + 0.5
         for number in range(case.nodes):
@@ -119,6 +133,16 @@ class Trial:
             sizes = np.array(case.sizes, dtype=np.int64)
             self.world.stores.append(NodeStore(places, sizes.data))
             self._make_node(number, places)
+        if case.agents is not None:
+            self.agents = Agents(self.heap, Random(case.seed), case.agents, case.nodes, self.world)
+            self.world.join(self.agents)
+            self._patience_s = self._patience_with(self.agents)
+
+    def _patience_with(self, agents: Agents) -> float:
+        """How long a reader may wait in a cluster with agents: for the peer, then for the source."""
+        kinds = {fault.kind for fault in self.case.faults}
+        again = 2 if kinds & {"outdated", "resized", "pages_lost"} else 1  # what became outdated is got once more
+        return again * (agents.longest_wait_s(kinds) + SOURCE_S)
 
     # -- building
 
@@ -237,9 +261,11 @@ class Trial:
         self.heap.at(self.heap.now_s, reader.go_on)
 
     def _less(self) -> None:
-        """A reader or a fault is through; with the last one the run comes to its end."""
+        """A reader or a fault has come to its end. After the last one the jobs end, and the run comes to rest."""
         self._active -= 1
         if not self._active:
+            if self.agents is not None:
+                self.agents.readers_are_through()
             for node in self.world.nodes:
                 for job in self.case.jobs:
                     node.tell(e.JobEnded(job.name))
@@ -286,6 +312,12 @@ class Trial:
             self.heap.at(until_s, lambda: self._tell_peers(fault.node, lost=False))
         elif fault.kind == "crash" and node.lives:
             self._crash(node, until_s)
+        elif fault.kind == "others_crash":
+            for other in self.world.nodes:
+                if other is not node and other.lives:
+                    self._crash(other, until_s)
+        elif self.agents is not None and fault.kind in OF_AGENTS:
+            self.agents.strike(fault, until_s)
         elif fault.kind == "other_plan" and self._plans[fault.node] is not None:
             node.tell(e.Planned(self._other_plan(fault.node)))
             self.heap.at(until_s, lambda: node.tell(e.Planned(self._plans[fault.node])))
@@ -297,7 +329,7 @@ class Trial:
         self.heap.at(until_s, self._less)
 
     def _other_plan(self, number: int) -> Plan:
-        """What a node plans that does not know yet, or any more, of the jobs that others know: other owners."""
+        """The plan of a node that does not know the same jobs as the others: it names other owners."""
         plan = self._plans[number]
         assert plan is not None
         owner = None if plan.owner is None else ((plan.owner + 1) % self.case.nodes).astype(np.int16)
@@ -321,8 +353,11 @@ class Trial:
                     store.lose(tier, sample)
         for reader in self._readers[number]:
             reader.stop()
-        self.world.unreachable_until_s[number] = until_s
-        self._tell_peers(number, lost=True)
+        if self.agents is not None:
+            self.agents.kill(number, orderly=True)
+        else:
+            self.world.unreachable_until_s[number] = until_s
+            self._tell_peers(number, lost=True)
         self.heap.at(until_s, self._come_back, number)
         self._active += 1
 
@@ -336,7 +371,11 @@ class Trial:
             )
         ]
         self._make_node(number, places)
-        self._tell_peers(number, lost=False)
+        if self.agents is None:
+            self._tell_peers(number, lost=False)
+        else:  # an MPI job takes nobody back: the node serves alone
+            peers = [peer for peer, info in enumerate(places) if info.node >= 0]
+            self.world.nodes[number].tell(*map(e.PeerLost, peers))
         for job in self.case.jobs:
             self._active += 1
             self._begin_job(number, job)
@@ -347,14 +386,14 @@ class Trial:
     def run(self) -> Outcome:
         """Run it to its end. Raises Broken for what does not hold."""
         case = self.case
-        self._active = 1 + len(case.jobs) * case.nodes + sum(fault.kind in AT_A_TIME for fault in case.faults)
+        self._active = 1 + len(case.jobs) * case.nodes + sum(fault.kind not in OF_A_GET for fault in case.faults)
         for job in case.jobs:
             for number in range(case.nodes):
                 self.heap.at(job.begins_s, self._begin_job, number, job)
         for stranger in case.strangers:
             self._begin_stranger(stranger, 0)
         for fault in case.faults:
-            if fault.kind in AT_A_TIME:
+            if fault.kind not in OF_A_GET:
                 self.heap.at(fault.at_s, self._strike, fault)
         self.heap.at(0.0, self._less)
         with seldom_collecting():
@@ -374,6 +413,8 @@ class Trial:
                 raise Broken(f"node {node.number}: a reader waited {watch.longest_wait_s} s for an answer")
             if node.waiting:
                 raise Broken(f"node {node.number}: {node.waiting} tickets were not answered")
+        if self.agents is not None:
+            self.agents.check_end({fault.kind for fault in self.case.faults})
         if not self.case.faults:
             self._check_calm()
 
