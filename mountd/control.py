@@ -12,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import threading
 
 import trio
 
@@ -22,6 +23,8 @@ from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
+from mlfs.orders.reach import check_reach
+from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
@@ -35,6 +38,19 @@ Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
 OPS = ("register", "unregister", "drain", "resume", "record")
+
+
+class _Coming:
+    """A job that is being registered: who waits for it, and the thread that computes."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        """It is not wanted any more."""
+        self.stopped.set()
+        self.scope.cancel()
 
 
 class Control:
@@ -64,6 +80,7 @@ class Control:
         self.primer = primer
         self.outside = outside
         self.answer: Json = {"ok": True}
+        self._coming: dict[str, _Coming] = {}
 
     async def run(self) -> None:
         """What goes on beside the requests, for as long as the mount lives."""
@@ -185,16 +202,30 @@ class Control:
         return str(op), parsed
 
     async def _register(self, spec: JobSpec) -> Json:
+        """Compute what the job needs to begin, beside everything else, and install it.
+
+        In the pool `register`, which has threads of its own: what takes long here (a file that does not answer, many
+        words to skip) holds up neither another registration nor the orders of the jobs that run.
+        """
+        self._forget_coming(spec.name)
+        coming = self._coming[spec.name] = _Coming()
+        try:
+            with coming.scope:
+                return await self._install(spec, coming)
+            raise StoppedError
+        finally:
+            if self._coming.get(spec.name) is coming:
+                del self._coming[spec.name]
+
+    async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
         runner = self.engine.runner
-        streams = await runner.run(
-            "orders", build_streams, spec, self.engine.manifest, os.fsencode(self.source), self.outside
-        )
+        streams = await runner.run("register", self._prepare, spec, coming)
         await self.engine.register(spec, streams)
         first: dict[str, list[str]] = {}
         start = spec.start_step * streams.batch_files
         part = slice(start, start + FIRST_PATHS)
         for rank in spec.ranks:
-            paths = await runner.run("orders", self._paths, streams, spec.start_epoch, rank, part)
+            paths = await runner.run("register", self._paths, streams, spec.start_epoch, rank, part)
             first[str(rank)] = [os.fsdecode(path) for path in paths]
         return {
             "job": spec.understood(),
@@ -202,6 +233,23 @@ class Control:
             "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
             "first_paths": first,
         }
+
+    def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:
+        """In a thread: the job's streams, with its first epoch computed."""
+        with stoppable(coming.stopped.is_set):
+            source = os.fsencode(self.source)
+            streams = build_streams(spec, self.engine.manifest, source, self.outside, check_reach)
+            for rank in spec.ranks:
+                streams.epoch_ids(spec.start_epoch, rank)
+        return streams
+
+    def _forget_coming(self, name: str) -> bool:
+        """End the registration of that name that is under way, if there is one."""
+        coming = self._coming.pop(name, None)
+        if coming is None:
+            return False
+        coming.stop()
+        return True
 
     def _record(self, fields: dict[str, object]) -> Json:
         fifo = fields.get("fifo")
@@ -219,16 +267,23 @@ class Control:
         return {}
 
     def _unregister(self, fields: dict[str, object]) -> Json:
-        name = fields.get("name")
-        if name is None and len(self.engine.jobs) == 1:
-            name = next(iter(self.engine.jobs))
-        if not isinstance(name, str) or not self.engine.end(name):
-            known = ", ".join(self.engine.jobs) or "none"
-            if name is None and self.engine.jobs:
+        name, names = fields.get("name"), [*self.engine.jobs, *(self._coming.keys() - self.engine.jobs.keys())]
+        if name is None and len(names) == 1:
+            name = names[0]
+        if not isinstance(name, str) or not self._end(name):
+            known = ", ".join(names) or "none"
+            if name is None and names:
                 raise JobError('job field "name" is missing: there are several jobs', f"registered: {known}", "name")
             which = "no job" if name is None else f"name: no job {name!r}"
             raise JobError(f"{which} is registered", f"registered: {known}", "" if name is None else "name")
         return {"unregistered": name}
+
+    def _end(self, name: str) -> bool:
+        job = self.engine.jobs.get(name)
+        if job is not None:
+            job.streams.cancel()
+        stopped = self._forget_coming(name)
+        return self.engine.end(name) or stopped
 
 
 def _line(value: Json) -> bytes:

@@ -56,8 +56,11 @@ def headline(now: MountStatistics) -> str:
     engine = now.engine
     if not engine.jobs:
         return _without_job(now)
-    reading = engine.scheduler.reading
-    told = [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs]
+    reading, cases = engine.scheduler.reading, now.explainer.cases
+    # Where another job explains the reads of one that was registered wrongly, training is that other job.
+    explained = {name for name, case in cases.items() if case.instead is not None}
+    told = [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs if job.name not in explained]
+    told = told or [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs]
     job, time = max(told, key=lambda one: _urgency(*one))
     said = _of_job(engine, job, time)
     return f"job {job.name}: {said}" if len(told) > 1 else said

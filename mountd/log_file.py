@@ -11,9 +11,11 @@ import logging
 import logging.handlers
 import os
 import re
+from typing import Any
 
 from mlfs.errors import ConfigError
 from mlfs.ours import NotOursError, check_replaceable, make_parent, open_to_append
+from mlfs.printable import printable
 
 _KIND = "a log of mlfs"
 _FIRST_LINE = b"# Log of an mlfs mount.\n"
@@ -49,7 +51,18 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         return open(open_log(self.baseFilename), "a", encoding="utf-8", errors="backslashreplace")
 
 
+class _Printable(logging.Formatter):
+    """A line for each record, whatever names are in it; the lines of a traceback are set off from those of others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join("  | " + printable(line) for line in super().formatException(ei).split("\n"))
+
+
 def log_to(path: str | None) -> None:
     """Have this process log to the file, or to stderr. Raises: ConfigError."""
     handler = logging.StreamHandler() if path is None else _LogFile(path, maxBytes=_MOST_BYTES, backupCount=1)
-    logging.basicConfig(level=logging.INFO, format=_FORMAT, handlers=[handler])
+    handler.setFormatter(_Printable(_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -101,7 +101,7 @@ def status(now: MountStatistics) -> Json:
         "tiers": tiers_status(engine),
         "rates": rates_status(engine),
         "plan": plan_status(engine),
-        "peers": peers_status(engine.peering),
+        "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
         "staging": {"capacity_bytes": scheduler.window_capacity_bytes, "used_bytes": scheduler.window_bytes},
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
@@ -376,8 +376,12 @@ def rates_status(engine: EngineStatistics) -> Json:
     }
 
 
-def peers_status(peering: PeeringStatistics) -> Json | None:
-    """The other nodes; None where no agent (`mlfs peers`) speaks for this one."""
+def peers_status(peering: PeeringStatistics, missed: int) -> Json | None:
+    """The other nodes; None where no agent (`mlfs peers`) speaks for this one.
+
+    Args:
+        missed: samples that were asked of them and had to come from somewhere else.
+    """
     if peering.node < 0:
         return None
     return {
@@ -390,6 +394,7 @@ def peers_status(peering: PeeringStatistics) -> Json | None:
         "view": peering.view,
         "refused": {str(node): why for node, why in peering.refused.items()},
         "wanted": peering.wanted,
+        "missed": missed,
         "under_way": peering.under_way,
         "members": [
             asdict(member) | {"lost_s": None if member.lost_s is None else round(member.lost_s, 1)}

@@ -2,8 +2,7 @@
 
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
-lifecycle        the same, for `mlfs unmount`: the kernel lets one write to a file wait for the other, and registering
-                 a job may take long; in no listing
+lifecycle        the same, for `mlfs unmount`; in no listing
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state
 order/NAME/EPOCH/RANK        the predicted order, a path a line
@@ -25,6 +24,7 @@ from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
 
 CONTROL_DIRECTORY = b".mlfs"
 Path = tuple[bytes, ...]
+_CONTROL_PATH = (b"control",)
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
 LONGEST_LINE_BYTES = 16 << 20
 _DIRECTORY = stat.S_IFDIR | 0o555
@@ -111,7 +111,9 @@ class VirtualFiles:
         mode = self._mode(path)
         if mode == 0:
             return 0
-        inode = self._inodes.get(path)
+        # The kernel lets one write to a file wait for the other, and a registration may take long: whoever looks the
+        # file up gets one of his own.
+        inode = None if path == _CONTROL_PATH else self._inodes.get(path)
         if inode is None:
             inode = self._inodes[path] = next(self._next)
             self._nodes[inode] = Node(path, mode)
@@ -126,7 +128,9 @@ class VirtualFiles:
             return
         self._looked_up.pop(inode, None)
         if inode != self.root and inode in self._nodes:
-            del self._inodes[self._nodes.pop(inode).path]
+            path = self._nodes.pop(inode).path
+            if self._inodes.get(path) == inode:
+                del self._inodes[path]
 
     def children(self, inode: int) -> list[tuple[bytes, int]]:
         """Names and inodes of a directory; each counts as looked up."""

@@ -22,6 +22,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 PORT = 29511  # of the training's own rendezvous, on the first node
 COMMAND_TIMEOUT_S = 60.0
+# Four nodes share this machine's cores, and whatever else it does: a node that has to wait for a core is not lost.
+PEERS = ("--peer-timeout", "10")
 # MPI speaks TCP and nothing else: it would find that all nodes share a memory, and the links would be idle.
 TCP_ONLY = {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "MPIR_CVAR_NOLOCAL": "1"}
 
@@ -149,7 +151,7 @@ class Cluster:
         lines = [f'[ "$RANK" != 0 ] || mlfs register "$DATA" {" ".join(register)}'] if register else []
         lines += [f'exec python "$SCRIPTS/train_demo.py" "$DATA" {" ".join(words)}']
         path.write_text("set -e\n" + "\n".join(lines) + "\n")
-        agent = 'mlfs peers "$DATA" -- ' if register else ""
+        agent = f'mlfs peers "$DATA" {" ".join(PEERS)} -- ' if register else ""
         console.print(f"$ mpiexec -n {len(self.nodes)} -ppn 1 {agent}sh job.sh", style="bold", highlight=False)
         for line in lines:
             console.print(f"  job.sh: {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
@@ -169,6 +171,6 @@ class Cluster:
             environment = everywhere | node.environment | {"RANK": str(node.number), "DATA": str(data(node))}
             launch += [":"] if node.number else []
             launch += ["-n", "1", *(word for name, value in environment.items() for word in ("-env", name, value))]
-            launch += [str(BIN / "mlfs"), "peers", str(node.data), "--"] if peers else []
+            launch += [str(BIN / "mlfs"), "peers", str(node.data), *PEERS, "--"] if peers else []
             launch += ["sh", str(script)]
         return launch

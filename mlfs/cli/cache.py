@@ -19,6 +19,7 @@ from mlfs.errors import CacheError, ConfigError, ExitCode
 from mlfs.places import cache_admin, cache_directory
 from mlfs.places.cache_admin import Store
 from mlfs.places.cache_directory import SourceDir
+from mlfs.printable import printable
 from mlfs.units import format_size
 
 _PROGRESS_AFTER_S = 2.0
@@ -71,7 +72,8 @@ def _chosen(directory: str, source: str | None) -> list[SourceDir]:
     sources = cache_directory.find_sources(directory)
     old = cache_directory.old_copies(directory)
     if old is not None:
-        print(f"mlfs: {old} is of an earlier mlfs and not used any more; to remove it: rm -r {old}", file=sys.stderr)
+        said = f"mlfs: {old} is of an earlier mlfs and not used any more; to remove it: rm -r {old}"
+        print(printable(said), file=sys.stderr)
     if source is None:
         return sources
     # The source as the user wrote it, or as a mount would name it.
@@ -86,7 +88,7 @@ def _label(source: SourceDir) -> str:
     """The source's path for people: bytes that are not text are shown escaped."""
     if source.source is None:
         return f"unknown source in {source.path}"
-    return source.source.encode("utf-8", "backslashreplace").decode()
+    return printable(source.source)
 
 
 def _list(sources: list[SourceDir], as_json: bool) -> int:
@@ -136,7 +138,7 @@ def _verify(sources: list[SourceDir], as_json: bool, keep: bool) -> int:
         print(json.dumps({"stores": report, "faults": faults}, indent=2))
     else:
         for fault in faults:
-            print(f"  {fault.encode('utf-8', 'backslashreplace').decode()}")
+            print(f"  {printable(fault)}")
     return ExitCode.FAILURE if faults else ExitCode.OK
 
 
@@ -167,7 +169,7 @@ def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigError("clear asks before it removes anything, and there is no terminal", "give --yes")
-        print(f"{directory} holds {size} of copies of {len(sources)} source(s):")
+        print(f"{printable(directory)} holds {size} of copies of {len(sources)} source(s):")
         for source in sources:
             print(f"  {_label(source)}")
         if input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.ours import NotOursError
+from mlfs.printable import printable
 from mountd import door
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result.model_dump(mode="json") | {"file": str(path)}, indent=2))
     else:
-        print("\n".join([*_table(result), f"written to {path}"]))
+        print("\n".join(map(printable, [*_table(result), f"written to {path}"])))
     return ExitCode.OK
 
 

@@ -13,11 +13,12 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 import mlfs
 from mlfs.cli.parser import Parser
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.printable import PrintableStream, printable
 
 _DESCRIPTION = """\
 Mount a directory of training files read-only, tell it the seed of the training job, and have each file in memory
@@ -81,9 +82,18 @@ def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
     if sys.stdout is None:  # `mlfs ... >&-`: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
-        # Paths may hold any bytes; they are printed as they are.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
+            stream.reconfigure(errors="backslashreplace")
+    before = sys.stdout, sys.stderr
+    # Paths may hold anything, and a terminal obeys some of it.
+    sys.stdout, sys.stderr = (cast(TextIO, PrintableStream(stream)) if stream else stream for stream in before)
+    try:
+        return _main(argv, begin)
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _main(argv: Sequence[str], begin: Callable[[], None]) -> int:
     debug = False
     try:
         args = build_parser(argv).parse(argv)
@@ -132,10 +142,5 @@ def _complain(text: str, code: ExitCode, debug: bool) -> int:
 
         traceback.print_exc()
     # A name with a newline in it must not make two lines of one error.
-    print(f"mlfs: {one_line(text)}", file=sys.stderr)
+    print(f"mlfs: {printable(text)}", file=sys.stderr)
     return code
-
-
-def one_line(text: str) -> str:
-    """The text with control characters shown as escapes."""
-    return "".join(char if char >= " " and char != "\x7f" else repr(char)[1:-1] for char in text)

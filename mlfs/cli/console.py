@@ -8,15 +8,36 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from mlfs.printable import printable_lines
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
 
 _PIPE_WIDTH = 120
 
 
+class _Escaped:
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self._renderable, options):
+            yield Segment(text if control else printable_lines(text), style, control)
+
+
 def make_console() -> Console:
     """A console for tables: as wide as the terminal, or as a page when the output is no terminal."""
-    from rich.console import Console
+    from rich.console import Console, RenderHook
+
+    class OnlyPrintable(RenderHook):
+        """What is printed has names in it: they are shown escaped; rich's own control codes go on to the terminal."""
+
+        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+            return [_Escaped(renderable) for renderable in renderables]
 
     # Piped, rich would assume 80 columns and cut the tables.
-    return Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.push_render_hook(OnlyPrintable())
+    return console

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode
+from mlfs.printable import printable
 from mountd import door
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
-    print("\n".join(summary(config, serving)), flush=True)
+    print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 
 def _say(text: str) -> None:

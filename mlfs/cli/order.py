@@ -19,6 +19,7 @@ from mlfs.cli.tree import job_streams
 from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts.layout import NOTHING
+from mlfs.printable import printable
 
 OUTSIDE = b"(outside of the source)"
 _PORTION = 1 << 14  # paths that are written at once: a megabyte or two
@@ -93,6 +94,8 @@ def _paths(source: str, spec: JobSpec, epoch: int, rank: int, head: int | None) 
 
 def _print(paths: Iterable[bytes], null: bool) -> None:
     end = b"\0" if null else b"\n"
+    if sys.stdout.isatty():  # programs get the names as they are, a terminal what it can show
+        paths = (printable(os.fsdecode(path)).encode() for path in paths)
     out = sys.stdout.buffer
     portions = iter(paths)
     while portion := list(islice(portions, _PORTION)):

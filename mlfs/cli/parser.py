@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from mlfs.errors import ExitCode
+from mlfs.printable import printable
 
 _CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
@@ -103,5 +104,5 @@ class Parser(argparse.ArgumentParser):
 
     def _leave(self, message: str, hint: str) -> NoReturn:
         line = " ".join(f"{self.prog}: {message} ({hint})".split())
-        print("".join(char if char.isprintable() else repr(char)[1:-1] for char in line), file=sys.stderr)
+        print(printable(line), file=sys.stderr)
         raise SystemExit(int(ExitCode.USAGE))

@@ -19,6 +19,7 @@ from mlfs.cli.progress import Progress
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ConfigError, ExitCode, SourceError
+from mlfs.printable import printable
 from mountd import door
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     with job_streams(args.source, spec) as (streams, manifest):
         found = _foretell(args, spec, streams, manifest.size, earlier, time.perf_counter() - began)
-    print(json.dumps(found, indent=2) if args.json else "\n".join(plan_text.lines(found)))
+    print(json.dumps(found, indent=2) if args.json else "\n".join(map(printable, plan_text.lines(found))))
     return ExitCode.OK
 
 

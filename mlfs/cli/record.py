@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.ours import NotOursError, write_ours
+from mlfs.printable import printable
 
 _EPILOG = """\
 examples:
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{args.out}: {error.strerror}", error.way_out) from None
         except OSError as error:
             raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
-    print(f"{args.out}: {opens:,} opens")
+    print(printable(f"{args.out}: {opens:,} opens"))
     return ExitCode.OK
 
 
@@ -100,7 +101,7 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
     opens, pending, told = 0, b"", time.monotonic()
     try:
         client.send(mountpoint, {"op": "record", "fifo": fifo})
-        print(f"mlfs: recording {mountpoint}; end it with Ctrl-C", file=sys.stderr, flush=True)
+        print(printable(f"mlfs: recording {mountpoint}; end it with Ctrl-C"), file=sys.stderr, flush=True)
         ending = False
         while True:
             watched = [fd] if ending else [fd, stop.read_end]
@@ -118,6 +119,6 @@ def _record(mountpoint: str, fifo: str, out: BinaryIO, stop: _Stop) -> int:
             opens += len(lines)
             if sys.stderr.isatty() and time.monotonic() - told >= _PROGRESS_EVERY_S:
                 told = time.monotonic()
-                print(f"\r{opens:,} opens", end="", file=sys.stderr, flush=True)
+                os.write(sys.stderr.fileno(), b"\r%d opens" % opens)
     finally:
         os.close(fd)

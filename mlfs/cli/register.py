@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfs.errors import ConfigError, ExitCode, JobError
+from mlfs.printable import printable
 
 _EPILOG = """\
 examples:
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
     mountpoint = client.require_mount(args.mount)
     answer = client.send(mountpoint, command)
-    print("\n".join(understood(mountpoint, answer)))
+    print("\n".join(map(printable, understood(mountpoint, answer))))
     return ExitCode.OK
 
 
@@ -109,7 +110,7 @@ def run_unregister(args: argparse.Namespace) -> int:
     name = args.name if args.named is None else args.named
     mountpoint = client.require_mount(args.mount)
     answer = client.send(mountpoint, {"op": "unregister"} | ({} if name is None else {"name": name}))
-    print(f"unregistered {answer.get('unregistered', 'the job')} at {mountpoint}")
+    print(printable(f"unregistered {answer.get('unregistered', 'the job')} at {mountpoint}"))
     return ExitCode.OK
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli import client
 from mlfs.errors import ConfigError, ExitCode
+from mlfs.printable import printable
 
 if TYPE_CHECKING:
     from mlfs.explain.replay import Opened, Streams
@@ -71,12 +72,13 @@ def run(args: argparse.Namespace) -> int:
         "world_size": len(epochs[0]),
     }
     opens = sum(map(len, epochs[0]))
-    print(f"{directory}: {len(epochs)} epochs recorded, {len(epochs[0])} streams, {opens:,} reads in the first epoch")
+    found = f"{len(epochs)} epochs recorded, {len(epochs[0])} streams, {opens:,} reads in the first epoch"
+    print(printable(f"{directory}: {found}"))
     if mountpoint is None:
         print(f"to register it: echo '{json.dumps(job)}' > MOUNT/.mlfs/control")
         return ExitCode.OK
     client.send(mountpoint, {"op": "register"} | job)
-    print(f"registered {args.name} on {mountpoint}")
+    print(printable(f"registered {args.name} on {mountpoint}"))
     return ExitCode.OK
 
 

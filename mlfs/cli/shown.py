@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlfs.printable import printable
+
 NONE = "-"
 
 
 def one_of(mapping: dict[str, Any], key: str) -> str:
-    """A text of a status."""
-    return str(mapping.get(key, NONE))
+    """A text of a status, on one line."""
+    return printable(str(mapping.get(key, NONE)))
 
 
 def part(mapping: dict[str, Any], key: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import sys
 import time
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.printable import printable
 from mountd import door
 from mountd.door import MountEntry, Record, User
 
@@ -146,12 +147,12 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
     if not done:
         door.detach(mountpoint, entry)
     _see_off(mountpoint, daemon, force=force)
-    print(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on"))
+    print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
     return ExitCode.OK
 
 
 def _say(text: str) -> None:
-    print(f"mlfs: {text}", file=sys.stderr)
+    print(printable(f"mlfs: {text}"), file=sys.stderr)
 
 
 def _end_leftover_daemon(mountpoint: str) -> int:
@@ -164,7 +165,7 @@ def _end_leftover_daemon(mountpoint: str) -> int:
             door.forget_daemon(mountpoint, record.pid)
         raise not_mounted(mountpoint)
     _see_off(mountpoint, record, force=True)
-    print(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})")
+    print(printable(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})"))
     return ExitCode.OK
 
 
@@ -175,7 +176,7 @@ def _clean_up_dead(mountpoint: str) -> int:
         _see_off(mountpoint, record, force=True)
     rest = door.mount_at(mountpoint)
     more = "; another mlfs mount lies below it" if rest is not None and rest.is_mlfs else ""
-    print(f"unmounted {mountpoint}: its daemon was gone already{more}")
+    print(printable(f"unmounted {mountpoint}: its daemon was gone already{more}"))
     return ExitCode.OK
 
 

@@ -54,6 +54,7 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.routing import known_source
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.stats import Counters
+from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples
 
 log = logging.getLogger("mlfs.engine")
@@ -290,7 +291,8 @@ class Engine:
 
     def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest = self.manifest
-        if (manifest.size_view[entry], manifest.mtime_ns_view[entry]) == (change.size_bytes, change.mtime_ns):
+        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
+        if known == (change.size_bytes, clamp_ns(change.mtime_ns), clamp_ns(change.ctime_ns)):
             return
         samples = list(self.samples.of_file(entry))
         before = [self.samples.sizes[sample] for sample in samples]

@@ -129,6 +129,8 @@ class Fetcher:
         held = self._waiting(sample)
         if held is None and (place or self._finding):
             held = self._held(sample, place)
+            if held is None and instead and place > len(self._places.storing):
+                held = self._held(sample, instead)  # the owner did not give it, and this node has a copy
             if held is not None and not self._verified[sample]:
                 instead = instead or held.place  # the source could not say whether it has another content
                 held = None
@@ -226,8 +228,8 @@ class Fetcher:
     def is_current(self, entry: int, opened: OpenFile) -> bool:
         """Whether an open file is what the manifest shows now."""
         manifest, version = self._manifest, opened.version
-        now = (manifest.size_view[entry], manifest.mtime_ns_view[entry])
-        return now == (version.size, clamp_ns(version.mtime_ns))
+        now = (manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
+        return now == (version.size, clamp_ns(version.mtime_ns), clamp_ns(opened.ctime_ns))
 
     # -- copies
 
@@ -339,7 +341,8 @@ class Fetcher:
         except OSError:
             return True
         manifest = self._manifest
-        if (stat.st_size, stat.st_mtime_ns) != (manifest.size_view[entry], manifest.mtime_ns_view[entry]):
+        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
+        if known != (stat.st_size, clamp_ns(stat.st_mtime_ns), clamp_ns(stat.st_ctime_ns)):
             return False
         self._verified[sample] = 1
         return True

@@ -29,6 +29,7 @@ from mlfs.peers import link
 from mlfs.peers.link import Ready
 from mlfs.peers.place import NodePlace
 from mlfs.places.lmdb_store import LmdbTier
+from mlfs.places.on_disk import OnDisk
 from mlfs.places.place import Places, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
@@ -247,7 +248,7 @@ class Peering:
         memory, ssds, lmdbs = self._shared_fds()
         answer = {
             "protocol": link.PROTOCOL, "samples": len(self._samples), "landing_bytes": session.landing.size_bytes,
-            "memory_files": len(memory), "ssds": len(ssds),
+            "memory_files": len(memory), "ssds": len(ssds), "secret": self._secret(),
         }  # fmt: skip
         try:
             link.send_with_fds(
@@ -275,6 +276,11 @@ class Peering:
         ssds = [tier.directory_fd for tier in tiers if isinstance(tier, SsdTier)]
         lmdbs = [tier.directory_fd for tier in tiers if isinstance(tier, LmdbTier)]
         return memory, ssds, lmdbs
+
+    def _secret(self) -> str:
+        """What the checksums of copies on disk depend on, in hexadecimal; "" without a disk. All tiers share one."""
+        tiers = (place.tier for place in self._places.storing if isinstance(place, TierPlace))
+        return next((tier.secret.value.hex() for tier in tiers if isinstance(tier, OnDisk)), "")
 
     def _end(self, session: AgentSession) -> None:
         """The agent is gone: peers are lost, whoever waits for them goes on."""
@@ -324,14 +330,15 @@ class Peering:
 
     def _lose(self, session: AgentSession, nodes: Sequence[int]) -> None:
         new = [node for node in nodes if node not in session.lost]
+        after = self._neighbour(session)
         for node in new:
             session.lose(node, self._clock())
             log.warning("node %d does not answer: its samples come from the source", node)
             if (place := self._place_of(node)) is not None:
                 self._step(e.PeerLost(place))
         self._plan.lose(new)
-        if new:
-            session.tell({"misses": new})
+        if after in new:  # each node is missed by the one before it, and the others see for themselves
+            session.tell({"misses": [after]})
 
     # -- joining
 

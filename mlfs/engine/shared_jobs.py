@@ -154,8 +154,8 @@ class SharedJobs:
 def _fields(spec: JobSpec) -> dict[str, Any]:
     """A job as the others are told it: which ranks run here is nothing to them."""
     fields: dict[str, Any] = json.loads(spec.to_json())
-    # The name also where it is the one that jobs have by default.
-    return {"name": spec.name, **fields, "ranks": list(range(spec.world_size))}
+    fields.pop("ranks", None)
+    return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
 
 
 def _key(fields: Mapping[str, Any]) -> str:

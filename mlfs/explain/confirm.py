@@ -113,7 +113,7 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
     by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
     for index in by_size:
         n, heads = data_sets[index]
-        if any(len(values) >= FEWEST_READS and not _goes_forward(values) for values in heads):
+        if any(map(reads_otherwise, heads)):
             continue
         for values in heads:
             world = values[1] - values[0] if len(values) > 1 else 0
@@ -126,6 +126,11 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
                 told = bits_of_distinct(n, pattern.matched)
                 return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
     return None
+
+
+def reads_otherwise(values: Sequence[int]) -> bool:
+    """Whether a process reads in another order than that of the files, by its first reads as dataset indices."""
+    return len(values) >= FEWEST_READS and not _goes_forward(values)
 
 
 def _goes_forward(values: Sequence[int]) -> bool:

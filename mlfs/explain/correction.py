@@ -18,6 +18,7 @@ from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginnings, enough
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
+from mlfs.explain.families import Families
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -25,6 +26,7 @@ from mlfs.explain.misfit import (
     disagrees,
     epochs_to_try,
     fits_again,
+    is_mere_walk,
     may_lack_set_epoch,
 )
 from mlfs.explain.port import Jobs
@@ -77,7 +79,7 @@ class Case:
         self.loader: LearnedLoader | None = None
         self.beginnings = Beginnings()
         self._in_vain = 0  # how many of the last searches found nothing
-        self._not_before = 0  # how many opens the job must have seen for the next search
+        self._seen = self._not_before = 0  # how many opens the job had seen at the last search, and must for the next
 
     @property
     def given_up(self) -> bool:
@@ -90,10 +92,17 @@ class Case:
             return False
         if self.searching:
             return False
+        self._taken_back()
         waits = self.given_up or self.job.score.observed < self._not_before
         if waits and not self.beginnings.another_began(self.job, FEWEST_OPENS):
             return False
         return disagrees(self.job)
+
+    def _taken_back(self) -> None:
+        """Opens that turned out to be a stranger's are not counted any more: the next search does not wait for them."""
+        back = self._seen - self.job.score.observed
+        if back > 0:
+            self._seen, self._not_before = self._seen - back, self._not_before - back
 
     def search_begins(self) -> None:
         """A search is under way from now on."""
@@ -107,7 +116,7 @@ class Case:
         if self.beginnings.passes > passes:  # what earlier epochs did not tell says nothing of this one
             self._in_vain = min(self._in_vain, MOST_SEARCHES - SEARCHES_OF_A_LATER_EPOCH)
         self._in_vain += 1
-        self._not_before = seen + 2 * opens
+        self._seen, self._not_before = seen, seen + 2 * opens
 
     def search_ends(self) -> None:
         """The next search may begin."""
@@ -135,7 +144,7 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
-        self._in_vain = self._not_before = 0
+        self._in_vain = self._seen = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
         self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}
@@ -242,9 +251,10 @@ class CorrectionSearch:
         job, shape, opens = case.job, case.job.matcher.shape, disagreeing(case.job.score.history)
         seen, epochs = job.score.observed, epochs_to_try(job, opens)
         spec, streams = (job.spec, job.streams) if moved_job is None else moved_job[:2]
+        families = Families(job)
         found = await self._jobs.runner.run(
             POOL, find_correction, spec, streams, opens, epochs, len(job.member),
-            shape.batch * max(1, shape.workers),
+            shape.batch * max(1, shape.workers), [families.number_of(opened) for opened in opens],
         )  # fmt: skip
         if found is not None and moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
@@ -252,7 +262,11 @@ class CorrectionSearch:
         if found is None:
             log.info("job %s: no other registration that was tried explains the reads", job.spec.name)
             return False
-        return await self._confirm(case, found, opens, seen)
+        walk, ids = families.of(job.score.history, found.families), job.streams.sample_ids
+        if found.told.get("shuffle") is False and is_mere_walk(walk, int(ids[ids >= 0].min())):
+            log.info("job %s: somebody walks the directories, which a script that does not shuffle does", job.spec.name)
+            return False
+        return await self._confirm(case, found, families, opens, seen)
 
     async def _set_aside_later(self, case: Case) -> None:
         """Trying all variants with millions of samples takes most of a minute: without the job it would not."""
@@ -306,7 +320,7 @@ class CorrectionSearch:
         if correction is None or not self._is_followed(case, job):
             return False
         # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
-        if await self._confirm(case, correction, list(begun.opens), seen, proved=True):
+        if await self._confirm(case, correction, Families(job), list(begun.opens), seen, proved=True):
             return True
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(case, job) and await self._find_variant(case, correction)
@@ -323,23 +337,29 @@ class CorrectionSearch:
             case.attempt = None
         return None
 
-    async def _confirm(self, case: Case, found: Correction, opens: list[Open], seen: int, proved: bool = False) -> bool:
+    async def _confirm(
+        self, case: Case, found: Correction, families: Families, opens: list[Open], seen: int, proved: bool = False
+    ) -> bool:
         """Have the correction predict opens that it was not searched with; install it once enough of them fit.
 
+        Where several families of processes read, only those count whose opens it was found to explain.
+
         Args:
+            families: who is who among the readers.
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
             proved: whether it needs no further opens, if it predicts those.
 
         Returns:
             whether it was installed, or the job is right after all.
         """
-        job, matcher = case.job, case.job.matcher
-        like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
-        size, name_of = self._jobs.manifest.size, self._jobs.name_of
-        new = JobRun(found.spec, found.streams, size, like=like, name_of=name_of)
-        await prepare(self._jobs.runner, new)
-        await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
-        further = fitting = 0
+        job, matcher, explained = case.job, case.job.matcher, found.families
+        new = await self._shown(case, found, families.of(opens, explained), proved)
+        if proved and (fitting_ones := families.fitting(new.score.history)):
+            explained = fitting_ones
+            new = await self._shown(case, found, families.of(opens, explained), proved)
+        others = families.but(opens, explained)
+        opens = families.of(opens, explained)
+        further = fitting = agreed = 0
         while self._is_followed(case, job) and job.matcher is matcher:
             score = matcher.score
             count = max(0, min(score.observed - seen, len(score.history)))
@@ -348,30 +368,48 @@ class CorrectionSearch:
                 continue
             latest = list(islice(reversed(score.history), count))[::-1]
             seen = score.observed
+            others += families.but(latest, explained)
+            latest = families.of(latest, explained)
             before = new.score.agreed
             new.replay(latest)
             further, fitting = further + len(latest), fitting + new.score.agreed - before
+            agreed += sum(opened.agrees for opened in latest)
             opens += latest
             if new.missing_epochs():
                 await prepare(self._jobs.runner, new)
             elif proved and new.score.agreed < SURE_SHARE * new.score.observed:
                 return False
             elif proved:
-                await self._install(case, new, opens, found)
+                await self._install(case, new, opens, others, found)
                 return True
-            elif further >= JUDGED_OPENS and fits_again(job, further, fitting):
+            elif further >= JUDGED_OPENS and fits_again(job, agreed, fitting):
                 log.info("job %s: reads come as registered again", job.spec.name)
                 return True
             elif confirmed(further, fitting):
-                await self._install(case, new, opens, found)
+                await self._install(case, new, opens, others, found)
                 return True
             elif further >= MOST_FURTHER_OPENS:
                 log.info("job %s: not confirmed by %d further opens: %s", job.spec.name, further, found.sentence)
                 return False
         return False
 
-    async def _install(self, case: Case, new: JobRun, opens: list[Open], found: Correction) -> None:
-        """Have the job go on as was found out, and say how it could have been registered so."""
+    async def _shown(self, case: Case, found: Correction, opens: list[Open], proved: bool) -> JobRun:
+        """The correction as a job that has seen these opens."""
+        job, matcher = case.job, case.job.matcher
+        like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
+        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=like, name_of=job.readers.name_of)
+        await prepare(self._jobs.runner, new)
+        await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
+        return new
+
+    async def _install(self, case: Case, new: JobRun, opens: list[Open], others: list[Open], found: Correction) -> None:
+        """Have the job go on as was found out, and say how it could have been registered so.
+
+        Args:
+            others: opens of families that read something else: strangers.
+        """
+        case.job.leave_out(others)
+        new.leave_out(others)
         case.go_on_with(new, found.told)
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)

@@ -7,6 +7,7 @@ In: first reads as entries, the tree. Out: `Candidate`s, each with its reads as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -46,14 +47,20 @@ class Candidate(NamedTuple):
     data_set: DataSet
 
 
-def candidates(manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples) -> list[Candidate]:
-    """The likeliest first, each numbering of the same files once."""
+def candidates(
+    manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples, directories: Sequence[int]
+) -> list[Candidate]:
+    """The likeliest first, each numbering of the same files once.
+
+    Args:
+        directories: from the root down to the deepest one that the data set may be.
+    """
     found: list[Candidate] = []
     known: list[SampleIds] = []
     layouts = list(_LIKELY_LAYOUTS)
     if manifest.n_files <= _MOST_FILES_FOR_ALL_LAYOUTS:
         layouts += [name for name in layout_names() if name not in _LIKELY_LAYOUTS]
-    for root in roots(manifest, heads):
+    for root in roots(manifest, directories):
         for layout in layouts:
             if len(found) == MOST_CANDIDATES:
                 return found
@@ -73,21 +80,73 @@ def candidates(manifest: Manifest, heads: Sequence[Sequence[int]], make_samples:
     return found
 
 
-def roots(manifest: Manifest, heads: Sequence[Sequence[int]]) -> list[str]:
-    """The paths of the deepest directory that holds all files read, and of those above it."""
-    parents = manifest.parent_view
-    common: list[int] | None = None
-    for entry in {parents[entry] for head in heads for entry in head}:
-        chain = [entry]
-        while chain[-1]:
-            chain.append(parents[chain[-1]])
-        chain.reverse()
-        if common is not None:
-            same = sum(1 for _ in _while_equal(common, chain))
-            chain = chain[:same]
-        common = chain
-    paths = [manifest.path(entry).decode("utf-8", "surrogateescape") for entry in reversed(common or [0])]
+def candidates_together(
+    manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples
+) -> list[Candidate]:
+    """The same, where all processes read one data set: it lies in a directory that holds all that they read."""
+    directories = _common_directory(manifest, [entry for head in heads for entry in head])
+    return candidates(manifest, heads, make_samples, directories)
+
+
+def candidates_apart(
+    manifest: Manifest, heads: Sequence[Sequence[int]], needed: int, make_samples: MakeSamples
+) -> list[Candidate]:
+    """The same, where processes may read different data sets: in each directory with those that read there.
+
+    Args:
+        needed: reads by which a process shows the directory that it reads.
+    """
+    chains = {tuple(_common_directory(manifest, head)) for head in heads if len(head) >= needed}
+    while len(chains) > _MOST_ROOTS:  # the classes of one data set, say: what holds them is asked about
+        longest = max(map(len, chains))
+        chains = {chain[:-1] if len(chain) == longest else chain for chain in chains}
+    known: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
+
+    def make_once(spec: JobSpec) -> npt.NDArray[np.int64]:
+        named = spec.root, spec.layout
+        if named not in known:
+            known[named] = make_samples(spec)
+        return known[named]
+
+    of_each = []
+    for chain in sorted(chains, key=len, reverse=True):
+        inside = [head for head in heads if 2 * sum(chain[-1] in _directories(manifest, e) for e in head) > len(head)]
+        of_each.append(candidates(manifest, inside, make_once, chain))
+    found: list[Candidate] = []
+    for of_one in zip_longest(*of_each):  # the likeliest of each directory first
+        for candidate in of_one:
+            if candidate is None or len(found) == MOST_CANDIDATES:
+                continue
+            same = next((at for at, other in enumerate(found) if np.array_equal(other.ids, candidate.ids)), None)
+            if same is None:
+                found.append(candidate)
+            elif len(candidate.data_set.heads) > len(found[same].data_set.heads):
+                found[same] = candidate
+    return found
+
+
+def roots(manifest: Manifest, directories: Sequence[int]) -> list[str]:
+    """The paths of the deepest directory and of those above it."""
+    paths = [manifest.path(entry).decode("utf-8", "surrogateescape") for entry in reversed(directories)]
     return paths[:_MOST_ROOTS]
+
+
+def _common_directory(manifest: Manifest, entries: Sequence[int]) -> list[int]:
+    """The deepest directory that holds all of these files, as the directories from the root down to it."""
+    common: list[int] | None = None
+    for directory in {manifest.parent_view[entry] for entry in entries}:
+        chain = [*_directories(manifest, directory)[::-1], directory]
+        common = chain if common is None else list(_while_equal(common, chain))
+    return common or [0]
+
+
+def _directories(manifest: Manifest, entry: int) -> list[int]:
+    """Those that an entry lies in, the deepest first."""
+    parents, found = manifest.parent_view, []
+    while entry:
+        entry = parents[entry]
+        found.append(entry)
+    return found
 
 
 def _while_equal(one: list[int], other: list[int]) -> list[int]:

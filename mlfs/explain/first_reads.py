@@ -7,7 +7,11 @@ In: opens (entry, process, its parent). Out: what inferring needs of them. Calle
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
+
+from mlfs.follow.plain_order import LONGEST_STEP, PLAIN_SHARE
 
 # Eight ranks with eight workers each.
 MOST_PROCESSES = 64
@@ -17,6 +21,8 @@ MOST_FIRST_READS = 64
 RECENT_READS = 4096
 # A first process that idles, such as one that only looks at a sample, is waited for this many times as many reads.
 _PATIENCE = 8
+# With fewer reads a process shows neither an order nor a place in it.
+FEW_READS = 3
 
 
 class Read(NamedTuple):
@@ -33,14 +39,15 @@ class FirstReads:
     Attributes:
         total: reads seen, those included that were not kept. A file opened twice in a row by a process is one read.
         opened: the same, but each open counts. recent: the last opens; a sampler may repeat its samples.
+        parents: of each process that is remembered.
     """
 
     def __init__(self) -> None:
         self.total = self.opened = 0
         self.firsts: dict[int, list[int]] = {}
+        self.parents: dict[int, int] = {}
         self.recent: deque[Read] = deque(maxlen=RECENT_READS)
         self._last: dict[int, int] = {}
-        self._parents: dict[int, int] = {}
         self._times: dict[int, list[int]] = {}  # how often in a row each first read was an open
 
     def add(self, entry: int, pid: int, parent: int) -> None:
@@ -54,26 +61,92 @@ class FirstReads:
         self.total += 1
         first = self.firsts.get(pid)
         if first is None:
-            if len(self.firsts) >= MOST_PROCESSES:
+            if len(self.firsts) >= MOST_PROCESSES and not self._forget_one():
                 return
             first = self.firsts[pid] = []
-            self._parents[pid] = parent
+            self.parents[pid] = parent
             self._times[pid] = []
         self._last[pid] = entry
         if len(first) < MOST_FIRST_READS:
             first.append(entry)
             self._times[pid].append(1)
 
-    def enough(self, needed: int) -> bool:
-        """Whether a process has read `needed` files, and the first of all processes as well, unless it idles."""
-        lengths = [len(first) for first in self.firsts.values()]
-        if not lengths or max(lengths) < needed:
-            return False
-        return lengths[0] >= needed or self.total >= _PATIENCE * needed
+    def _forget_one(self) -> bool:
+        """Forget the first process that has read but a few files: `find -exec` begins one for each."""
+        short = next((pid for pid, first in self.firsts.items() if len(first) < FEW_READS), None)
+        if short is not None:
+            for of in (self.firsts, self.parents, self._times, self._last):
+                of.pop(short, None)
+        return short is not None
 
-    def processes(self, needed: int) -> set[int]:
-        """Those that have read `needed` files."""
-        return {process for process, first in self.firsts.items() if len(first) >= needed}
+    def of(self, keep: Callable[[int], bool]) -> FirstReads:
+        """Those of some processes alone."""
+        found = FirstReads()
+        for pid in filter(keep, self.firsts):
+            found.firsts[pid], found._times[pid] = list(self.firsts[pid]), list(self._times[pid])
+            found.parents[pid] = self.parents[pid]
+            if pid in self._last:
+                found._last[pid] = self._last[pid]
+        found.recent.extend(read for read in self.recent if keep(read.pid))
+        found.opened = self.opened - len(self.recent) + len(found.recent)
+        found.total = self.total - _times_read(self.recent) + _times_read(found.recent)
+        return found
+
+    def joined(self, others: FirstReads) -> FirstReads:
+        """These, and those of other processes."""
+        found, more = self.of(lambda _: True), others.of(lambda pid: pid not in self.firsts)
+        for own, added in ((found.firsts, more.firsts), (found._times, more._times)):
+            own.update(added)
+        found.parents.update(more.parents)
+        found._last.update(more._last)
+        found.recent.extend(more.recent)
+        found.total, found.opened = found.total + more.total, found.opened + more.opened
+        return found
+
+    def enough(self, needed: int) -> bool:
+        """Whether some processes have read enough to be searched with."""
+        return bool(self.ready(needed))
+
+    def ready(self, needed: int) -> set[int]:
+        """The children of those parents of which one child has read `needed` files, and the first one as well, unless
+        that one idles."""
+        found: set[int] = set()
+        families: dict[int, list[int]] = {}
+        for pid, parent in self.parents.items():
+            families.setdefault(parent, []).append(pid)
+        for children in families.values():
+            lengths = [len(self.firsts[pid]) for pid in children]
+            waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
+            if max(lengths) >= needed and not waits:
+                found.update(children)
+        return found
+
+    def walkers(self) -> set[int]:
+        """Processes that read in the order of the directories: together, where they read but a few files each."""
+        found: set[int] = set()
+        chains: dict[int, list[int]] = {}
+        short: dict[int, list[int]] = {}
+        for pid, first in self.firsts.items():
+            if len(first) >= FEW_READS:
+                found |= {pid} if _is_plain(first) else set()
+            else:
+                chains.setdefault(self.parents[pid], []).extend(first)
+                short.setdefault(self.parents[pid], []).append(pid)
+        for parent, chain in chains.items():
+            if len(chain) > FEW_READS and _is_plain(chain):
+                found.update(short[parent])
+        return found
+
+    def asked(self, needed: int) -> set[int]:
+        """Processes that have read `needed` files; of those of a parent that walk the directories only the first."""
+        walkers, known, found = self.walkers(), set[int](), set[int]()
+        for pid, first in self.firsts.items():
+            parent = self.parents[pid]
+            if len(first) < needed or (pid in walkers and parent in known):
+                continue
+            known |= {parent} if pid in walkers else set()
+            found.add(pid)
+        return found
 
     def pids(self) -> list[int]:
         """Processes that read, and their parents."""
@@ -88,9 +161,24 @@ class FirstReads:
 
     def kin(self, needed: int = 0) -> list[tuple[int, int]]:
         """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
-        return sorted(self._parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
+        return sorted(self.parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""
         heads = [list(first) for first in self.firsts.values()]
         return sorted(heads, key=lambda head: len(head) < needed)
+
+
+def _is_plain(entries: Sequence[int]) -> bool:
+    steps = [0 < after - before <= LONGEST_STEP for before, after in pairwise(entries)]
+    return sum(steps) >= PLAIN_SHARE * len(steps)
+
+
+def _times_read(reads: Iterable[Read]) -> int:
+    """How many reads there are, where a file that its process opens again at once counts once."""
+    last: dict[int, int] = {}
+    times = 0
+    for read in reads:
+        times += last.get(read.pid, -1) != read.entry
+        last[read.pid] = read.entry
+    return times

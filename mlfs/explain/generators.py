@@ -31,9 +31,9 @@ from mlfs.explain.search_stages import (
 
 # What the script may have drawn before: nothing, or another loader's base_seed, or that and its sampler's seed.
 WORDS_BEFORE = (0, 2, 4)
-# A word that a popular seed's generator gives so early is there by chance in one case of 200: 21 * 2^20 / 2^32. It is
+# A word that a likely seed's generator gives so early is there by chance in one case of 100: 21 * 2^21 / 2^32. It is
 # looked for before all seeds are, which takes minutes; if it was chance, the next epoch's order is found anew.
-_SURELY_NOT_CHANCE = 1 << 20
+_SURELY_NOT_CHANCE = 1 << 21
 # One is expected for each of the three places; more than these are no help.
 _MOST = 16
 _POPULAR_STAGE, _ALL_STAGE = "well-known generators", "all generators"

@@ -16,8 +16,8 @@ import trio
 from mlfs.errors import JobError
 from mlfs.explain.attempt import POOL, Attempt, Woken
 from mlfs.explain.command_lines import seeds_on_command_lines
-from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, refine
-from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates
+from mlfs.explain.confirm import Finding, borne_out, confirm_sequential, reads_otherwise, refine
+from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart, candidates_together
 from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
@@ -52,6 +52,13 @@ class Build(NamedTuple):
     streams: MakeStreams
 
 
+class Part(NamedTuple):
+    """The reads of some processes, and which processes these are. Reads that come later are added."""
+
+    reads: FirstReads
+    has: Callable[[int], bool]
+
+
 class Inference:
     """See the module. `run` must be running.
 
@@ -67,8 +74,10 @@ class Inference:
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
         self._registered = False  # somebody has told a job: nothing is to be inferred
+        self._told = False  # the same, or what he told does not lead to what is read
         self._busy = False  # a search is under way, or about to be
         self._reads = FirstReads()  # that no inferred job explains
+        self._part = Part(FirstReads(), lambda _: False)  # of those, the ones that a job is to be found for
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
         self._validating: tuple[InferredJob, bool] | None = None  # its first epoch has ended; whether its workers stay
@@ -95,16 +104,16 @@ class Inference:
             if inferred.follow(entry, process, parent):
                 self._lose(inferred)
             return
-        if self._inferred.is_plain_stranger(entry, process, parent):
+        if process in self._failed_for or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
+        if self._part.has(process):
+            self._part.reads.add(entry, process, parent)
         if self._busy:
             self._search_with_more(process)
         elif self._lost is not None and self._reads.total in TRY_AGAIN_AFTER:
             self._wake()
         elif self._reads.enough(self._needed) and not self._inferred.full:
-            if self._failed_for.issuperset(self._reads.firsts):
-                return  # a search for these has failed; other processes may be another matter
             self._busy = True
             self._wanted.set()
 
@@ -119,7 +128,8 @@ class Inference:
             if self._lost is not None and self._reads.total in TRY_AGAIN_AFTER:
                 self._wake()
             return
-        if len(self._reads.firsts.get(process, [])) >= self._needed and attempt.lacks(process):
+        known = len(self._reads.firsts.get(process, [])) >= self._needed and attempt.lacks(process)
+        if known and process in self._reads.asked(self._needed):
             attempt.begin_again_with(process)
         elif self._hoped_for is not None and self._reads.total in TRY_AGAIN_AFTER:
             attempt.begin_again()
@@ -129,7 +139,7 @@ class Inference:
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
         if not inferred.decided and not borne_out(inferred.job.score.history):
             self._refuted += inferred.alternatives
-        self._reads, self._lost = inferred.unfit, inferred
+        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
         self._wake()
         self._jobs.end(inferred.job.spec.name)
 
@@ -151,11 +161,13 @@ class Inference:
         """A job came or went."""
         self._inferred.jobs_changed()
         before, self._registered = self._registered, any(map(self._counts, self._jobs.jobs.values()))
+        told, self._told = self._told, any(not job.inferred for job in self._jobs.jobs.values())
         if self._registered and not before:
             self._cancel()
             self._busy, self._lost = False, None
             self._inferred.end_all()
-        elif before and not self._registered:
+        elif (before and not self._registered) or (told and not self._told):
+            self._cancel()
             self._reads, self._attempt, self._failed_for, self._refuted = FirstReads(), None, frozenset(), []
 
     def _counts(self, job: JobRun) -> bool:
@@ -201,19 +213,21 @@ class Inference:
         if await self._expect_validation() and self._lost is None:
             return
         jobs, needed = self._jobs, self._needed
-        attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.processes(needed))
-        processes, heads = frozenset(self._reads.firsts), self._reads.heads(needed)
-        kin = self._reads.kin(needed)
+        attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.asked(needed))
         lost, self._lost = self._lost, None
         if lost is not None and await self._goes_on(lost):
             return
         if lost is not None and not self._reads.enough(needed):
             self._lost = lost  # it may go on as further reads have it; for a search they are too few as well
             return
-        data_sets = await jobs.runner.run(POOL, candidates, jobs.manifest, heads, self._make_samples)
-        asked = [candidate.data_set for candidate in data_sets]
-        readers = await jobs.runner.run(POOL, whose, kin)
-        finding = told_pieces(asked, readers) or confirm_sequential(asked)
+        if await self._walked() and not self._reads.enough(needed):
+            return
+        searched, data_sets = self._searched(), list[Candidate]()
+        processes = searched.ready(needed)
+        if processes:
+            heads, make_samples = searched.of(processes.__contains__).heads(needed), self._make_samples
+            data_sets = await jobs.runner.run(POOL, candidates_apart, jobs.manifest, heads, needed, make_samples)
+        finding = confirm_sequential([candidate.data_set for candidate in data_sets])
         if finding is not None:
             await self._install(data_sets[finding.data_set], finding, (), None)
             return
@@ -228,8 +242,9 @@ class Inference:
             self._lost = self._lost or lost
             self._wanted.set()
         elif not found:
+            processes |= self._reads.walkers()
             self._failed_for |= processes
-            self._reads = FirstReads()
+            self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
     async def _expect_validation(self) -> bool:
@@ -241,12 +256,47 @@ class Inference:
 
     async def _goes_on(self, lost: InferredJob) -> bool:
         """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
-        inferred, reads, needed = self._inferred, self._reads, self._needed
+        inferred, reads, needed = self._inferred, self._searched(), self._needed
         installed = await inferred.install_alternative(lost, reads, needed)
         installed = installed or await inferred.install_place_of(lost, reads, needed)
         if installed:
-            self._explained()
+            self._explained(reads)
         return installed
+
+    def _searched(self) -> FirstReads:
+        """The reads that may show a shuffled order: all but those of processes that walk the directories."""
+        walkers = self._reads.walkers()
+        return self._reads_of(lambda process: process not in walkers)
+
+    def _reads_of(self, has: Callable[[int], bool]) -> FirstReads:
+        """The reads of some processes, those included that come until a job is made of them."""
+        self._part = Part(self._reads.of(has), has)
+        return self._part.reads
+
+    async def _walked(self) -> bool:
+        """Whether processes read a data set in the order of its files: a job does so then, until another one is found
+        that reads the same samples. Where others read them in another order already, who walks is a stranger."""
+        walkers, runner, needed = self._reads.walkers(), self._jobs.runner, self._needed
+        others, walking = self._reads.of(lambda process: process not in walkers), self._reads_of(walkers.__contains__)
+        heads, kin = walking.heads(needed), walking.kin(needed)
+        if not heads or len(heads[0]) < needed:
+            return False
+        make_samples, manifest = self._make_samples, self._jobs.manifest
+        data_sets = await runner.run(POOL, candidates_together, manifest, heads, make_samples)
+        readers = await runner.run(POOL, whose, kin)
+        finding = told_pieces([candidate.data_set for candidate in data_sets], readers)
+        if finding is None:
+            data_sets = await runner.run(POOL, candidates_apart, manifest, heads, needed, make_samples)
+            finding = confirm_sequential([candidate.data_set for candidate in data_sets])
+        if finding is None:
+            return False
+        candidate = data_sets[finding.data_set]
+        beside = await runner.run(POOL, as_indices, others.heads(needed), candidate.ids)
+        if self._inferred.shuffles(heads[0][0]) or any(map(reads_otherwise, beside.heads)):
+            self._reads = self._reads.of(lambda process: process not in walkers)
+            return True
+        opens = await runner.run(POOL, as_indices, heads, candidate.ids)
+        return await self._install_first(_ranked(candidate, refine(finding, opens), ()), walking)
 
     async def _try_offered(self) -> None:
         """Go by what explains other nodes' reads, unless it is known here already, or refuted."""
@@ -255,8 +305,9 @@ class Inference:
             known = [*self._refuted, *(inferred.fields for inferred in self._inferred.in_use.values())]
             if any(_same_order(fields, other) for other in known) or self._registered or self._inferred.full:
                 continue
-            if await self._inferred.install_first([fields], self._reads):
-                self._explained()
+            reads = self._searched()
+            if await self._inferred.install_first([fields], reads):
+                self._explained(reads)
                 self._busy = False
 
     async def _search_seeds(self, attempt: Attempt, data_sets: list[Candidate], lost: InferredJob | None) -> bool:
@@ -298,7 +349,7 @@ class Inference:
         """Use the recipe, keep those with the same first epoch for the second epoch's first reads to choose from."""
         told: Fields | None = recipe.fields
         if repeats_samples(recipe.fields):
-            opens = await self._jobs.runner.run(POOL, as_indices, self._reads.opens(), candidate.ids)
+            opens = await self._jobs.runner.run(POOL, as_indices, self._searched().opens(), candidate.ids)
             told = repeated_permutation(opens.n, int(str(recipe.fields["seed"])), opens.heads)
         if told is None:
             return False
@@ -311,43 +362,45 @@ class Inference:
         self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], lost: InferredJob | None
     ) -> bool:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
-        heads = self._reads.heads(self._needed)
+        heads = self._searched().heads(self._needed)
         data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        refined = refine(finding, data_set)
+        searched, refined = self._searched(), refine(finding, data_set)
         ranked = _ranked(candidate, refined, draws, going_on)
-        opened, kin = self._reads.opens(), self._reads.kin()
+        opened, kin = searched.opens(), searched.kin()
         opens = await self._jobs.runner.run(POOL, as_indices, opened, candidate.ids)
         repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
         readers = await self._jobs.runner.run(POOL, whose, kin)
         ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
         return await self._install_first(dealing(repeating(ranked, repeats), ranks))
 
-    async def _install_first(self, ranked: list[Fields]) -> bool:
+    async def _install_first(self, ranked: list[Fields], reads: FirstReads | None = None) -> bool:
         refuted = [_order(fields) for fields in self._refuted]
         possible = [fields for fields in ranked if _order(fields) not in refuted]
-        installed = await self._inferred.install_first(possible, self._reads)
+        reads = self._searched() if reads is None else reads
+        installed = await self._inferred.install_first(possible, reads)
         if installed:
-            self._explained()
+            self._explained(reads)
         return installed
 
     async def _learn_more(self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...]) -> None:
         """Have the job that goes by the finding know where its seed may have been drawn."""
         inferred, alternatives = self._inferred.with_seed_of(finding), _ranked(candidate, finding, draws)
         if inferred is not None:
-            learned = await self._inferred.learn_more(inferred, alternatives, self._reads)
+            if await self._inferred.learn_more(inferred, alternatives):
+                self._explained(self._searched())
         elif self._lost is not None:  # meanwhile another epoch has begun
             self._lost.learn_alternatives(alternatives)
             await self._goes_on(self._lost)
-            return
-        else:
-            return
-        if learned:
-            self._explained()
 
-    def _explained(self) -> None:
-        """A job was installed that goes on as the reads do: from here on others count."""
-        self._reads, self._lost, self._wanted = FirstReads(), None, trio.Event()
+    def _explained(self, by: FirstReads) -> None:
+        """A job was installed that goes on as these reads do: from here on those count that are none of its."""
+        self._inferred.end_walks()
+        self._reads = self._inferred.but_explained(self._reads, by)
+        self._part = Part(FirstReads(), lambda _: False)
+        self._lost, self._wanted = None, trio.Event()
+        if self._reads.enough(self._needed) and not self._inferred.full:
+            self._wanted.set()
 
     # -- for the status
 

@@ -108,6 +108,11 @@ class InferredJob:
         return self.was_chosen or self.last_epoch() > self.first_epoch
 
     @property
+    def walks(self) -> bool:
+        """Whether it is explained by the order of the files, which is also that of the directories."""
+        return self.fields["sampler"] == "sequential"
+
+    @property
     def others(self) -> int:
         """How many other explanations fit what was read."""
         return 0 if self.decided else max(0, len(self.alternatives) - 1)

@@ -67,6 +67,33 @@ class InferredJobs:
         """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
         return any(inferred.job.readers.walks(process, parent) for inferred in self.reading(entry))
 
+    def shuffles(self, entry: int) -> bool:
+        """Whether a job reads this file that does not walk the directories."""
+        return any(not inferred.walks for inferred in self.reading(entry))
+
+    def end_walks(self) -> None:
+        """Who walked the directories while nobody else was known, and read what another job reads, is no job."""
+        for name, inferred in list(self.in_use.items()):
+            entries = inferred.job.streams.sample_ids
+            own = inferred.job.readers.own
+            others = [other for other in self.reading(int(entries.flat[0])) if not other.walks] if entries.size else []
+            if inferred.walks and any(own.keys().isdisjoint(other.job.readers.own) for other in others):
+                self._jobs.end(name)
+
+    def but_explained(self, reads: FirstReads, by: FirstReads) -> FirstReads:
+        """The reads of those processes that read for none of the jobs.
+
+        Args:
+            by: reads by which the last job was found, and which it has been shown.
+        """
+
+        def is_explained(process: int) -> bool:
+            inside = self.reading(reads.firsts[process][0])
+            kept_apart = all(one.job.readers.is_apart(process, reads.parents[process]) for one in inside)
+            return process in by.firsts and not kept_apart
+
+        return reads.of(lambda process: not is_explained(process))
+
     def before_validation(self, entry: int, process: int, parent: int) -> tuple[InferredJob, bool] | None:
         """A job whose first epoch has ended and whose script begins to read other files, and whether its workers stay.
 
@@ -161,7 +188,7 @@ class InferredJobs:
         begin, reads = Begin(1, 0), FirstReads()
         await self._install(alternatives[0], alternatives, streams, begin, reads, name, goes_on_from=inferred)
 
-    async def learn_more(self, inferred: InferredJob, alternatives: list[Fields], reads: FirstReads) -> bool:
+    async def learn_more(self, inferred: InferredJob, alternatives: list[Fields]) -> bool:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order.
 
         Returns whether the job was replaced by one that goes on in that order.
@@ -177,7 +204,7 @@ class InferredJobs:
         low = min(progress.frontier for progress in inferred.job.matcher.ranks)
         begin = Begin(0, low // max(1, inferred.job.spec.batch_size))
         name = inferred.job.spec.name
-        await self._install(alternatives[0], alternatives, streams, begin, reads, name)
+        await self._install(alternatives[0], alternatives, streams, begin, FirstReads(), name)
         return True
 
     def with_seed_of(self, finding: Finding) -> InferredJob | None:

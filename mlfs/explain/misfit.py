@@ -6,7 +6,7 @@ Pure. In: a job and its last opens, as they were counted. Out: yes or no, and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mlfs.explain.evidence import SURE_SHARE
 from mlfs.follow.job import JobRun
@@ -25,6 +25,10 @@ WORTH_A_SEARCH = 0.75
 HIT_WORTH = 0.4
 # Opens of a second run before it is believed that there is one.
 FEWEST_AGAIN = 8
+# Jumps of workers over each other's batches that are no chance: once, files in between may be missing otherwise.
+FEWEST_JUMPS = 2
+# How far a jump is looked through for files that another worker reads: the next batch begins right there.
+LONGEST_LOOK = 64
 
 
 def disagreeing(opens: Iterable[Open]) -> list[Open]:
@@ -97,6 +101,36 @@ def read_before(job: JobRun, epoch: int, opens: list[Open]) -> bool:
     return sum(read) >= SURE_SHARE * len(read)
 
 
-def fits_again(job: JobRun, opens: int, fitting: int) -> bool:
-    """Whether the job as it is predicts its last opens as well as what was found, and in their very order."""
-    return job.matcher.shape.slack == 1 and fitting <= round(job.score.agreement_of_last(opens) * opens)
+def fits_again(job: JobRun, agreed: int, fitting: int) -> bool:
+    """Whether the job as it is predicts some opens as well as what was found, and in their very order.
+
+    Args:
+        agreed: how many of them the job predicted. fitting: how many what was found did.
+    """
+    return job.matcher.shape.slack == 1 and fitting <= agreed
+
+
+def is_mere_walk(opens: Sequence[Open], first: int) -> bool:
+    """Whether reads in the order of the directories may be those of `cp -r`, and not of a script that does not shuffle.
+
+    A script shows itself by workers, each of which jumps over the batches of the others, or by a second pass of one
+    process.
+
+    Args:
+        first: the file that a pass begins with.
+    """
+    owners: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for seen in opens:
+        before = last.get(seen.process, seen.entry)
+        if seen.entry != before and (owners.get(seen.entry) == seen.process or seen.entry == first):
+            return False
+        owners[seen.entry], last[seen.process] = seen.process, seen.entry
+    last.clear()
+    jumps = 0
+    for seen in opens:
+        before = last.get(seen.process, seen.entry)
+        last[seen.process] = seen.entry
+        jumped = range(before + 1, min(seen.entry, before + 1 + LONGEST_LOOK))
+        jumps += any(owners.get(entry, seen.process) != seen.process for entry in jumped)
+    return jumps < FEWEST_JUMPS

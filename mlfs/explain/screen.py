@@ -42,6 +42,8 @@ LONGEST_SEARCH = 400_000_000
 NEAR_THE_BEGINNING = 256
 # A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
 SEEN_BEGINNING = 16
+# Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
+FEWEST_OF_FAMILY = 4
 
 
 class Correction(NamedTuple):
@@ -50,12 +52,14 @@ class Correction(NamedTuple):
     Attributes:
         sentence: what the script does otherwise than was registered. told: fields that register it so; None
             for a field that is as it was registered after all.
+        families: the numbers of those whose opens it explains; None: all.
     """
 
     spec: JobSpec
     streams: JobStreams
     sentence: str
     told: Mapping[str, Any]
+    families: frozenset[int] | None = None
 
 
 class Score(NamedTuple):
@@ -79,6 +83,18 @@ class Score(NamedTuple):
 NO_SCORE = Score(0.0, 0.0, False, (), 0)
 
 
+class Evidence(NamedTuple):
+    """Opens that may be of one script: those of all processes, or of one family of them.
+
+    Attributes:
+        families: whose they are, by number.
+    """
+
+    entries: Numbers
+    processes: Numbers
+    families: frozenset[int]
+
+
 class Screened(NamedTuple):
     """A variant, the epoch in which it was compared with the opens, how well it did, and the job that it makes."""
 
@@ -87,19 +103,41 @@ class Screened(NamedTuple):
     epoch: int
     spec: JobSpec
     streams: JobStreams
+    families: frozenset[int]
+
+
+def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence]:
+    """The opens of all processes together, and where these are of several families, those of each one alone.
+
+    Args:
+        families: of each open, the number of its process's family; empty: all are of one.
+    """
+    entries = np.array([seen.entry for seen in opens], dtype=np.int64)
+    processes = np.array([seen.process for seen in opens], dtype=np.int64)
+    numbers = np.array(families if families else [0] * len(opens), dtype=np.int64)
+    several, counts = np.unique(numbers, return_counts=True)
+    together = Evidence(entries, processes, frozenset(several.tolist()))
+    if len(several) < 2:
+        return [together]
+    large = several[counts >= FEWEST_OF_FAMILY].tolist()
+    alone = (Evidence(entries[numbers == one], processes[numbers == one], frozenset({one})) for one in large)
+    return [together, *alone]
 
 
 def find_correction(
-    spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1
+    spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
+    families: Sequence[int] = (),
 ) -> Correction | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
+
+    Where several families of processes read, it need not explain the opens of all of them: the others are strangers.
 
     Args:
         epochs: which the opens may belong to.
         n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
+        families: of each open, the number of its process's family; empty: all are of one.
     """
-    entries = np.array([seen.entry for seen in opens], dtype=np.int64)
-    processes = np.array([seen.process for seen in opens], dtype=np.int64)
+    evidence = evidence_of(opens, families)
     own = built_in(spec.sampler)
     best: Screened | None = None
     tried = computed = 0
@@ -113,15 +151,30 @@ def find_correction(
             computed += len(streams.sample_ids)
             if was_small and computed > SMALL_SEARCH:
                 _yield_to_everybody()
-            tried += 1
-            score = screen(EpochIndex(epoch, 0, ids, n_entries), entries, processes)
-            if score.share >= LEAST_SHARE and (best is None or score.bits > best.score.bits):
-                best = Screened(score, variant, epoch, *other)
+            tried += len(evidence)
+            screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
+            if screened is not None and (best is None or screened[0].bits > best.score.bits):
+                best = Screened(screened[0], variant, epoch, *other, screened[1])
         if best is not None and best.score.exact and best.score.bits > 2 * LEAST_BITS:
             break  # beyond doubt, and the likelier variants come first
     if best is None or not beyond_chance(best.score.bits, tried):
         return None
     return _correction(best, spec, round_)
+
+
+def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
+    """How well an epoch's order explains the opens of those families of which it explains enough; None for none."""
+    together, *alone = evidence
+    fitting = [one for one in alone if screen(index, one.entries, one.processes).share >= LEAST_SHARE]
+    families = frozenset[int]().union(*(one.families for one in fitting))
+    if not alone or families == together.families:
+        score = screen(index, together.entries, together.processes)
+        return (score, together.families) if score.share >= LEAST_SHARE else None
+    if not fitting:
+        return None
+    # A process is of one family, so the opens need not be in the order of time among families.
+    entries, processes = (np.concatenate(of_all) for of_all in zip(*(one[:2] for one in fitting), strict=True))
+    return screen(index, entries, processes), families
 
 
 def screen(index: EpochIndex, entries: Numbers, processes: Numbers) -> Score:
@@ -188,7 +241,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
 
 def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
-    score, variant, epoch, spec, streams = best
+    score, variant, epoch, spec, streams, families = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
@@ -207,7 +260,7 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction 
         if "world_size" not in variant.changes:
             sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
     made = changed_job(spec, streams, changes)
-    return None if made is None else Correction(*made, sentence, told)
+    return None if made is None else Correction(*made, sentence, told, families)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -20,7 +20,16 @@ from collections.abc import Callable, Sequence
 
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
-from mlfs.explain.search_stages import LATEST_WORD, WHOLE, Event, Ranges, SearchExtent, StageProgress, WordsAsked
+from mlfs.explain.search_stages import (
+    COMMON_SEEDS,
+    LATEST_WORD,
+    WHOLE,
+    Event,
+    Ranges,
+    SearchExtent,
+    StageProgress,
+    WordsAsked,
+)
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10  # a niceness
@@ -28,7 +37,8 @@ LOW_PRIORITY = 10  # a niceness
 PROMPT_S = 6.0
 PROGRESS_EVERY_S = 0.5  # often enough for a person who watches `mlfs status`
 RANGES_VARIABLE = "MLFS_INFER_SEEDS"
-FEW_WORDS = 1 << 12  # of a generator, where the ranges are narrowed: only tests do that
+# Of a generator, and small numbers, where the ranges are narrowed: only tests do that.
+FEW_WORDS, FEW_SEEDS = 1 << 12, 1 << 17
 _ONE_THREAD = {name: "1" for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -51,8 +61,8 @@ class SeedSearch:
         words: WordsAsked | None = None,
     ) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
-        latest = LATEST_WORD if ranges == WHOLE else FEW_WORDS
-        extent = SearchExtent(ranges, latest=latest, told=tuple(dict.fromkeys(told)), again=again, words=words)
+        common, latest = (COMMON_SEEDS, LATEST_WORD) if ranges == WHOLE else (FEW_SEEDS, FEW_WORDS)
+        extent = SearchExtent(ranges, common, latest=latest, told=tuple(dict.fromkeys(told)), again=again, words=words)
         self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()

@@ -348,6 +348,11 @@ class JobRun:
             if self.readers.key_of(process, parent) == family.key:
                 self.matcher.disown(process, REMEMBERED_OPENS)
 
+    def leave_out(self, opens: Iterable[Open]) -> None:
+        """These reads turned out to be strangers'."""
+        for family in self.readers.note_strangers(opens):
+            self._disown(family)
+
     def _look_back(self) -> None:
         """Somebody reads as predicted: who read before, and did not, is a stranger."""
         self._look_back_at = 0

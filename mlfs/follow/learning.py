@@ -82,14 +82,13 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
             counts[entry] += 1
             for index in in_order:
                 codes = index.codes(entry)
-                if count >= max(1, len(codes)):
-                    count -= max(1, len(codes))
+                if count >= len(codes):
+                    count -= len(codes)
                     continue
                 if len(codes) > 1:
                     repeated[o.process, index].append((len(seen), entry))
-                if codes:
-                    rank, offset = divmod(codes[0], index.length)
-                    seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
+                rank, offset = divmod(codes[0], index.length)
+                seen.append(Seen(o.process, rank, index.epoch, offset - index.begin))
                 break
         last[o.process] = o.entry
     unknown: set[int] = set()

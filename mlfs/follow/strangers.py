@@ -122,6 +122,10 @@ class Readers:
             _bound(self._last_names, REMEMBERED_PROCESSES)
         return parent, name, 0
 
+    def name_of(self, process: int) -> str:
+        """The name of a process's program, as it was when it read first."""
+        return self._names.get(process) or self._name_of(process)
+
     def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
         """Whether the reads of a process that has not proved itself are the job's for now."""
         if not self.own:

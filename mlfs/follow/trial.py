@@ -181,15 +181,15 @@ def verdict_on(
     Args:
         own: the job's matcher. is_vacant: whether nobody has proved to read for a rank.
     """
-    process, joins = read.process, trial.joins
-    if trial.as_told is not None and proves(trial.as_told, process):
+    process, joins, silent = read.process, trial.joins, trial.is_silent(own)
+    # Who walks the directories reads as a job that does not shuffle, whatever he is: not while others read the job.
+    if trial.as_told is not None and proves(trial.as_told, process) and (silent or not family.order.may_be_plain):
         return Verdict.AS_TOLD
     if proves(joins, process):
         rank = joins.rank_of(process)
         vacant = rank < 0 or is_vacant(rank) or own.ranks[rank].frontier == trial.frontiers[rank]
         if vacant or not read.parent:
             return Verdict.JOINS
-    silent = trial.is_silent(own)
     if silent and trial.again.score.observed >= PROVED_OPENS and share_of(trial.again) >= PROVED_SHARE:
         return Verdict.AGAIN
     long_enough = read.at_s < 0 or read.at_s - trial.began_s >= HEIR_SILENCE_S

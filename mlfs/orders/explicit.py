@@ -55,7 +55,7 @@ class ExplicitOrder:
 
     def _load(self, path: str) -> Indices:
         lines = read_lines(path)
-        read = self._read_index if lines[0].text.isdigit() else self._read_path
+        read = self._read_index if lines.first.text.isdigit() else self._read_path
         indices = np.fromiter((read(path, line) for line in lines), dtype=np.int64, count=len(lines))
         indices.flags.writeable = False  # every caller gets a view of it
         return indices

@@ -7,6 +7,8 @@ thread may call.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.order import Order
 from mlfs.orders.registry import build_order
 from mlfs.orders.split import part_indices
+from mlfs.orders.stopping import stoppable
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -47,6 +50,11 @@ class JobStreams:
         self.order = order
         self.files_per_sample = 1 if sample_ids.ndim == 1 else sample_ids.shape[1]
         self._of_epoch = lru_cache(maxsize=_EPOCHS_KEPT)(_no_ranks_yet)
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """The job is not wanted any more: what threads compute of its order ends soon, with a StoppedError."""
+        self._cancelled.set()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -90,7 +98,8 @@ class JobStreams:
         of_rank = self._of_epoch(epoch)
         ids = of_rank.get(rank)
         if ids is None:  # two threads may both make it; the first one's is kept
-            ids = of_rank.setdefault(rank, self._make(epoch, rank))
+            with stoppable(self._cancelled.is_set):
+                ids = of_rank.setdefault(rank, self._make(epoch, rank))
         return ids
 
     def _check(self, epoch: int, rank: int) -> None:
@@ -146,7 +155,13 @@ class _PathIndex:
         return index_of
 
 
-def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> JobStreams:
+def build_streams(
+    spec: JobSpec,
+    tree: Tree,
+    source: bytes | None = None,
+    outside: Outside | None = None,
+    check: Callable[[JobStreams], None] | None = None,
+) -> JobStreams:
     """Find a job's samples and make its streams; the first epoch is computed, so that what is wrong comes out now.
 
     Args:
@@ -154,6 +169,7 @@ def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outsid
         tree: the source tree (`mlfs.tree.manifest.Manifest`).
         source: the absolute path of the source, for absolute links and for absolute paths in order files.
         outside: what is behind links that leave the source, see `mlfs.orders.layouts.outside.files_behind`.
+        check: called with the streams before anything of them is computed, such as `mlfs.orders.reach.check_reach`.
 
     Raises:
         JobError: one line about what cannot be used.
@@ -165,6 +181,8 @@ def build_streams(spec: JobSpec, tree: Tree, source: bytes | None = None, outsid
         sample_ids.flags.writeable = False
     resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
     streams = JobStreams(spec, sample_ids, build_order(spec, len(sample_ids), resolve))
+    if check is not None:
+        check(streams)
     steps = -(-streams.length(spec.start_epoch) // streams.batch_files)
     if spec.start_step > steps:
         hint = "a step is batch_size samples of each rank"

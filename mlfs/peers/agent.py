@@ -147,7 +147,7 @@ class Agent:
                 self._ready(token, Ready(how), offset, size_bytes)
         elif packet.kind is link.Kind.TELL:
             for node in range(self._transport.nodes):
-                if node != self._transport.node:
+                if node != self._transport.node and node not in self._liveness.left:
                     self._tell(node, packet.value)
         elif packet.kind is link.Kind.CHECK:
             for node in packet.records["node"].tolist():

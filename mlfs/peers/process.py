@@ -23,6 +23,7 @@ from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
 from mlfs.places.catalogue import Catalogue
+from mlfs.places.secret import Secret
 
 # Looking again at once for so long after something happened: what comes next mostly comes within that.
 SPIN_S = 200e-6
@@ -91,7 +92,8 @@ class AgentProcess:
         memory, disks = rest[: about["memory_files"]], rest[about["memory_files"] :]
         ssds, lmdbs = disks[: about["ssds"]], disks[about["ssds"] :]
         landing = memoryview(mmap(landing_fd, about["landing_bytes"]))
-        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs)
+        secret = Secret(bytes.fromhex(about["secret"])) if about["secret"] else None
+        shelf = Shelf(Catalogue(catalogue_fd, about["samples"]), memory, ssds, lmdbs, secret)
         os.close(landing_fd)
         os.close(catalogue_fd)
         return landing, shelf

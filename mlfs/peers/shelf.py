@@ -19,7 +19,7 @@ import lmdb
 from mlfs.places import cache_directory, record
 from mlfs.places.catalogue import Catalogue, Found, Kind
 from mlfs.places.checksum import checksum
-from mlfs.places.secret import of_this_user
+from mlfs.places.secret import Secret
 from mlfs.tree.samples import Version
 
 # Memory files grow without end, so they are mapped piece by piece; a sample may reach into the next piece.
@@ -78,6 +78,7 @@ class Shelf:
     Args:
         memory_fds: the RAM class's memory files, which are closed with the shelf. ssd_dirs: descriptors of the
             directories in which the SSD tiers keep their copies; likewise. lmdb_dirs: those of the LMDB tiers.
+        secret: what the checksums of copies on disk depend on; without it none of them is given.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class Shelf:
         memory_fds: Sequence[int],
         ssd_dirs: Sequence[int] = (),
         lmdb_dirs: Sequence[int] = (),
+        secret: Secret | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._memory = [_MemoryFile(fd) for fd in memory_fds]
         self._ssd_dirs = tuple(ssd_dirs)
         self._environments = [env for fd in lmdb_dirs if (env := _environment(fd)) is not None]
-        self._secret = of_this_user() if ssd_dirs or lmdb_dirs else None
+        self._secret = secret
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum; None where this node has none to give by itself."""
@@ -133,7 +135,8 @@ class Shelf:
     def _checked(self, blob: bytes, digest: bytes, version: Version) -> memoryview | None:
         """The data of a stored copy, if it is the one of that digest and version and every byte is right."""
         secret = self._secret
-        assert secret is not None  # there is a disk
+        if secret is None:
+            return None
         with suppress(record.DamagedCopy, record.OtherCopy):
             head = record.read_head(blob, secret)
             if cache_directory.key_digest(head.key) == digest:

@@ -53,6 +53,11 @@ class OnDisk:
         return f"{self.kind}:{self._directory}"
 
     @property
+    def secret(self) -> Secret:
+        """What the checksums of copies depend on."""
+        return self._secret
+
+    @property
     def capacity_bytes(self) -> int:
         """The budget given by the user."""
         return self._capacity_bytes

@@ -64,10 +64,15 @@ def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
     return whole
 
 
+def _rights_and_links(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    """When a file was last changed in any way, and what changes besides its bytes."""
+    return status.st_ctime_ns, status.st_mode, status.st_uid, status.st_gid, status.st_nlink
+
+
 class PosixFile:
     """See `mlfs.places.source.OpenFile`."""
 
-    __slots__ = ("_source", "changed", "ctime_ns", "fd", "version")
+    __slots__ = ("_seen", "_source", "changed", "ctime_ns", "fd", "version")
 
     def __init__(self, source: PosixSource, fd: int, content: FileAttributes, changed: bool) -> None:
         self._source = source
@@ -75,19 +80,31 @@ class PosixFile:
         self.version = FileVersion(content.size, content.mtime_ns, content.ino)
         self.ctime_ns = content.ctime_ns
         self.changed = changed
+        self._seen = _rights_and_links(os.fstat(fd))
 
     def read(self, offset: int, size: int) -> bytes:
-        """See the contract. ctime is not compared, as it also changes when another file takes the name."""
+        """See the contract."""
         if self.fd < 0:
             _raise(errno.EBADF, "the source file is closed")
         wanted = max(0, min(size, self.version.size - offset))
         data = _pread_all(self.fd, offset, wanted)
         self._source.count(0, len(data))
-        if attributes_now(self.fd)[:2] != self.version[:2]:
+        if attributes_now(self.fd)[:2] != self.version[:2] or self._was_written():
             _raise(errno.ESTALE, "the source file was changed while it was open")
         if len(data) != wanted:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
         return data if isinstance(data, bytes) else bytes(data)
+
+    def _was_written(self) -> bool:
+        """Whether ctime has moved since the last look for no other reason than that bytes were written.
+
+        It also moves with rights, and when another file takes the name: then one of those has changed as well.
+        """
+        now, before = _rights_and_links(os.fstat(self.fd)), self._seen
+        if now != before and now[1:] == before[1:]:
+            return True
+        self._seen = now
+        return False
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -161,8 +178,15 @@ class PosixSource:
         return len(data)
 
     def _changed(self, entry: int, content: FileAttributes) -> bool:
+        """Whether this may be another content than the manifest's.
+
+        ctime tells what size and mtime do not: another file of the same size and mtime under the old name, and bytes
+        that were written over before mtime was set back. It also moves with rights and links: then a file is read anew
+        that has not changed, which costs time only.
+        """
         manifest = self._manifest
-        return content.size != manifest.size_view[entry] or clamp_ns(content.mtime_ns) != manifest.mtime_ns_view[entry]
+        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
+        return known != (content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns))
 
     def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         fd = self._open(entry)

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mlfs.ours import make_parent
+
 # So often an owner moves its lock's time stamp. A stamp that has not moved for several of these is a dead owner's; NFS
 # may show it some seconds late, and a server that fails over stands still for some more.
 HEARTBEAT_S = 2.0
@@ -139,8 +141,8 @@ class ScanLock:
     def _create(self, path: Path) -> bool:
         """Whether the file could be made, and says whose it is."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            make_parent(str(path))
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError as error:
             self.refused = "" if os.fspath(error.filename) == str(path) else str(error.strerror)
             return False

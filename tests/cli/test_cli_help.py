@@ -67,3 +67,10 @@ def test_the_commands_in_readme_are_understood() -> None:
     assert len(words) >= 4
     for argv in words:
         build_parser(argv).parse(argv)
+
+
+def test_what_stands_behind_two_dashes_is_the_command_of_peers_wherever_its_flags_stand() -> None:
+    for own in (["/data", "--peer-timeout", "3"], ["--peer-timeout", "3", "/data"]):
+        args = build_parser(["peers"]).parse(["peers", *own, "--", "train", "--peer-timeout", "9", "--", "x"])
+        assert (args.mount, args.peer_timeout) == ("/data", 3.0)
+        assert args.command_words == ["train", "--peer-timeout", "9", "--", "x"]

@@ -136,10 +136,10 @@ def test_each_error_is_one_line_and_a_code(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_paths_of_any_bytes_are_printed_as_they_are() -> None:
+def test_paths_of_any_bytes_are_printed_escaped() -> None:
     done = mlfs("unmount", b"/no\xff\nwhere", LC_ALL="C.UTF-8")
     assert done.returncode == ExitCode.NOT_MOUNTED
-    assert b"/no\xff\\nwhere is not an mlfs mount" in done.stderr
+    assert b"/no\\xff\\nwhere is not an mlfs mount" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 

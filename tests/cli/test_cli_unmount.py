@@ -17,6 +17,7 @@ from cli_support import Mounts, wait_for
 
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.printable import printable
 from mountd import mounts, runtime
 
 HOLD = "import sys; f = open(sys.argv[1] + '/data.bin', 'rb'); print(flush=True); sys.stdin.read()"
@@ -46,7 +47,7 @@ def test_it_ends_mount_daemon_and_record(place: str, tiny: Mounts, capsys: pytes
     wait_for(lambda: runtime.read(place) is not None)
     assert cli.main(["unmount", place]) == 0
     assert nothing_left(place, server)
-    assert capsys.readouterr().out == f"unmounted {place}\n"
+    assert capsys.readouterr().out == printable(f"unmounted {place}") + "\n"
     assert cli.main(["unmount", place]) == ExitCode.NOT_MOUNTED
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -205,31 +204,21 @@ def test_a_shell_reads_the_answer_through_its_descriptor(mount: MlfsMount) -> No
     assert ask(mount, '{"unregister": "sh"}')[0] == 0
 
 
-def test_unmount_waits_for_its_timeout_and_not_for_a_registration(mount: MlfsMount, tmp_path: Path) -> None:
-    order = tmp_path / "order"
-    os.mkfifo(order)
-    command = ["register", str(mount.path), "--sampler", "explicit", "--order-file", str(order), "--epochs", "1"]
-    registering = subprocess.Popen([sys.executable, "-m", "mlfs.cli.main", *command], env=mount.env)
-    writers: list[int] = []
-
-    def is_read() -> bool:
-        with contextlib.suppress(OSError):  # ENXIO: nobody reads
-            writers.append(os.open(order, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(writers)
-
+def test_unmount_waits_for_its_timeout_and_not_for_a_registration(mount: MlfsMount) -> None:
+    fields = ["--name", "far", "--epochs", "1", "--sampler", "torch-random", "--generator", "own"]
+    command = ["register", str(mount.path), *fields, "--words-before", str(10**10)]
+    registering = subprocess.Popen(
+        [sys.executable, "-m", "mlfs.cli.main", *command], env=mount.env, stderr=subprocess.PIPE, text=True
+    )
     try:
-        wait_until(is_read)  # the registration waits for the file's content now
+        wait_until(lambda: ask(mount, '{"unregister": ""}')[1]["hint"] == "registered: far")  # it is computed now
         busy = mount.run("unmount", str(mount.path), "--timeout", "100ms", check=False)
         assert busy.returncode == ExitCode.BUSY
         assert f"pid {registering.pid}" in busy.stderr
         assert registering.poll() is None
         assert mount.status()["state"] == "serving"
     finally:
-        order.unlink()
-        lines = "".join(f"{index}\n" for index in range(FILES)).encode()
-        order.write_bytes(lines)  # it is read twice: to count its lines, and for what they say
-        for writer in writers:
-            os.write(writer, lines)
-            os.close(writer)
-        assert registering.wait(60) == 0
-    assert [job["state"] for job in mount.status()["jobs"]] == ["waiting for the first read"]
+        assert ask(mount, '{"unregister": "far"}')[0] == 0
+        assert "unregistered" in registering.communicate(timeout=60)[1]
+    assert registering.returncode == ExitCode.BAD_JOB
+    assert mount.status()["jobs"] == []

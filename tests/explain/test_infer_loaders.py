@@ -107,6 +107,15 @@ def test_reading_in_the_order_of_the_files_is_the_simplest_case(ranks: int, work
     assert confirm_sequential([distributed(3, 1)]) is None
 
 
+def test_who_walks_a_data_set_that_others_shuffle_does_not_show_its_order() -> None:
+    walker, shuffled = tuple(range(30)), tuple(range(5)) + tuple(reversed(range(50, 70)))
+    assert confirm_sequential([DataSet(N, (walker, (90, 3)))]) is not None
+    assert confirm_sequential([DataSet(N, (walker, shuffled))]) is None
+    assert confirm_sequential([DataSet(N, (shuffled, walker))]) is None
+    wrapped = tuple(range(N - 30, N)) + tuple(range(6))  # it goes on with the next epoch
+    assert confirm_sequential([DataSet(N, (walker, wrapped))]) is not None
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize(("workers", "batch"), [(0, 1), (1, 4), (2, 4), (4, 7), (3, 32)])
 def test_ranks_that_read_a_piece_each_are_told_from_workers_of_one(ranks: int, workers: int, batch: int) -> None:
@@ -137,6 +146,22 @@ def test_what_is_kept_of_the_reads_is_bounded() -> None:
     assert len(reads.firsts) == MOST_PROCESSES
     assert len(reads.recent) == RECENT_READS
     assert max(map(len, reads.firsts.values())) <= MOST_FIRST_READS
+
+
+def test_who_walks_the_directories_in_many_processes_crowds_nobody_out() -> None:
+    reads = FirstReads()
+    shuffled = [(at * 389) % 1000 for at in range(40)]
+    for entry in range(500):
+        reads.add(entry, pid=10_000 + entry, parent=9)  # find -exec cat
+        if entry % 12 == 0 and entry // 12 < len(shuffled):
+            reads.add(shuffled[entry // 12], pid=5, parent=1)
+    assert reads.firsts[5] == shuffled
+    assert 5 not in reads.walkers()
+    assert reads.walkers() == reads.firsts.keys() - {5}
+    assert reads.ready(10) == {5}
+    alone = reads.of(lambda pid: pid == 5)
+    assert (alone.total, alone.opened, len(alone.recent)) == (40, 40, 40)
+    assert alone.joined(reads).firsts.keys() == reads.firsts.keys()
 
 
 def test_a_look_at_one_sample_by_the_main_process_does_not_hold_up_inferring() -> None:

@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from mlfs.explain import search_numba, search_numpy
 from mlfs.explain.confirm import Finding, order_head
+from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.probes import Condition, Probe, Trie, compile_trie
 from mlfs.explain.question import DataSet, likely, probes, reads_needed, step, unlikely
 from mlfs.explain.recipes import Recipe
-from mlfs.explain.search import find
-from mlfs.explain.search_stages import Draw, Event, GeneratorsFound, SearchExtent, SeedFound, StageProgress
+from mlfs.explain.search import CHOSEN_STAGE, COMMON_STAGE, find
+from mlfs.explain.search_stages import (
+    SAMPLER_SEED_WORD,
+    Draw,
+    Event,
+    GeneratorsFound,
+    SearchExtent,
+    SeedFound,
+    StageProgress,
+)
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
@@ -192,3 +201,18 @@ def test_how_many_reads_are_needed_follows_from_the_samples() -> None:
 def test_findings_say_what_they_know() -> None:
     finding = Finding(0, 100, 1, 0, 1, (0,), None, None, 90.0)
     assert parse_answer(answer(SeedFound(finding))) == SeedFound(finding)
+
+
+@pytest.mark.parametrize("told", [(), (555_555,)])
+def test_the_first_words_of_all_likely_seeds_come_before_what_takes_long(told: tuple[int, ...]) -> None:
+    """The last one of the most usual seeds, or one from the command line, that has made a model first."""
+    seed, words = (told or POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH])[-1], 3000
+    drawn = TorchWords(seed)
+    drawn.skip(words + SAMPLER_SEED_WORD)
+    head = order_head(1000, int(drawn.take(1)[0]), 0, 24)
+    events = list(find([DataSet(1000, (tuple(head),))], SearchExtent(((0, 0),), latest=1 << 12, told=told)))
+    *before, found = [event for event in events if not isinstance(event, GeneratorsFound)]
+    assert isinstance(found, SeedFound)
+    assert found.draws == (Draw(seed, words),)
+    assert {event.stage for event in before if isinstance(event, StageProgress)} <= {COMMON_STAGE, CHOSEN_STAGE}
+    assert sum(event.of for event in before if isinstance(event, StageProgress) and not event.done) < 1 << 16

@@ -14,6 +14,8 @@ from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.learning import Seen, learn, seen_by_count, seen_where_matched
 from mlfs.follow.score import Cell, Open
 from mlfs.follow.shape import Shape
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
 
 
 def seen_of(loader: Loader, length: int, seed: int, begin: int = 0) -> list[Seen]:
@@ -92,3 +94,24 @@ def test_opens_are_taken_where_they_were_matched_or_by_how_often_an_entry_was_op
     assert matched == [(71, 0, 0), (74, 0, 1), (72, 1, 2), (70, 9, 3)]
     counted = [(s.process, s.epoch, s.x) for s in seen_by_count(opens, epochs)]
     assert counted == [(71, 0, 0), (74, 0, 1), (74, 1, 0), (72, 0, 3), (70, 0, 2)]
+
+
+@pytest.mark.parametrize(("world", "workers", "batch"), [(1, 2, 8), (2, 2, 16), (2, 3, 5), (4, 2, 32)])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_the_shape_is_learned_where_samples_are_repeated_and_ranks_have_them_in_common(
+    world: int, workers: int, batch: int, epoch: int
+) -> None:
+    spec = parse_job({"sampler": "ra-sampler", "seed": 5, "world_size": world, "epochs": 2})
+    order = build_order(spec, 600)
+    epochs = {
+        number: EpochIndex(number, 0, [order.rank_stream(number, rank) for rank in range(world)], 600)
+        for number in range(2)
+    }
+    opens: list[Open] = []
+    for number in range(epoch + 1):
+        for rank in range(world):
+            stream = order.rank_stream(number, rank).tolist()
+            for at, entry in enumerate(stream):
+                process = 1 + number * 100 + rank * 10 + at // batch % workers
+                opens.append(Open(entry, process, 1, Cell(0, 0), False, -1, -1))
+    assert learn(seen_by_count(opens, epochs), order.stream_length(0), 1) == Shape(batch, workers, 1)

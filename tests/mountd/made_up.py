@@ -22,6 +22,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.scheduler import Statistics as SchedulerStatistics
@@ -90,6 +91,8 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
             routing=RoutingStatistics((False, False, False), (None, None, None)),
             keeping=KeepingStatistics(False, {}, 0, (200, 200, 400)),
             reading=reading or {},
+            peers_missed=0,
+            neighbours=NeighboursStatistics(),
         ),
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from made_up import engine, job, mount, span
 
-from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
+from mlfs.explain.statistics import (
+    CaseStatistics,
+    ExplainerStatistics,
+    InferenceState,
+    InferenceStatistics,
+    Instead,
+)
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics
 from mlfs.plan.epochs import EpochCost
@@ -182,3 +188,13 @@ def test_an_epoch_that_has_just_begun_does_not_tell_yet() -> None:
     before, now = EpochTime(0, 100.0, 50.0, 1, 800), EpochTime(1, 0.5, 0.5, 1, 3)
     told = engine(reads({0: 8 * GIB}), reading={"train": ReadingTime(100.5, 50.5, (before, now))})
     assert headline(mount(told)).startswith("epoch 0 waited 50 %: the source gives")
+
+
+def test_it_is_not_about_a_registration_in_whose_place_the_reads_are_explained() -> None:
+    wrong = reads({}, name="train", state=JobState.DRIFTING, recent=Share(4, 256))
+    true = reads({0: GIB}, name="inferred")
+    told = engine(wrong, true, reading={"train": waiting(0.3), "inferred": waiting(0.001)})
+    cases = {"train": CaseStatistics(instead=Instead("seed 42", "seed 5", "--seed 5"))}
+    explained = ExplainerStatistics(IDLE, cases)
+    assert headline(mount(told, explainer=explained)) == "training waited 0.1 % of the time; nothing to do"
+    assert "were not as registered" in headline(mount(told))

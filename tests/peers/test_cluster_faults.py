@@ -42,52 +42,84 @@ def source(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "source", files)
 
 
-def agent_dies(cluster: MountedCluster, node: int) -> None:
+def agent_dies(cluster: MountedCluster, node: int) -> set[int]:
     kill(cluster.agents()[node])
+    return set()
 
 
-def agent_stops_and_goes_on(cluster: MountedCluster, node: int) -> None:
-    agent = cluster.agents()[node]
-    os.kill(agent, signal.SIGSTOP)
-    time.sleep(2.5)
-    os.kill(agent, signal.SIGCONT)
-
-
-def two_agents_die(cluster: MountedCluster, node: int) -> None:
+def all_other_agents_die(cluster: MountedCluster, node: int) -> set[int]:
+    agents = cluster.agents()
     for other in range(NODES):
         if other != node:
-            kill(cluster.agents()[other])
+            kill(agents[other])
+    return set()
 
 
-def launcher_dies(cluster: MountedCluster, node: int) -> None:
+def launcher_dies(cluster: MountedCluster, node: int) -> set[int]:
     assert cluster.launcher is not None
     cluster.launcher.kill()
+    return set()
 
 
-def server_stops_and_goes_on(cluster: MountedCluster, node: int) -> None:
-    server = cluster.mounts[node].pid
-    os.kill(server, signal.SIGSTOP)
+def an_agent_and_another_nodes_server_stop_and_go_on(cluster: MountedCluster, node: int) -> set[int]:
+    stopped = cluster.agents()[node], cluster.mounts[(node + 1) % NODES].pid
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
     time.sleep(2.5)
-    os.kill(server, signal.SIGCONT)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    return set()
+
+
+def all_other_nodes_die(cluster: MountedCluster, node: int) -> set[int]:
+    """Of one the server alone: its agent has to see that for itself."""
+    one, other = (node + 1) % NODES, (node + 2) % NODES
+    agent, servers = cluster.agents()[other], [cluster.mounts[dead].pid for dead in (one, other)]
+    for pid in (*servers, agent):
+        kill(pid)
+    return {one, other}
 
 
 @pytest.mark.parametrize(
-    "happens", [agent_dies, agent_stops_and_goes_on, two_agents_die, launcher_dies, server_stops_and_goes_on]
-)
+    "happens",
+    [agent_dies, all_other_agents_die, launcher_dies, an_agent_and_another_nodes_server_stop_and_go_on,
+     all_other_nodes_die],
+)  # fmt: skip
 def test_readers_notice_nothing_but_time(
-    source: Path, tmp_path: Path, happens: Callable[[MountedCluster, int], None]
+    source: Path, tmp_path: Path, happens: Callable[[MountedCluster, int], set[int]]
 ) -> None:
     draw = np.random.default_rng(sum(map(ord, happens.__name__)))
     with MountedCluster(source, NODES, tmp_path / "nodes", "--ram", "64M") as cluster:
-        readers = [
-            subprocess.Popen([sys.executable, "-c", READER, str(mount.path), str(source), str(number)])
-            for number, mount in enumerate(cluster.mounts)
-        ]
+        readers = begin_to_read(cluster, source)
         time.sleep(float(draw.uniform(0.2, 0.8)))
-        happens(cluster, int(draw.integers(NODES)))
-        assert [reader.wait(120) for reader in readers] == [0] * NODES
-        for mount in cluster.mounts:
-            mount.settle()
+        dead = happens(cluster, int(draw.integers(NODES)))
+        ended = [reader.wait(120) for reader in readers]
+        assert [code for node, code in enumerate(ended) if node not in dead] == [0] * (NODES - len(dead))
+        for node, mount in enumerate(cluster.mounts):
+            if node not in dead:
+                mount.settle()
+
+
+def test_bytes_that_are_spoilt_on_the_wire_reach_nobody(source: Path, tmp_path: Path) -> None:
+    program = Path(__file__).parents[1] / "support" / "spoiling_agent.py"
+    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "64M", agent=[str(program)]) as cluster:
+        assert [reader.wait(120) for reader in begin_to_read(cluster, source)] == [0] * 2
+        wait_until(lambda: sum(member["spoilt"] for member in members(cluster)) > 0, 20)
+        assert sum(member["got"] for member in members(cluster)) > 0  # most came whole
+
+
+def members(cluster: MountedCluster) -> list[dict[str, int]]:
+    peers = cluster.peers(0)
+    found: list[dict[str, int]] = peers["members"] if peers is not None else []
+    return found
+
+
+def begin_to_read(cluster: MountedCluster, source: Path) -> list[subprocess.Popen[bytes]]:
+    """A process on each node that reads all in an order of its own, and compares every byte."""
+    return [
+        subprocess.Popen([sys.executable, "-c", READER, str(mount.path), str(source), str(number)])
+        for number, mount in enumerate(cluster.mounts)
+    ]
 
 
 def test_a_node_whose_agent_died_goes_on_alone_and_says_so(source: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_copies_on_disk_are_given_checked(samples: Samples, tmp_path: Path) -> N
     tier = SsdTier(tmp_path / "ssd", 1 << 24, "source")
     place = TierPlace(PlaceKind.SSD, tier, samples, showcase=showcase)
     fd = showcase.open(len(samples))
-    shelf = Shelf(Catalogue(fd, len(samples)), [], [os.dup(tier.directory_fd)])
+    shelf = Shelf(Catalogue(fd, len(samples)), [], [os.dup(tier.directory_fd)], secret=tier.secret)
     first, second = samples.ids[:2].tolist()
     data, version = os.urandom(50_000), Version(50_000, 7)
     assert place.keep([Copy(first, version, data), Copy(second, version, data)]) == [True, True]
@@ -131,9 +131,10 @@ READ_BY_AGENT = """
 import sys
 from mlfs.peers.shelf import Shelf
 from mlfs.places.catalogue import Catalogue
+from mlfs.places.secret import of_this_user
 from mlfs.tree.samples import Version
 catalogue, directory, *samples = map(int, sys.argv[1:])
-shelf = Shelf(Catalogue(catalogue, 20), [], [], [directory])
+shelf = Shelf(Catalogue(catalogue, 20), [], [], [directory], of_this_user())
 for sample in samples:
     found = shelf.find(sample, Version(5000, 7))
     print("nothing" if found is None else f"{bytes(found[0]).hex()[:20]} {found[1]}")

@@ -88,6 +88,20 @@ def test_without_failures_each_sample_is_read_from_the_source_once_by_all_nodes_
     assert trial.agents.counted.here > 40 * 10
 
 
+def test_what_an_owner_does_not_have_comes_from_the_source_without_a_stall_and_is_counted() -> None:
+    """For a while a node takes others for the owners of what it owns, and refuses what it does not have itself yet."""
+    trial = cluster(Fault("other_plan", 1, at_s=0.0, lasts_s=0.1))
+    outcome = trial.run()
+    assert outcome.refused == 0
+    assert trial.agents is not None
+    counted = trial.agents.counted
+    assert counted.missing > 0
+    assert counted.lost == 0
+    assert counted.missing == sum(node.scheduler.statistics().peers_missed for node in trial.world.nodes)
+    assert counted.longest_s < PATIENCE_S / 2
+    assert max(trial.world.read_from_source) <= 4
+
+
 @pytest.mark.parametrize(
     "kind", ["kill_agent", "kill_agents", "agent_sleeps", "node_cut", "crash", "others_crash", "network_slow"]
 )

@@ -28,6 +28,7 @@ class MountedCluster:
 
     Args:
         directory: empty, for mount points and states. command: what each agent runs meanwhile; empty: nothing.
+        agent: what Python runs as `mlfs`.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class MountedCluster:
         *flags: str,
         peer_timeout_s: float = 1.0,
         command: Sequence[str] = (),
+        agent: Sequence[str] = ("-m", "mlfs.cli.main"),
         infer: bool = False,
     ) -> None:
         self.mounts: list[MlfsMount] = []
@@ -48,6 +50,7 @@ class MountedCluster:
             self.mounts.append(mount)
         self._timeout = f"{peer_timeout_s:g}"
         self._command = list(command)
+        self._agent = list(agent)
         self._stack = ExitStack()
         self.launcher: subprocess.Popen[bytes] | None = None
 
@@ -71,7 +74,7 @@ class MountedCluster:
         launcher, *options, _, _ = mpiexec(1)
         words = [launcher, *options]
         for number, mount in enumerate(self.mounts):
-            agent = [sys.executable, "-m", "mlfs.cli.main", "peers", str(mount.path), "--peer-timeout", self._timeout]
+            agent = [sys.executable, *self._agent, "peers", str(mount.path), "--peer-timeout", self._timeout]
             command = ["--", *self._command] if self._command else []
             env = [word for name in ("MLFS_RUNTIME_DIR",) for word in ("-env", name, mount.env[name])]
             words += [*([":"] if number else []), "-n", "1", *env, *agent, *command]
@@ -94,7 +97,7 @@ class MountedCluster:
                 words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
             except OSError:
                 continue
-            if b"peers" in words and words[words.index(b"peers") - 1] == b"mlfs.cli.main" and b"-n" not in words:
+            if b"peers" in words and os.fsencode(self._agent[-1]) in words and b"-n" not in words:
                 for node, mount in enumerate(self.mounts):
                     if os.fsencode(mount.path) in words:
                         found[node] = int(entry.name)

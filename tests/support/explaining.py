@@ -15,6 +15,9 @@ import trio.testing
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
 from mlfs.explain.port import Jobs, Observer
+from mlfs.explain.question import DataSet
+from mlfs.explain.search import find
+from mlfs.explain.search_stages import Event, SearchExtent, WordsAsked
 from mlfs.follow.job import JobRun, nameless
 from mlfs.follow.matching import Open
 from mlfs.job import JobSpec, parse_job
@@ -26,27 +29,55 @@ from support.trees import make_classes
 
 # So many that ten reads tell a seed.
 FILES, BATCH = 600, 8
+READ_S = 0.01
 
 
 class Inline:
-    """Runs blocking calls on the loop."""
+    """Runs blocking calls on the loop, those of inferring after so many seconds."""
+
+    def __init__(self, infer_s: float) -> None:
+        self._infer_s = infer_s
 
     async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
-        await trio.sleep(0)
+        await trio.sleep(self._infer_s if pool == "infer" else 0)
         return call(*args)
 
     def post(self, call: Callable[..., Any], *args: Any) -> None:
         call(*args)
 
 
+class SearchInline:
+    """In the place of `mlfs.explain.seed_search.SeedSearch`: no process of its own, and few seeds."""
+
+    SEEDS = 128
+
+    def __init__(
+        self, data_sets: Sequence[DataSet], told: Sequence[int], again: bool, words: WordsAsked | None
+    ) -> None:
+        few = ((0, self.SEEDS),)
+        self._data_sets = list(data_sets)
+        self._extent = SearchExtent(few, self.SEEDS, latest=self.SEEDS, told=tuple(told), again=again, words=words)
+        self._killed = False
+
+    def run(self, on_event: Callable[[Event], None]) -> int:
+        for event in find(self._data_sets, self._extent):
+            if self._killed:
+                return 0
+            on_event(event)
+        return 0
+
+    def kill(self) -> None:
+        self._killed = True
+
+
 class FakeJobs:
     """What explaining sees of an engine."""
 
-    def __init__(self, manifest: Manifest, observer: Observer) -> None:
+    def __init__(self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str], infer_s: float) -> None:
         self.manifest = manifest
-        self.runner = Inline()
+        self.runner = Inline(infer_s)
         self.clock = trio.current_time
-        self.name_of = nameless
+        self.name_of = name_of
         self.running: dict[str, JobRun] = {}
         self.installed: list[tuple[JobRun, list[Open], str, str]] = []
         self.observer = observer
@@ -71,7 +102,7 @@ class FakeJobs:
 
     async def register(self, **fields: Any) -> JobRun:
         spec = parse_job({"epochs": 5, "batch_size": BATCH} | fields)
-        job = JobRun(spec, build_streams(spec, self.manifest), self.manifest.size)
+        job = JobRun(spec, build_streams(spec, self.manifest), self.manifest.size, name_of=self.name_of)
         await self.install(job)
         return job
 
@@ -85,7 +116,11 @@ class FakeJobs:
         for job in list(self.running.values()):
             others = [other for other in self.running.values() if other is not job]
             if job.member[entry] and job.observe(entry, process, parent, others=others).restarted:
-                if self.observer.explains_restart(job):
+                if job.reads_as_told and job.told is not None:
+                    job.told.restart()
+                    job.told.set_aside(False)
+                    await self.install(job.told)
+                elif self.observer.explains_restart(job):
                     job.forget_restart()
                 else:
                     job.restart()
@@ -93,13 +128,30 @@ class FakeJobs:
         for job in list(self.running.values()):
             self.load(job)
             self.observer.digested(job)
-        await trio.sleep(0.01)
+        await trio.sleep(READ_S)
 
 
 @asynccontextmanager
-async def explaining(directory: Path, infer: bool, images: Path | None = None) -> Any:
-    """An explainer that runs, and the jobs it sees."""
-    images = images or make_classes(directory / "images", FILES, 3, lambda index: b"x")
+async def explaining(
+    directory: Path,
+    infer: bool,
+    images: Path | None = None,
+    validation: int = 0,
+    name_of: Callable[[int], str] = nameless,
+    infer_s: float = 0.0,
+) -> Any:
+    """An explainer that runs, and the jobs it sees.
+
+    Args:
+        images: the data set; None: one is made.
+        validation: files of a data set to validate with, 0 for none; then the other one is in the directory `train`.
+        name_of: the name of a process's program. infer_s: what a call of inferring takes.
+    """
+    if images is None:
+        images = directory / "images"
+        make_classes(images / "train" if validation else images, FILES, 3, lambda index: b"x")
+    if validation:
+        make_classes(images / "val", validation, 3, lambda index: b"x")
     fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
     try:
         manifest = scan(fd)
@@ -110,7 +162,7 @@ async def explaining(directory: Path, infer: bool, images: Path | None = None) -
         return samples(spec, manifest, os.fsencode(images))
 
     explainer = Explainer(Build(make_samples, lambda spec: build_streams(spec, manifest)) if infer else None)
-    jobs = FakeJobs(manifest, explainer)
+    jobs = FakeJobs(manifest, explainer, name_of, infer_s)
     seen_by_mypy: Jobs = jobs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(explainer.run, seen_by_mypy)

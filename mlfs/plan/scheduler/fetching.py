@@ -31,7 +31,11 @@ class PoolStatistics:
 
 
 class Fetching:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        peers_missed: samples that were asked of peers and had to come from somewhere else.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class Fetching:
         self._running: dict[int, Running] = {}
         self._items: dict[tuple[int, int], Item] = {}
         self._fetches = 0
+        self.peers_missed = 0
         self._stopped = False
 
     @property
@@ -134,7 +139,11 @@ class Fetching:
         if self._queued.get(wanted.sample) is not wanted:
             return False  # a reader's fetch took it over, and it may have been queued again since
         held_by = self._table.held_by[wanted.sample]
-        if held_by and wanted.place != held_by and not self._routing.passed_over[held_by]:
+        if (
+            held_by
+            and wanted.place != held_by
+            and self._routing.is_nearest(wanted.sample, held_by, self._keeping.owner(wanted.sample))
+        ):
             self._queue(wanted._replace(place=held_by), first=True)  # a copy came to this node after it was queued
             return False
         del self._queued[wanted.sample]
@@ -146,7 +155,8 @@ class Fetching:
 
     def _begin(self, fetch: int, sample: int, place: int) -> Item:
         held_by = self._table.held_by[sample]
-        keep_in = self._keeping.promise(fetch, sample, self._routing.passed_over)
+        elsewhere = held_by and self._is_peer[place]  # a copy is here, and the owner's is got sooner
+        keep_in = () if elsewhere else self._keeping.promise(fetch, sample, self._routing.passed_over)
         item = Item(sample, place, held_by if held_by != place else 0, keep_in)
         self._flying[sample] = fetch
         self._items[fetch, sample] = item
@@ -208,6 +218,7 @@ class Fetching:
         if item is None or self._flying.get(sample) != fetch:
             return False
         del self._flying[sample]
+        self.peers_missed += self._is_peer[item.place] and (bool(landed.error) or landed.place != item.place)
         if landed.error or not item.keep_in or not (landed.place == SOURCE or self._is_peer[landed.place]):
             self._keeping.release_promise(fetch, sample)
         if not landed.error and item.place and landed.place != item.place and self._table.held_by[sample] == item.place:

@@ -1,6 +1,7 @@
 """From which place a sample is fetched: this node's copy, its owner or the source; and slow tiers that are passed over.
 
 Pure. In: who holds and who owns a sample, paces measured by the lanes, how long readers waited. Out: place numbers.
+`mlfs.plan.routes` says which of the places that have a sample is the cheapest, by what was measured up to a second ago.
 `mlfs.plan.circuit_breaker` decides when a tier is passed over and when it is probed. The RAM class never is. A tier
 that is passed over keeps what it holds and gets nothing new; when the source fails, it is used again at once.
 """
@@ -11,8 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mlfs.plan.circuit_breaker import FEWEST_BATCHES, Evidence, Pace, Use, in_common, judge, size_class
+from mlfs.plan.circuit_breaker import (
+    FEWEST_BATCHES,
+    FEWEST_OF_A_SIZE,
+    Evidence,
+    Pace,
+    Use,
+    in_common,
+    judge,
+    size_class,
+)
 from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.routes import Option, cheapest
 from mlfs.plan.scheduler.commands import Command, Warn
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 
@@ -54,19 +65,28 @@ class Routing:
     """See the module.
 
     Args:
+        sizes: bytes by sample.
         known_source: what an earlier measurement says of the source, by class of sizes: it stands in until the source
             is measured.
     """
 
     def __init__(
-        self, places: Sequence[PlaceInfo], rates: Rates, known_source: Mapping[int, float], out: list[Command]
+        self,
+        places: Sequence[PlaceInfo],
+        sizes: memoryview,
+        rates: Rates,
+        known_source: Mapping[int, float],
+        out: list[Command],
     ) -> None:
         self._places = tuple(places)
+        self._sizes = sizes
         self._rates = rates
         self._out = out
+        self._gives: dict[int, dict[int, float]] = {}  # bytes a second by pool and class of sizes, as last measured
         self._known_source = dict(known_source)
         self._passed_over = [False] * len(places)
         self._lost_peers: set[int] = set()
+        self._first_peer = next((number for number, place in enumerate(places) if place.node >= 0), SOURCE)
         self._peer_of_node = {place.node: number for number, place in enumerate(places) if place.node >= 0}
         self._uses = [_FRESH] * len(places)
         self._found: list[Evidence | None] = [None] * len(places)
@@ -87,12 +107,12 @@ class Routing:
     def for_reader(self, sample: int, held_by: int, owner: int) -> int:
         """The place for a reader who waits; such a fetch never probes."""
         self._probed.discard(sample)
-        return SOURCE if held_by and self._passed_over[held_by] else self._near(held_by, owner)
+        return self._cheapest(sample, held_by, owner)
 
     def ahead(self, sample: int, held_by: int, owner: int, now_s: float) -> int:
         """The place for a prefetch. A few prefetches probe a tier that is passed over."""
         if not held_by or not self._passed_over[held_by]:
-            return self._near(held_by, owner)
+            return self._cheapest(sample, held_by, owner)
         if self._uses[held_by].may_probe(now_s) and not any(use.probing_since_s is not None for use in self._uses):
             self._uses[held_by] = self._uses[held_by].begin_probe(now_s)
             self._rates.forget_pace(held_by)
@@ -100,21 +120,30 @@ class Routing:
             self._probed.clear()
             self._probes_left = PROBE_SAMPLES
         if self._uses[held_by].probing_since_s is None or not self._probes_left:
-            return SOURCE
+            return self._cheapest(sample, held_by, owner)
         self._probes_left -= 1
         self._probed.add(sample)
         return held_by
 
-    def _near(self, held_by: int, owner: int) -> int:
-        """The node's own copy, else the owner's, else the source."""
-        if held_by:
-            return held_by
+    def is_nearest(self, sample: int, held_by: int, owner: int) -> bool:
+        """Whether the sample is best got from the copy that a place of this node holds."""
+        return bool(held_by) and self._cheapest(sample, held_by, owner) == held_by
+
+    def _cheapest(self, sample: int, held_by: int, owner: int) -> int:
+        """The node's own copy, the owner's or the source: those that there are, and are not to be left out."""
+        has_copy = bool(held_by) and not self._passed_over[held_by]
         peer = self._peer_of_node.get(owner, SOURCE)
-        return SOURCE if peer in self._lost_peers else peer
+        has_owner = peer != SOURCE and peer not in self._lost_peers
+        if not (has_copy and has_owner):  # most samples: there is nothing to choose
+            return held_by if has_copy else peer if has_owner else SOURCE
+        kind = size_class(self._sizes[sample])
+        own = Option(held_by, self._places[held_by].kind, self._gives.get(held_by, {}).get(kind, 0.0))
+        return cheapest([own, Option(peer, PlaceKind.PEER, self._gives.get(self._first_peer, {}).get(kind, 0.0))])
 
     def joined(self, places: Sequence[PlaceInfo]) -> None:
         """Peers are places from now on."""
         first = len(self._places)
+        self._first_peer = self._first_peer or first
         self._places = (*self._places, *places)
         self._passed_over += [False] * len(places)
         self._uses += [_FRESH] * len(places)
@@ -151,6 +180,7 @@ class Routing:
             return
         waited = (waited_s - self._waited_s) / passed
         self._judged_s, self._waited_s = now_s, waited_s
+        self._gives = {place: self._measured(place) for place in self._compared()}
         source: dict[int, Pace] | None = None
         for place, info in enumerate(self._places):
             if info.kind not in (PlaceKind.SSD, PlaceKind.LMDB):
@@ -161,6 +191,20 @@ class Routing:
             found = self._evidence(place, source, waited)
             self._found[place] = found or self._found[place]
             self._change(place, judge(self._uses[place], found, now_s))
+
+    def _compared(self) -> list[int]:
+        """The pools whose paces decide between this node's copies and the owners': disks, and all peers together."""
+        if not self._first_peer:
+            return []
+        disks = (PlaceKind.SSD, PlaceKind.LMDB)
+        return [
+            *(n for n, place in enumerate(self._places[: self._first_peer]) if place.kind in disks),
+            self._first_peer,
+        ]
+
+    def _measured(self, pool: int) -> dict[int, float]:
+        paces = self._rates.paces(pool)
+        return {kind: pace.bytes_per_s for kind, pace in paces.items() if pace.batches >= FEWEST_OF_A_SIZE}
 
     def _evidence(self, place: int, source: Mapping[int, Pace], waited: float) -> Evidence | None:
         paces = self._rates.paces(place)

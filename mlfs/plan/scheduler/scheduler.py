@@ -48,10 +48,9 @@ class Statistics:
     Attributes:
         window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
         waiting: readers who wait. waited_s: seconds that readers have waited, all together.
-        fetches: samples whose fetch is queued or under way.
-        looking: whether the look-ahead has more to do at once. stopped: whether nothing is fetched ahead.
-        pools: by number. reading: how long each job has been reading, by its name.
-        neighbours: what was learned of reads that no job follows.
+        fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
+        stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
+        pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
     """
 
     window_bytes: int
@@ -62,6 +61,7 @@ class Statistics:
     fetches: int
     looking: bool
     stopped: bool
+    peers_missed: int
     pools: Mapping[int, PoolStatistics]
     routing: RoutingStatistics
     keeping: KeepingStatistics
@@ -95,7 +95,7 @@ class Scheduler:
         out: list[Command] = []
         table = SampleTable(sizes, limits.window_bytes)
         window = Window(table, out)
-        routing = Routing(places, rates, known_source or {}, out)
+        routing = Routing(places, sizes, rates, known_source or {}, out)
         keeping = Keeping(places, table)
         fetching = Fetching(table, places, limits, routing, keeping, rates, out)
         self.table = table
@@ -191,9 +191,9 @@ class Scheduler:
         table, fetching = self.table, self._fetching
         return Statistics(
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
-            self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.statistics(),
-            self._routing.statistics(), self._keeping.statistics(), self._reading_times.statistics(),
-            self._beside.statistics(),
+            self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
+            fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
+            self._reading_times.statistics(), self._beside.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:

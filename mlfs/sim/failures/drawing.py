@@ -1,7 +1,7 @@
 """A case: a cluster, a data set, jobs, readers and faults, drawn from a seed; and smaller cases of the same kind.
 
-Pure. In: a seed. Out: a `Case`, plain data that says all of a run; `simpler` gives what is left of it when a part is
-taken away, so that a failure can be shown with as little as it needs.
+Pure. In: a seed. Out: a `Case`, plain data from which the whole run follows. `simpler` takes parts of a case away, one
+at a time, to find the smallest case that still fails.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Habits:
 
     @property
     def plain(self) -> bool:
-        """Whether they read all in order: workers each in theirs, which together is none."""
+        """Whether one process reads everything in the job's order. Several workers together do not keep to it."""
         return self.workers == 1 and not (self.shuffled or self.stop_after or self.seeks)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCase:
-    """A job. order: the seed of its order. first, count: the samples that it reads. elsewhere: local ranks that nobody
-    reads here."""
+    """A job. order: the seed of its order. first, count: the samples that it reads. elsewhere: ranks of each node for
+    which no process reads."""
 
     name: str
     order: int

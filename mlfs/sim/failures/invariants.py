@@ -1,7 +1,7 @@
-"""What must hold of a node's scheduler whatever comes: after each of its steps, and when all is over.
+"""What must hold of a node's scheduler, whatever happens: after each of its steps, and at the end of a run.
 
 In: the events and commands of each step, the scheduler's table and statistics. Out: `Broken`, which says what does not
-hold. The checker keeps its own account of fetches and promises, from the commands alone.
+hold. The checker keeps its own account of fetches and promises, which it takes from the commands alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ class Watch:
         self._lanes: dict[int, set[int]] = {}  # fetch -> samples of it that did not end
         self._promised: dict[tuple[int, int], tuple[int, int]] = {}  # (fetch, sample) -> place, bytes
         self._used_bytes = [place.used_bytes for place in places]
-        self._beyond: set[int] = set()  # samples that a reader's need brought in, or that have grown, room or not
+        # Samples that may take more room than the window has: fetched for a reader who waited, or grown at the source.
+        self._beyond: set[int] = set()
         self._asked: dict[int, tuple[float, int, bool]] = {}  # tickets that wait: since when, what for, a peer's
         self._now_s = 0.0
         self.longest_wait_s = 0.0
-        self._coming: set[int] = set()  # samples that a reader was told to be in place; his read is not told yet
+        # Samples of which a reader was told that they are in place. The scheduler does not know of the read yet.
+        self._coming: set[int] = set()
 
     def step(self, now_s: float, events: Sequence[e.Event], commands: Sequence[c.Command]) -> None:
         """A step was made. Raises Broken."""

@@ -1,7 +1,8 @@
-"""Readers of a case: the workers of each rank, in order or not, and strangers; what they get is checked.
+"""Readers of a case: the workers of each rank, in order or not, and strangers. What they get is checked.
 
 In: what a process reads, one sample after the other. Out: opens, reads and releases at a node; `Broken` for bytes
-that nobody may be given. A reader takes what it is told: the pages, the source by itself, an error.
+that no reader may get. A reader is told one of three things: the pages are in place, read the source by yourself, or an
+error.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Reader:
             self._opened(sample, least)
 
     def stop(self) -> None:
-        """Read nothing any more."""
+        """Stop reading."""
         if not self._over:
             self._over = True
             self._done()
@@ -69,13 +70,13 @@ class Reader:
             self.refused += 1
             self._world.check_refusal(self._node, sample)
             self._heap.at(self._heap.now_s + self._habits.think_s, self.go_on)
-        else:  # DIRECT or UNSTAGED: it reads by itself, the source is never of the past
+        else:  # DIRECT or UNSTAGED: the reader reads by itself, and what the source gives is never outdated
             if told == DIRECT:
                 self._world.read_from_source[sample] += 1
             self._holds(sample)
 
     def _opened(self, sample: int, least: int) -> None:
-        """It is in place: its pages have to be there, and not of a past that the node was told of before the open."""
+        """The sample is in place: its pages must be there, no older than the version that the node knew at the open."""
         self._world.check_pages(self._node, sample, least)
         self._holds(sample)
 

@@ -48,7 +48,7 @@ from mlfs.sim.failures.invariants import Broken, Watch
 from mlfs.sim.failures.reading import Reader, worker_samples
 from mlfs.sim.failures.world import FailingWorld, NodeStore
 
-# Far more than any case needs: one that needs more does not come to rest.
+# Far more events than any case needs. A run that needs more never comes to an end.
 MOST_EVENTS = 100_000
 PARENT = 1_000_000
 STRANGER, STRANGER_PARENT = 7777, 7
@@ -96,7 +96,7 @@ class CaseStreams:
 
 
 def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
-    """A drawn job as a node follows it; nobody said which of its ranks read there."""
+    """A drawn job as a node follows it."""
     spec = JobSpec.model_construct(
         {"name", "epochs", "world_size"}, name=job.name, epochs=job.epochs, world_size=job.ranks_a_node * nodes,
         ranks=tuple(range(node * job.ranks_a_node, (node + 1) * job.ranks_a_node)), batch_size=job.batch,
@@ -261,7 +261,7 @@ class Trial:
         self.heap.at(self.heap.now_s, reader.go_on)
 
     def _less(self) -> None:
-        """A reader or a fault is through; with the last one the run comes to its end."""
+        """A reader or a fault has come to its end. After the last one the jobs end, and the run comes to rest."""
         self._active -= 1
         if not self._active:
             if self.agents is not None:
@@ -329,7 +329,7 @@ class Trial:
         self.heap.at(until_s, self._less)
 
     def _other_plan(self, number: int) -> Plan:
-        """What a node plans that does not know yet, or any more, of the jobs that others know: other owners."""
+        """The plan of a node that does not know the same jobs as the others: it names other owners."""
         plan = self._plans[number]
         assert plan is not None
         owner = None if plan.owner is None else ((plan.owner + 1) % self.case.nodes).astype(np.int16)

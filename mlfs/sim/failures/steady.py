@@ -1,7 +1,7 @@
-"""A cluster that goes on for a day of its own clock, with faults now and then: what its schedulers hold does not grow.
+"""A cluster that runs for a day of its own clock, with faults now and then: what its schedulers hold must not grow.
 
-In: simulated hours. Out: a `Growth`. The containers of a scheduler are found by walking through its objects, so that
-one that is added later is counted without anybody having to think of it.
+In: simulated hours. Out: a `Growth`. The containers of a scheduler are found by walking through its objects, so
+containers that are added to the code later are counted as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The world of nodes that fail: how long a get takes and what comes of it, contents by version, messages that are lost.
 
 In: gets and drops of nodes, the faults of a case. Out: their ends, on the heap. A sample's content is a number, its
-version at the source; pages and copies have the version that they were read with. A place that notices an old, short or
-corrupt copy refuses it, as the daemon's do (mlfs.places): the driver then asks the source, so old bytes come from
-nowhere but from pages that nobody said to be outdated.
+version at the source. Pages and copies have the version that was read into them. A place refuses an old, short or
+corrupt copy, as the daemon's places do (mlfs.places), and the driver then asks the source. So a reader can get old
+bytes only from pages of which nobody has said yet that they are outdated.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from mlfs.sim.failures.invariants import Broken
 from mlfs.tree.samples import Version
 
 LANE_S = 0.002  # a get takes about so long
-HANG_S = 50.0  # a thread that hangs comes to an end, long after all have given it up
-PEER_PATIENCE_S = 0.2  # the driver's own: a peer that does not answer so long has failed
+HANG_S = 50.0  # a get that hangs ends after so long; everybody has given it up by then
+PEER_PATIENCE_S = 0.2  # without agents: a peer that has not answered after so long has failed
 
 
 class Agents(Protocol):
@@ -100,7 +100,8 @@ class FailingWorld:
         self._of_get = {(fault.node, fault.get): fault for fault in faults if fault.get >= 0}
         self._gets: dict[int, int] = {}
         self._troubled: set[tuple[int, int]] = set()  # nodes and samples that the source failed, or kept waiting
-        self._faulty = bool(faults)  # else a copy is there at once: who asks before reads the source again
+        # Without faults copies are kept at once: whoever asks before a copy is kept would read the source again.
+        self._faulty = bool(faults)
 
     # -- gets
 
@@ -207,8 +208,18 @@ class FailingWorld:
         """What became of a lane's get: a peer gave the present version, or the lane asks the source at once."""
         if whole:
             self._land(node, lane, lane.item.place, "")
+        elif lane.item.instead:
+            self._heap.at(self._heap.now_s + LANE_S, self._from_own_copy, node, lane)
         else:
             self._heap.at(self._heap.now_s + LANE_S, self._from_source, node, lane, "")
+
+    def _from_own_copy(self, node: Node, lane: Lane) -> None:
+        """The owner of a sample did not give it, and this node has a copy of its own."""
+        item, store = lane.item, self.stores[node.number]
+        if store.copies[item.instead].get(item.sample) == self.version[item.sample]:
+            self._land(node, lane, item.instead, "")
+        else:
+            self._from_source(node, lane, "")
 
     # -- peers without agents: a question, an answer, either may be lost
 
@@ -232,7 +243,7 @@ class FailingWorld:
             owner.asked(question.sample, lambda told: self._answered(owner, node, question, kind, told))
 
     def _answered(self, owner: Node, node: Node, question: _Question, kind: str, told: int) -> None:
-        """The owner has it, or has not: it sends its answer, and is done with the sample when that is sent."""
+        """The owner sends its answer, and is done with the sample when that is sent."""
         sent_s = self._heap.now_s + (0.3 if kind == "late" else self._random.choice((0.0, 0.001, 0.02)))
         lost = kind in ("lost_answer", "hang") or not self.reachable(node.number, owner.number)
         # The owner reads what it sends while it sends it: from its pages, or from its copy.
@@ -243,7 +254,7 @@ class FailingWorld:
         self._heap.at(sent_s, self._sent, owner, node, question, kind, sent, lost)
 
     def _sent(self, owner: Node, node: Node, question: _Question, kind: str, version: int | None, lost: bool) -> None:
-        """The answer arrives. What is corrupt or of the past is refused; the question's lane is told so."""
+        """The answer arrives. A corrupt or outdated one is refused, and the lane that asked is told so."""
         if owner.lives:
             owner.soon(Released(question.sample))
         if lost or question.over:
@@ -294,7 +305,7 @@ class FailingWorld:
         node.tell(CopyLost(sample))
 
     def change(self, sample: int, size: int) -> None:
-        """The source has another content now; each node is told."""
+        """A sample changes at the source, and all nodes are told."""
         self.version[sample] += 1
         for node in self.nodes:
             old, sizes = node.sizes[sample], self.stores[node.number].sizes
@@ -309,14 +320,15 @@ class FailingWorld:
     # -- what readers are given
 
     def check_refusal(self, node: Node, sample: int) -> None:
-        """A reader is refused: only what the source did not give him may be."""
+        """A reader was refused. That is right only where the source had failed, or was late."""
         if (node.number, sample) not in self._troubled:
             raise Broken(f"node {node.number}: sample {sample} is refused, and the source would have given it")
 
     def check_pages(self, node: Node, sample: int, least: int) -> None:
-        """A reader reads what is in place: it is there, and no older than the version that it may expect.
+        """A reader reads pages: they must be there, of the version `least` or a newer one.
 
-        Without pages it sends READ requests, which the daemon answers from the source (mountd.handlers).
+        Where the pages were taken back the reader sends READ requests, which the daemon answers from the source
+        (mountd.handlers).
         """
         version = self.stores[node.number].pages.get(sample)
         if version is None and node.has_pages(sample):
@@ -340,7 +352,7 @@ class FailingWorld:
 
 
 class _Question:
-    """What a lane asked of a peer. over: it has its answer, or has given up."""
+    """What a lane asked of a peer. over: the lane has its answer, or has given up."""
 
     __slots__ = ("lane", "over", "sample")
 

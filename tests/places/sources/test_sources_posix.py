@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -74,6 +75,42 @@ def test_short_reads_are_gone_on_with(tree: Tree, monkeypatch: pytest.MonkeyPatc
     true = os.pread
     monkeypatch.setattr(posix.os, "pread", lambda fd, size, offset: true(fd, min(size, 100), offset))
     assert bytes(tree.source.read_whole(tree.id("f")).data) == data
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_open_file_tells_written_bytes_from_rights_and_links(tree: Tree, seed: int) -> None:
+    """Size and mtime stay as they are: only what was written may give ESTALE, and always does."""
+    chance = random.Random(seed)
+    path, data = tree.add("f", b"old" * 5000), b"old" * 5000
+    (entry,) = tree.manifest.files
+    mtime_ns = path.stat().st_mtime_ns
+    opened = tree.source.open(entry)
+    for _ in range(chance.randrange(1, 5)):
+        time.sleep(0.011)  # ctime moves by ticks
+        what = chance.choice(["mode", "link", "replace", "write"])
+        if what == "mode":
+            path.chmod(path.stat().st_mode ^ chance.choice([0o100, 0o040, 0o004]))
+        elif what == "link":
+            os.link(path, tree.path / f"link{chance.random()}")
+        elif what == "replace":
+            (tree.path / "new").write_bytes(data.upper())
+            os.utime(tree.path / "new", ns=(0, mtime_ns))
+            os.rename(tree.path / "new", path)
+            with contextlib.closing(tree.source.open(entry)) as again:
+                assert again.changed
+            break  # what is done to the new file is nothing to the old one
+        else:
+            with path.open("r+b") as file:
+                file.write(data.upper())
+            os.utime(path, ns=(0, mtime_ns))
+            for _ in range(2):
+                with pytest.raises(OSError, match="changed while it was open"):
+                    opened.read(0, len(data))
+            opened.close()
+            return
+        assert opened.read(0, len(data)) == data
+    assert opened.read(0, len(data)) == data
+    opened.close()
 
 
 def test_a_file_changed_since_the_scan(tree: Tree) -> None:

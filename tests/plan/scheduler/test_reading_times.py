@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime, ReadingTimes
+from mlfs.plan.scheduler.reading_times import KEPT_EPOCHS, EpochTime, ReadingTime, ReadingTimes
 
 
 def test_a_job_reads_from_its_first_read_to_its_last() -> None:
@@ -25,7 +25,15 @@ def test_each_epoch_has_its_own_time_and_its_own_readers() -> None:
             for process in processes:
                 times.read("job", process)
             times.job_read("job", epoch, 30 * epoch + 10 * (step + 1), 100.0 * epoch + step, 10.0 * epoch + step / 2)
-    assert times.statistics()["job"].epochs == (EpochTime(1, 2.0, 1.0, 3, 30), EpochTime(2, 2.0, 1.0, 1, 30))
+    told = (EpochTime(0, 2.0, 1.0, 2, 30), EpochTime(1, 2.0, 1.0, 3, 30), EpochTime(2, 2.0, 1.0, 1, 30))
+    assert times.statistics()["job"].epochs == told
+
+
+def test_of_very_many_epochs_the_last_ones_are_told() -> None:
+    times = ReadingTimes()
+    for epoch in range(3 * KEPT_EPOCHS):
+        times.job_read("job", epoch, epoch + 1, float(epoch), 0.0)
+    assert [one.epoch for one in times.statistics()["job"].epochs] == list(range(2 * KEPT_EPOCHS, 3 * KEPT_EPOCHS))
 
 
 def test_threads_that_wait_together_are_readers_too() -> None:
