@@ -21,9 +21,10 @@ BATCH_S = 0.004
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
 # The fewest samples in a batch of a peer's, however slow they are. All of a batch are under way at once, so what a
-# sample takes is mostly its part of one round trip: one by one they would seem slow for good. With batches of one
-# to four a busy machine got 143 samples/s from a peer, with eight 536 (485 from its own memory).
-FEWEST_OF_PEER = 8
+# sample takes is mostly its part of one round trip: one by one they would seem slow for good. With batches of one a
+# busy machine got 143 samples/s from a peer, with eight 536; but eight large samples on a slow link keep a lane for
+# long: the simulated small cluster took 5 % longer by them.
+FEWEST_OF_PEER = 4
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
