@@ -20,11 +20,6 @@ from mlfs.plan.scheduler.followed import FollowedJob
 BATCH_S = 0.004
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
-# The fewest samples in a batch of a peer's, however slow they are. All of a batch are under way at once, so what a
-# sample takes is mostly its part of one round trip: one by one they would seem slow for good. With batches of one a
-# busy machine got 143 samples/s from a peer, with eight 536; but eight large samples on a slow link keep a lane for
-# long: the simulated small cluster took 5 % longer by them.
-FEWEST_OF_PEER = 4
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
@@ -67,14 +62,12 @@ class PoolQueue:
     """Samples to fetch by one pool of lanes.
 
     Attributes:
-        fewest: samples in a batch at least, if there are so many.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
     """
 
     pool: int
     lanes: int
-    fewest: int = 1
     items: deque[Wanted] = field(default_factory=deque)
     sample_s: float = 0.001
     working: int = 0
@@ -100,7 +93,7 @@ class PoolQueue:
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
         """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
-        most = max(self.fewest, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
+        most = max(1, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
