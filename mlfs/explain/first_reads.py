@@ -21,6 +21,8 @@ MOST_FIRST_READS = 64
 RECENT_READS = 4096
 # A first process that idles, such as one that only looks at a sample, is waited for this many times as many reads.
 _PATIENCE = 8
+# Opens of a process that opens files again at once: so many show how a sampler repeats its samples.
+REPEATED_OPENS = 15
 # With fewer reads a process shows neither an order nor a place in it.
 FEW_READS = 3
 
@@ -109,17 +111,25 @@ class FirstReads:
 
     def ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read `needed` files, and the first one as well, unless
-        that one idles."""
-        found: set[int] = set()
+        that one idles. Once there are such, also those of parents of which one child has read half as many: other ranks
+        of one job."""
+        found, nearly = set[int](), set[int]()
         families: dict[int, list[int]] = {}
         for pid, parent in self.parents.items():
             families.setdefault(parent, []).append(pid)
         for children in families.values():
             lengths = [len(self.firsts[pid]) for pid in children]
             waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
-            if max(lengths) >= needed and not waits:
+            if not waits and any(len(self.firsts[pid]) >= needed and self._shows_repeats(pid) for pid in children):
                 found.update(children)
-        return found
+            elif 2 * max(lengths) >= needed:
+                nearly.update(children)
+        return found | nearly if found else found
+
+    def _shows_repeats(self, pid: int) -> bool:
+        """Whether a process that opens files again at once has shown how often; True for one that does not."""
+        opens = sum(self._times[pid])
+        return opens == len(self.firsts[pid]) or opens >= REPEATED_OPENS
 
     def walkers(self) -> set[int]:
         """Processes that read in the order of the directories: together, where they read but a few files each."""

@@ -113,7 +113,11 @@ class Inference:
             self._search_with_more(process)
         elif self._lost is not None and self._reads.total in TRY_AGAIN_AFTER:
             self._wake()
-        elif self._reads.enough(self._needed) and not self._inferred.full:
+        elif (
+            self._reads.enough(self._needed)
+            and not self._inferred.full
+            and not self._inferred.is_on_trial(entry, process, parent)
+        ):
             self._busy = True
             self._wanted.set()
 
@@ -137,7 +141,7 @@ class Inference:
     def _lose(self, inferred: InferredJob) -> None:
         """The reads no longer come as explained: find out anew, beginning with the other explanations."""
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
-        if not inferred.decided and not borne_out(inferred.job.score.history):
+        if not inferred.decided and (inferred.lost_early or not borne_out(inferred.job.score.history)):
             self._refuted += inferred.alternatives
         self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
         self._wake()
@@ -399,7 +403,9 @@ class Inference:
         self._reads = self._inferred.but_explained(self._reads, by)
         self._part = Part(FirstReads(), lambda _: False)
         self._lost, self._wanted = None, trio.Event()
-        if self._reads.enough(self._needed) and not self._inferred.full:
+        reads, inferred = self._reads, self._inferred
+        others = reads.of(lambda pid: not inferred.is_on_trial(reads.firsts[pid][0], pid, reads.parents[pid]))
+        if others.enough(self._needed) and not inferred.full:
             self._wanted.set()
 
     # -- for the status

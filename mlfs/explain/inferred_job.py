@@ -108,6 +108,12 @@ class InferredJob:
         return self.was_chosen or self.last_epoch() > self.first_epoch
 
     @property
+    def lost_early(self) -> bool:
+        """Whether not even half of its first epoch came as explained: its first reads fit by chance."""
+        job = self.job
+        return self.last_epoch() == job.spec.start_epoch and 2 * max(job.ranks.frontiers) < job.streams.length(0)
+
+    @property
     def walks(self) -> bool:
         """Whether it is explained by the order of the files, which is also that of the directories."""
         return self.fields["sampler"] == "sequential"

@@ -67,6 +67,10 @@ class InferredJobs:
         """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
         return any(inferred.job.readers.walks(process, parent) for inferred in self.reading(entry))
 
+    def is_on_trial(self, entry: int, process: int, parent: int) -> bool:
+        """Whether a job reads this file to which the process may yet prove to belong: the worker of another rank."""
+        return any(inferred.job.readers.is_on_trial(process, parent) for inferred in self.reading(entry))
+
     def shuffles(self, entry: int) -> bool:
         """Whether a job reads this file that does not walk the directories."""
         return any(not inferred.walks for inferred in self.reading(entry))

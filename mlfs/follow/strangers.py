@@ -147,6 +147,11 @@ class Readers:
         """Whether the reads of a process are kept apart from the job's."""
         return process not in self.own and self.key_of(process, parent) in self._families
 
+    def is_on_trial(self, process: int, parent: int) -> bool:
+        """Whether the reads of a process are kept apart, and may yet prove to be the job's."""
+        family = self._families.get(self.key_of(process, parent))
+        return process not in self.own and family is not None and not family.is_stranger
+
     def walks(self, process: int, parent: int) -> bool:
         """Whether a process is kept apart that reads in the order of the directories."""
         family = self._families.get(self.key_of(process, parent))
