@@ -11,6 +11,7 @@ import logging
 import logging.handlers
 import os
 import re
+from contextlib import suppress
 from typing import Any
 
 from mlfs.errors import ConfigError
@@ -25,7 +26,9 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def _is_log(beginning: bytes) -> bool:
-    return beginning.startswith(_FIRST_LINE) or _A_LINE.search(beginning) is not None
+    # A full disk may have cut the first line short.
+    begun = beginning.startswith(_FIRST_LINE) or _FIRST_LINE.startswith(beginning)
+    return begun or _A_LINE.search(beginning) is not None
 
 
 def open_log(path: str) -> int:
@@ -38,7 +41,8 @@ def open_log(path: str) -> int:
         check_replaceable(path + ".1", _KIND, _is_log)  # the log becomes this one when it is long
         fd = open_to_append(path, _KIND, _is_log)
         if os.fstat(fd).st_size == 0:
-            os.write(fd, _FIRST_LINE)
+            with suppress(OSError):  # a full disk costs the log, not the mount
+                os.write(fd, _FIRST_LINE)
         return fd
     except NotOursError as error:
         raise ConfigError(f"log file {error.filename}: {error.strerror}", error.way_out) from None

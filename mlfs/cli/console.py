@@ -37,7 +37,10 @@ def make_console() -> Console:
         def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
             return [_Escaped(renderable) for renderable in renderables]
 
+    # A live display puts a stream of its own in front of standard output, and would find ours behind it, which escapes
+    # what rich steers the terminal with.
+    file = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
     # Piped, rich would assume 80 columns and cut the tables.
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = Console(markup=False, highlight=False, file=file, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     console.push_render_hook(OnlyPrintable())
     return console

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     timeout_s = parse_duration(args.timeout, what="--timeout")
     if (args.mount is None) != args.all:
-        raise ConfigError("give a mount point, or --all", "mlfs unmount MOUNT, or mlfs unmount --all")
+        raise ConfigError("give a mount point, or --all", "mlfs unmount --help says more")
     if args.all:
         return _unmount_all(timeout_s, args.force)
     return _unmount(door.resolve(args.mount), timeout_s, args.force)

@@ -111,20 +111,28 @@ class FirstReads:
 
     def ready(self, needed: int) -> set[int]:
         """The children of those parents of which one child has read `needed` files, and the first one as well, unless
-        that one idles. Once there are such, also those of parents of which one child has read half as many: other ranks
-        of one job."""
-        found, nearly = set[int](), set[int]()
-        families: dict[int, list[int]] = {}
-        for pid, parent in self.parents.items():
-            families.setdefault(parent, []).append(pid)
-        for children in families.values():
+        that one idles."""
+        found: set[int] = set()
+        for children in self._families():
             lengths = [len(self.firsts[pid]) for pid in children]
             waits = lengths[0] < needed and max(sum(lengths), self.total) < _PATIENCE * needed
             if not waits and any(len(self.firsts[pid]) >= needed and self._shows_repeats(pid) for pid in children):
                 found.update(children)
-            elif 2 * max(lengths) >= needed:
-                nearly.update(children)
-        return found | nearly if found else found
+        return found
+
+    def nearly_ready(self, needed: int) -> set[int]:
+        """The children of those parents of which one child has read half as many files: other ranks of one job, say."""
+        slow = (
+            children for children in self._families() if 2 * max(len(self.firsts[pid]) for pid in children) >= needed
+        )
+        return {pid for children in slow for pid in children}
+
+    def _families(self) -> Iterable[list[int]]:
+        """The processes of each parent, in the order in which they began."""
+        families: dict[int, list[int]] = {}
+        for pid, parent in self.parents.items():
+            families.setdefault(parent, []).append(pid)
+        return families.values()
 
     def _shows_repeats(self, pid: int) -> bool:
         """Whether a process that opens files again at once has shown how often; True for one that does not."""

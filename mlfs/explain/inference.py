@@ -229,7 +229,8 @@ class Inference:
         searched, data_sets = self._searched(), list[Candidate]()
         processes = searched.ready(needed)
         if processes:
-            heads, make_samples = searched.of(processes.__contains__).heads(needed), self._make_samples
+            asked = processes | searched.nearly_ready(needed)
+            heads, make_samples = searched.of(asked.__contains__).heads(needed), self._make_samples
             data_sets = await jobs.runner.run(POOL, candidates_apart, jobs.manifest, heads, needed, make_samples)
         finding = confirm_sequential([candidate.data_set for candidate in data_sets])
         if finding is not None:

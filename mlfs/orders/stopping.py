@@ -32,9 +32,9 @@ _asked = _Asked()
 
 @contextmanager
 def stoppable(stop: Callable[[], bool]) -> Iterator[None]:
-    """What this thread computes inside ends soon after `stop` says so."""
+    """What this thread computes inside ends soon after `stop` says so, or the one around this one."""
     before = _asked.stop
-    _asked.stop = stop
+    _asked.stop = stop if before is None else lambda: stop() or before()
     try:
         yield
     finally:

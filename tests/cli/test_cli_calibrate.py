@@ -83,7 +83,7 @@ def test_an_interrupt_leaves_no_file(source: Path, tmp_path: Path, number: signa
         (["--seconds", "0"], ExitCode.USAGE, "too short"),
         (["--bytes", "0"], ExitCode.USAGE, "too little"),
         (["--plot", "/proc/speeds.png"], ExitCode.USAGE, "/proc"),
-        (["--output", "/"], ExitCode.USAGE, "Is a directory"),
+        (["--output", "/"], ExitCode.USAGE, "it is not a regular file"),
         (["--output", "/no/such/place/c.toml"], ExitCode.USAGE, "/no/such"),
     ],
 )

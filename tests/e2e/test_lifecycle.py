@@ -188,7 +188,7 @@ def test_with_a_full_disk_for_index_and_log_it_serves(tmp_path: Path) -> None:
     try:
         (cache / "mlfs/log").mkdir(parents=True)
         log = cache / "mlfs/log/mount.log"
-        log.write_text("the log begins\n")
+        log.write_text("# Log of an mlfs mount.\n")
         with open(cache / "full", "wb", buffering=0) as full, contextlib.suppress(OSError):
             while full.write(bytes(512)):
                 pass

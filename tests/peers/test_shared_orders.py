@@ -83,4 +83,5 @@ def test_a_node_that_was_told_an_order_learns_its_ranks_from_its_reads(source: P
         assert theirs == (0, 0)
         assert ours >= (1, FILES // 2)
         assert status["inference"]["searches"] == 0
-        assert sum(cluster.fetched("pfs")) == FILES
+        # What is being read while owners change may be read by two nodes (docs/peers.md).
+        assert FILES <= sum(cluster.fetched("pfs")) <= FILES + 4
