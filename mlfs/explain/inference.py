@@ -367,17 +367,17 @@ class Inference:
         self, candidate: Candidate, finding: Finding, draws: tuple[Draw, ...], lost: InferredJob | None
     ) -> bool:
         """Use the best explanation, keep the others for the second epoch's first reads to choose from."""
-        heads = self._searched().heads(self._needed)
-        data_set = await self._jobs.runner.run(POOL, as_indices, heads, candidate.ids)
+        searched = self._searched()
+        heads, opened, kin = searched.heads(self._needed), searched.opens(), searched.kin()
         going_on = [] if lost is None else continued(lost.drawings, lost.lost_after, draws)
-        searched, refined = self._searched(), refine(finding, data_set)
-        ranked = _ranked(candidate, refined, draws, going_on)
-        opened, kin = searched.opens(), searched.kin()
-        opens = await self._jobs.runner.run(POOL, as_indices, opened, candidate.ids)
-        repeats = await self._jobs.runner.run(POOL, repeated, finding, opens.heads)
-        readers = await self._jobs.runner.run(POOL, whose, kin)
-        ranks = await self._jobs.runner.run(POOL, dealt, refined, opens.heads, readers)
-        return await self._install_first(dealing(repeating(ranked, repeats), ranks))
+
+        def study() -> list[Fields]:
+            refined = refine(finding, as_indices(heads, candidate.ids))
+            opens = as_indices(opened, candidate.ids).heads
+            ranked = repeating(_ranked(candidate, refined, draws, going_on), repeated(finding, opens))
+            return dealing(ranked, dealt(refined, opens, whose(kin)))
+
+        return await self._install_first(await self._jobs.runner.run(POOL, study))
 
     async def _install_first(self, ranked: list[Fields], reads: FirstReads | None = None) -> bool:
         refuted = [_order(fields) for fields in self._refuted]

@@ -17,7 +17,7 @@ from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import as_indices
 from mlfs.explain.explanations import in_words
 from mlfs.explain.fields import JOB_NAME, Fields
-from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.going_on import goes_on
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Jobs
@@ -146,10 +146,9 @@ class InferredJobs:
     async def install_first(self, alternatives: list[Fields], reads: FirstReads) -> bool:
         """Install the first explanation that makes a job, where its readers are; keep the others to choose from."""
         for fields in alternatives:
-            streams = await self._jobs.runner.run(POOL, self._streams_of, fields)
-            if streams is not None:
-                begin = await self._where(streams, 0, reads)
-                await self._install(fields, alternatives, streams, begin, reads)
+            made = await self._jobs.runner.run(POOL, self._streams_from, fields, 0, *_shown(reads))
+            if made is not None:
+                await self._install(fields, alternatives, *made, reads)
                 return True
         return False
 
@@ -166,11 +165,10 @@ class InferredJobs:
         if found is None:
             return False
         fields, epoch = found
-        streams = await runner.run(POOL, self._streams_of, fields)
-        if streams is None:
+        made = await runner.run(POOL, self._streams_from, fields, epoch, *_shown(reads))
+        if made is None:
             return False
-        begin = await self._where(streams, epoch, reads)
-        await self._install(fields, lost.alternatives, streams, begin, reads, was_chosen=True)
+        await self._install(fields, lost.alternatives, *made, reads, was_chosen=True)
         return True
 
     async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
@@ -226,8 +224,12 @@ class InferredJobs:
             log.info("not usable: %s: %s", in_words(fields), error)
             return None
 
-    async def _where(self, streams: JobStreams, epoch: int, reads: FirstReads) -> Begin:
-        return await self._jobs.runner.run(POOL, where, streams, epoch, list(reads.recent), (reads.total, reads.opened))
+    def _streams_from(
+        self, fields: Fields, epoch: int, recent: list[Read], seen: tuple[int, int]
+    ) -> tuple[JobStreams, Begin] | None:
+        """A worker thread's work: the streams, and where in an epoch the readers are. None for what is no job."""
+        streams = self._streams_of(fields)
+        return None if streams is None else (streams, where(streams, epoch, recent, seen))
 
     async def _install(
         self,
@@ -262,3 +264,8 @@ class InferredJobs:
         await self._jobs.install(job)
         self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen, first_epoch)
         log.info("inferred from the reads: %s", in_words(fields))
+
+
+def _shown(reads: FirstReads) -> tuple[list[Read], tuple[int, int]]:
+    """What tells where readers are: the last opens, and how many reads and opens there were."""
+    return list(reads.recent), (reads.total, reads.opened)
