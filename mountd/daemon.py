@@ -75,7 +75,18 @@ DETACHED_PATIENCE_S = 1.0
 # Large files are read by ranges: longer requests mean fewer of them. The kernel's own default is 128.
 READAHEAD_KB = 1024
 # Threads by name; see docs/concurrency.md.
-POOLS = {"demand": 64, "read": 32, "orders": 1, "register": 4, "plan": 1, "drop": 1, "inodes": 1, "look": 1, "peers": 4}
+POOLS = {
+    "demand": 64,
+    "read": 32,
+    "orders": 1,
+    "register": 4,
+    "plan": 1,
+    "drop": 1,
+    "inodes": 1,
+    "look": 1,
+    "peers": 4,
+    "giving": 2,
+}
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
 # Parameters of mallopt(3), from malloc.h.

@@ -44,6 +44,9 @@ from mlfs.tree.samples import Samples, Version
 log = logging.getLogger("mlfs.peers")
 
 PEER_LANES = 4
+# The pool of threads that put samples where the agent can send them from. It is none of those in which lanes wait for
+# peers: else all lanes of two nodes would wait for each other, and nobody would be left to give.
+GIVING = "giving"
 HELLO_PATIENCE_S = 5.0
 # How often this node looks who is lost for good and whether its neighbour is there, and tells the others how it does.
 LOOK_EVERY_S = 1.0
@@ -295,7 +298,7 @@ class Peering:
         self._roll.forget()
         for storing in self._places.storing:
             if isinstance(storing, TierPlace) and isinstance(storing.tier, LmdbTier):
-                start(self._runner, "peers", storing.tier.forget_dead_readers, then=_log_error)
+                start(self._runner, GIVING, storing.tier.forget_dead_readers, then=_log_error)
 
     # -- what agents say
 
@@ -414,7 +417,7 @@ class Peering:
             how, offset = answer or (Ready.MISSING, 0)
             self.answer(session, token, sample, version, how, offset)
 
-        self._runner.start("peers", self._lay_out, session, sample, version, brought, then=over)
+        self._runner.start(GIVING, self._lay_out, session, sample, version, brought, then=over)
 
     def _lay_out(
         self, session: AgentSession, sample: int, version: Version, brought: Fetched | None
