@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.cluster import MountedCluster
 from support.fuse import wait_until
+from support.slow import SlowSource
 from support.trees import make_tree
 
 FILES = 240
@@ -44,6 +45,21 @@ def read_epoch(cluster: MountedCluster, source: Path, epoch: int, ranks_a_node: 
         for local in range(ranks_a_node)
     ]
     assert [reader.wait(120) for reader in readers] == [0] * len(readers)
+
+
+def test_nodes_that_wait_for_each_other_do_so_for_as_long_as_the_source_takes(source: Path, tmp_path: Path) -> None:
+    """All lanes of both nodes wait for the other node, and somebody still gives."""
+    slow = SlowSource(source, open_latency="20ms")
+    with (
+        slow,
+        MountedCluster(
+            slow.path, 2, tmp_path / "nodes", "--ram", "64M", "--staging", "1M", peer_timeout_s=3.0
+        ) as cluster,
+    ):
+        cluster.register(0, sampler="torch-distributed", seed=5, epochs=1, batch_size=8, world_size=8)
+        read_epoch(cluster, source, 0, 4)
+        assert [(cluster.peers(node) or {}).get("missed") for node in (0, 1)] == [0, 0]
+        assert sum(cluster.fetched("pfs")) == FILES
 
 
 def test_the_source_is_read_once_for_all_nodes_and_never_again(source: Path, tmp_path: Path) -> None:
