@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
-from mlfs.cli.shown import NONE, count, duration, is_number, out_of, part, parts_of, percent, size
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.shown import NONE, count, duration, is_number, out_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

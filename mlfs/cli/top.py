@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
-from mlfs.cli.shown import count, duration, one_of, part, parts_of, percent, size
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.shown import count, duration, number_of, one_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -208,15 +208,10 @@ def _waiting(now: Moment, before: Moment) -> RenderableType:
     window = f"window {size(staging.get('used_bytes'))} of {size(staging.get('capacity_bytes'))}"
     if seconds <= 0:
         return Text(window)
-    waited_s = _number(now.status, "stalls", "total_s") - _number(before.status, "stalls", "total_s")
-    given = _number(now.status, "pfs", "total_bytes") - _number(before.status, "pfs", "total_bytes")
+    waited_s = number_of(now.status, "stalls", "total_s") - number_of(before.status, "stalls", "total_s")
+    given = number_of(now.status, "pfs", "total_bytes") - number_of(before.status, "pfs", "total_bytes")
     waits = f"{waited_s / seconds:.2f} readers wait on average"
     return Text(f"{waits}; the source gives {size(given / seconds)}/s; {window}", style="red" if waited_s else "")
-
-
-def _number(status: dict[str, Any], section: str, key: str) -> float:
-    value = part(status, section).get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _ranks(now: Moment, before: Moment) -> list[RenderableType]:

@@ -102,13 +102,9 @@ def _agent_of(mountpoint: str) -> Record | None:
     from mlfs.cli import client
 
     try:
-        pid = (client.read_status(mountpoint).get("peers") or {}).get("agent")
+        return _process(mountpoint, (client.read_status(mountpoint).get("peers") or {}).get("agent"))
     except MlfsError:
         return None
-    ticks = door.start_ticks(pid) if isinstance(pid, int) else None
-    if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):
-        return None
-    return Record(pid, ticks, mountpoint, "", 0.0, "", None)
 
 
 def _end_agent(agent: Record) -> None:
@@ -190,9 +186,13 @@ def _daemon(mountpoint: str, hung: bool) -> Record | None:
     if hung:
         return None
     try:
-        pid = client.read_status(mountpoint).get("pid")
+        return _process(mountpoint, client.read_status(mountpoint).get("pid"))
     except MlfsError:
         return None
+
+
+def _process(mountpoint: str, pid: object) -> Record | None:
+    """A process of a mount that its status names, if it is one of ours."""
     ticks = door.start_ticks(pid) if isinstance(pid, int) else None
     # In a container the pid may be one of another pid namespace, where it is another process.
     if not isinstance(pid, int) or ticks is None or not _looks_like_ours(pid):

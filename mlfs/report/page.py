@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlfs.report import pictures
+from mlfs.shown import number_of, part, parts_of
 from mlfs.units import format_duration, format_size
 
 MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
@@ -29,14 +30,14 @@ footer { color: #777; margin-top: 3em; font-size: .85em; }
 
 def page(status: dict[str, Any], made: str) -> str:
     """The page; `made` says when, for people."""
-    where = _text(status.get("mountpoint", "-"))
+    where, bound_bytes = _text(status.get("mountpoint", "-")), number_of(status, "pfs", "bound_bytes")
     body = "\n".join(
         (
             f"<h1>mlfs: {where}</h1>",
             f'<p class="advice">{_text(status.get("headline") or "nothing was read yet")}</p>',
-            *(f'<p class="message">{_text(message)}</p>' for message in dict.fromkeys(_list(status, "messages"))),
+            *(f'<p class="message">{_text(message)}</p>' for message in dict.fromkeys(parts_of(status, "messages"))),
             _facts(status),
-            *(part for job in _list(status, "jobs") for part in _job(job, _number(status, "pfs", "bound_bytes"))),
+            *(piece for job in parts_of(status, "jobs") for piece in _job(job, bound_bytes)),
             *_epochs(status),
             *_bandwidths(status),
             *_places(status),
@@ -49,14 +50,14 @@ def page(status: dict[str, Any], made: str) -> str:
 
 
 def _facts(status: dict[str, Any]) -> str:
-    manifest = _part(status, "manifest")
+    manifest = part(status, "manifest")
     rows = [
         ("source", str(status.get("source", "-"))),
         ("data set", f"{manifest.get('files', 0):,} files, {format_size(manifest.get('bytes', 0))}"),
         ("mounted for", format_duration(status.get("uptime_s", 0))),
         ("opens", f"{status.get('opens', 0):,}"),
-        ("readers waited", format_duration(_number(status, "stalls", "total_s"))),
-        ("from the source", format_size(_number(status, "pfs", "total_bytes"))),
+        ("readers waited", format_duration(number_of(status, "stalls", "total_s"))),
+        ("from the source", format_size(number_of(status, "pfs", "total_bytes"))),
     ]
     return _table([], rows)
 
@@ -65,17 +66,17 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
     """A job: what it is, what was learned of it, and its epochs."""
     how = "inferred from its reads" if job.get("inferred") else "registered"
     yield f"<h2>Job {_text(job.get('name', '-'))}: {_text(job.get('state', '-'))}, {how}</h2>"
-    spec = ", ".join(f"{key} {value}" for key, value in _part(job, "spec").items())
+    spec = ", ".join(f"{key} {value}" for key, value in part(job, "spec").items())
     yield f"<p>{_text(spec)}</p>" if spec else ""
-    learned = [str(what) for what in _list(job, "found_out")]
+    learned = [str(what) for what in parts_of(job, "found_out")]
     loader = [
         f"{name.replace('_', ' ')} {known['value']} ({known.get('from', '-')})"
-        for name, known in _part(job, "loader").items()
+        for name, known in part(job, "loader").items()
         if isinstance(known, dict) and known.get("value") is not None
     ]
     if learned or loader:
         yield f"<p>What was learned: {_text('; '.join(learned + loader))}.</p>"
-    time = {int(epoch): told for epoch, told in _part(job, "time_by_epoch").items()}
+    time = {int(epoch): told for epoch, told in part(job, "time_by_epoch").items()}
     if time:
         epochs = sorted(time)
         waiting = [time[epoch]["reading_s"] * time[epoch]["waited_share"] for epoch in epochs]
@@ -91,12 +92,12 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
             for epoch in epochs
         ]
         yield _table(["epoch", "time", "waited at most", "samples"], rows)
-    agreed = {int(epoch): told for epoch, told in _part(job, "agreement_by_epoch").items()}
+    agreed = {int(epoch): told for epoch, told in part(job, "agreement_by_epoch").items()}
     if agreed:
         epochs = sorted(agreed)
         shares = [100 * (agreed[epoch].get("agreement") or 0.0) for epoch in epochs]
         yield _picture("How many opens came as predicted", pictures.agreement(epochs, shares))
-    brought = {int(epoch): size for epoch, size in _part(job, "pfs_bytes_by_epoch").items()}
+    brought = {int(epoch): size for epoch, size in part(job, "pfs_bytes_by_epoch").items()}
     if brought:
         epochs = sorted(brought)
         gib = [brought[epoch] / _GIB for epoch in epochs]
@@ -105,7 +106,7 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
 
 def _epochs(status: dict[str, Any]) -> Iterator[str]:
     """Reads by route, epoch by epoch."""
-    told = [epoch for epoch in _list(status, "epochs") if _part(epoch, "reads")]
+    told = [epoch for epoch in parts_of(status, "epochs") if part(epoch, "reads")]
     if not told:
         return
     routes = [route for route in pictures.ROUTE_NAMES if any(route in epoch["reads"] for epoch in told)]
@@ -116,8 +117,8 @@ def _epochs(status: dict[str, Any]) -> Iterator[str]:
 
 def _bandwidths(status: dict[str, Any]) -> Iterator[str]:
     points = {}
-    for place, rates in _part(status, "rates").items():
-        known = _list(rates, "measured") or _list(rates, "refined") or _list(rates, "calibrated")
+    for place, rates in part(status, "rates").items():
+        known = parts_of(rates, "measured") or parts_of(rates, "refined") or parts_of(rates, "calibrated")
         if known:
             points[str(place)] = [(float(lanes), rate / 1e6) for lanes, rate in known]
     if points:
@@ -133,7 +134,7 @@ def _places(status: dict[str, Any]) -> Iterator[str]:
             format_size(tier.get("capacity_bytes", 0)),
             f"{tier.get('samples', 0):,}",
         )
-        for tier in _list(status, "tiers")
+        for tier in parts_of(status, "tiers")
     ]
     if rows:
         yield "<h2>Caches</h2>"
@@ -141,7 +142,7 @@ def _places(status: dict[str, Any]) -> Iterator[str]:
 
 
 def _errors(status: dict[str, Any]) -> Iterator[str]:
-    rows = [(name.replace("_", " "), f"{count:,}") for name, count in _part(status, "errors").items() if count]
+    rows = [(name.replace("_", " "), f"{count:,}") for name, count in part(status, "errors").items() if count]
     if rows:
         yield "<h2>What went wrong</h2>"
         yield _table(["what", "how often"], rows)
@@ -165,18 +166,3 @@ def _cells(row: Sequence[str]) -> str:
 def _text(value: object) -> str:
     """The value as text of a page: names may hold anything, also bytes that are no text."""
     return html.escape(str(value).encode("utf-8", "backslashreplace").decode())
-
-
-def _part(mapping: Any, key: str) -> dict[str, Any]:
-    value = mapping.get(key) if isinstance(mapping, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def _list(mapping: Any, key: str) -> list[Any]:
-    value = mapping.get(key) if isinstance(mapping, dict) else None
-    return value if isinstance(value, list) else []
-
-
-def _number(status: dict[str, Any], section: str, key: str) -> float:
-    value = _part(status, section).get(key)
-    return float(value) if isinstance(value, int | float) else 0.0

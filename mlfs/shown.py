@@ -1,6 +1,7 @@
 """The parts of a status as text: what is missing is a dash, so that the status of another version can be shown too.
 
-Pure. In: a status as `mlfs.cli.client` reads it. Out: its parts and texts. Used by the commands that show a status.
+Pure. In: a status as `mlfs.cli.client` reads it. Out: its parts and texts. Used by `mlfs.report`, and by the commands
+that show a status.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ def parts_of(mapping: dict[str, Any], key: str) -> list[Any]:
     """A list of a status; an empty one where there is none."""
     value = mapping.get(key)
     return value if isinstance(value, list) else []
+
+
+def number_of(status: dict[str, Any], section: str, key: str) -> float:
+    """A number in a part of a status; 0 where there is none."""
+    value = part(status, section).get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def is_number(value: object) -> bool:
