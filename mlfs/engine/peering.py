@@ -144,10 +144,9 @@ class Peering:
         session, view = self._session, self._plan.view
         if session is None:
             return PeeringStatistics(wanted=self._wanted)
-        away, number = (view.away, view.number) if view is not None else ((), 0)
         return PeeringStatistics(
-            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), away, number,
-            self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
+            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), view.away,
+            view.number, self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
             session.desk.under_way,
         )  # fmt: skip
 
