@@ -88,6 +88,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--log-file", metavar="FILE", help=text)
+    text = "lines of text, or a JSON object a line: text or json (default: text)"
+    group.add_argument("--log-format", metavar="text|json", help=text)
+    text = "begin a new log when it has SIZE, and keep the old one as FILE.1 (default: 16M)"
+    group.add_argument("--log-size", metavar="SIZE", help=text)
+    text = "keep N old logs; 0 never begins a new one, for logrotate and SIGUSR1 (default: 1)"
+    group.add_argument("--log-files", metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
