@@ -57,6 +57,7 @@ _COMMANDS = {
     "simulate": ("mlfs.cli.simulate", "add_parser", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
     "advise": ("mlfs.cli.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
+    "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
 }
 
 
@@ -72,6 +73,11 @@ def build_parser(argv: Sequence[str]) -> Parser:
         else:
             commands.add_parser(name, help=summary)
     return parser
+
+
+def build_full_parser() -> Parser:
+    """The parser of all commands, which takes a moment to make."""
+    return build_parser(list(_COMMANDS))
 
 
 def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
