@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.progress import Progress
+from mlfs.cli.systemd import tell_systemd
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
 from mountd import door
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             _say(line)
 
         if config.foreground:
-            return door.serve_here(config, progress, lambda serving: _tell(config, serving, progress))
+            return door.serve_here(config, progress, lambda serving: _serving_here(config, serving, progress))
         if config.log_file is None:
             config = config.model_copy(update={"log_file": door.default_log_file(config.mountpoint)})
         _tell(config, door.start_daemon(config, progress, note), progress)
@@ -122,6 +123,11 @@ def run(args: argparse.Namespace) -> int:
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
     print("\n".join(map(printable, summary(config, serving))), flush=True)
+
+
+def _serving_here(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+    _tell(config, serving, progress)
+    tell_systemd("READY=1")
 
 
 def _say(text: str) -> None:
