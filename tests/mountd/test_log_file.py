@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import stat
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,30 @@ def test_no_older_log_is_written_over_that_is_none(tmp_path: Path) -> None:
     os.close(open_log(str(tmp_path / "log"), JSON, older=2))
     with pytest.raises(ConfigError, match=r"log\.3.* is not a log of mlfs"):
         open_log(str(tmp_path / "log"), JSON, older=3)
+
+
+ASKED = """
+import logging, os, signal, sys
+from mountd.log_file import log_to
+log_to(sys.argv[1] or None, "text", 1 << 20, 1)
+logging.info("one")
+if sys.argv[1]:
+    os.rename(sys.argv[1], sys.argv[1] + ".moved")
+os.kill(os.getpid(), signal.SIGUSR1)
+logging.info("two")
+"""
+
+
+@pytest.mark.parametrize("name", ["log", ""])
+def test_a_signal_before_the_mount_serves_ends_nothing(tmp_path: Path, name: str) -> None:
+    path = str(tmp_path / name) if name else ""
+    done = subprocess.run([sys.executable, "-c", ASKED, path], capture_output=True, text=True, check=True)
+    if name:
+        assert "one" in (tmp_path / "log.moved").read_text()
+        assert "two" not in (tmp_path / "log.moved").read_text()
+        assert "two" in (tmp_path / "log").read_text()
+    else:
+        assert done.stderr.count("\n") == 2
 
 
 def test_a_mount_logs_json_rotates_it_and_opens_it_anew(tmp_path: Path) -> None:
