@@ -13,11 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from mlfs.cli import commands
 from mlfs.cli.parser import Parser, nearest
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.printable import printable
+from mountd import door
 
 _DESCRIPTION = """\
 Mount SOURCE read-only at MOUNTPOINT; they may be the same directory. This is what mount(8) runs where it lies in /sbin.
@@ -94,7 +96,7 @@ def main() -> int:
     except ConfigError as error:
         print(f"mount.mlfs: {printable(str(error))}", file=sys.stderr)
         return _EX_USAGE
-    if args.fake:
+    if args.fake or _is_there(args.source, args.mountpoint):
         return 0
     with contextlib.ExitStack() as silence:
         if not args.verbose:
@@ -124,6 +126,13 @@ def flags_of(options: Sequence[str], sloppy: bool = False) -> list[str]:
             hint = nearest(name.replace("_", "-"), words) or "each flag of mlfs mount is one, without its dashes"
             raise ConfigError(f"there is no option {name}", hint)
     return flags
+
+
+def _is_there(source: str, mountpoint: str) -> bool:
+    """Whether it is mounted already. `mount -a` cannot see that: the table of mounts has another type and source."""
+    entry = door.mount_at(mountpoint)
+    wanted = "mlfs:" + quote(os.fsencode(door.resolve(source)), safe="/")
+    return bool(entry and entry.is_mlfs and entry.source == wanted and door.probe(mountpoint) is door.Health.OK)
 
 
 def _flags_of_mount() -> dict[str, bool]:

@@ -94,10 +94,13 @@ def test_mounted_by_mount_and_by_a_line_of_fstab(tmp_path: Path, fstype: str) ->
 
     fstab = tmp_path / "fstab"
     line = f"{source}".replace(" ", "\\040")
-    fstab.write_text(f"{line} {mountpoint} {fstype} {options},{USUAL} 0 0\n")
+    fstab.write_text(f"{line} {mountpoint} {fstype} {options},{USUAL.replace('noauto,', '')} 0 0\n")
     with ByMount8(source, "-T", str(fstab), str(mountpoint), mountpoint=mountpoint):
         flags = next(words[3] for words in mounts() if words[1] == str(mountpoint)).split(",")
         assert {"nosuid", "nodev"} <= set(flags)
+        subprocess.run(["mount", "-a", "-T", str(fstab)], check=True)  # what is mounted already is left as it is
+        subprocess.run(["mount", "-T", str(fstab), str(mountpoint)], check=True)
+        assert [words[1] for words in mounts()].count(str(mountpoint)) == 1
         assert (mountpoint / "a").read_bytes() == b"x"
 
 
