@@ -299,7 +299,6 @@ class _Service:
         with trio.open_signal_receiver(signal.SIGUSR1) as signals:
             async for _ in signals:
                 reopen_log()
-                log.info("the log was opened anew")
 
     async def _let_readers_finish(self, engine: Engine, patience: trio.CancelScope) -> None:
         told: list[mounts.User] = []

@@ -104,15 +104,18 @@ class _LogFile(logging.handlers.RotatingFileHandler):
                 before, self.stream = self.stream, self._open()
                 if before is not None:
                     before.close()
+            self._write("INFO", "the log was opened anew")
         except ConfigError as error:
-            text = f"the log goes on where it went: {error}"
-            super().emit(logging.makeLogRecord({"name": "mlfs.log", "levelname": "ERROR", "msg": text}))
+            self._write("ERROR", f"the log goes on where it went: {error}")
         finally:
             self.release()
 
     def doRollover(self) -> None:
         with self._standard_streams_follow():
             super().doRollover()
+
+    def _write(self, level: str, text: str) -> None:
+        super().emit(logging.makeLogRecord({"name": "mlfs.log", "levelname": level, "msg": text}))
 
     @contextmanager
     def _standard_streams_follow(self) -> Iterator[None]:
