@@ -306,8 +306,8 @@ class Peering:
         if packet.kind is link.Kind.ENDED:
             session.desk.ended(packet.records.tolist())
         elif packet.kind is link.Kind.WANTED:
-            for token, sample, size_bytes, mtime_ns in packet.records.tolist():
-                self._wish(session, token, sample, Version(size_bytes, mtime_ns))
+            for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
+                self._wish(session, token, sample, Version(size_bytes, mtime_ns, ctime_ns))
         elif packet.kind is link.Kind.FREE:
             for offset, size_bytes in packet.records.tolist():
                 session.landing.release(offset, size_bytes)
