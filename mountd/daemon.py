@@ -55,6 +55,8 @@ from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.log_file import log_to
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
+from mountd.read_failures import ReadFailures
+from mountd.source_watch import watch
 from mountd.statistics import About, Parts
 from mountd.virtual import VirtualFiles
 
@@ -84,6 +86,7 @@ POOLS = {
     "drop": 1,
     "inodes": 1,
     "look": 1,
+    "source": 1,
     "peers": 4,
     "giving": 2,
 }
@@ -103,11 +106,13 @@ def serve(config: MountConfig, report: Report) -> int:
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
-        source = PosixSource(source_fd, manifest)
+        covered = config.mountpoint == config.source  # then its path leads to this mount
+        source = PosixSource(source_fd, manifest, None if covered else config.source)
+        cleanup.callback(source.close)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
         places = _places(config, source, samples, showcase, cleanup)
-        outside = files_behind(b"/proc/self/fd/%d" % source_fd)
+        outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
         service = _Service(config, samples, source, places, showcase, outside, how, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
@@ -178,6 +183,7 @@ class _Service:
         self.pages = MountPages(
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
         )  # fmt: skip
+        self.read_failures = ReadFailures(self.manifest.path)
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -189,7 +195,7 @@ class _Service:
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer))
         about = About(self.config.source, self.config.mountpoint, self.how, time.time())
-        parts = Parts(about, engine, explainer, self.channel, primer)
+        parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
         try:
@@ -206,6 +212,7 @@ class _Service:
                 nursery.start_soon(engine.run)
                 nursery.start_soon(control.run)
                 nursery.start_soon(primer.run)
+                nursery.start_soon(watch, self.source, engine.runner)
                 nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
@@ -248,7 +255,9 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, primer, self.pages), self.config.mountpoint, options)
+            self.channel.mount(
+                Handlers(engine, virtual, primer, self.pages, self.read_failures), self.config.mountpoint, options
+            )
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",

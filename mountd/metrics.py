@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.agreement import NO_RANK
 from mlfs.follow.job_statistics import JobStatistics
+from mlfs.places.source_statistics import RootState
 from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
 from mountd.statistics import MountStatistics
 
@@ -36,6 +37,7 @@ class _Families(Collector):
         yield from _counters(engine.counters)
         yield from _places(engine)
         yield from _jobs(engine.jobs)
+        yield from _source(self._now)
         rss_bytes = self._now.process.rss_bytes
         yield GaugeMetricFamily("mlfs_rss_bytes", "Resident memory of the daemon", value=rss_bytes)
 
@@ -69,6 +71,17 @@ def _counters(counters: CounterStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("mlfs_stalls", "Reads that had to wait", value=stalls.count)
     yield CounterMetricFamily("mlfs_stall_seconds", "Seconds readers waited", value=stalls.total_s)
     yield errors
+
+
+def _source(now: MountStatistics) -> Iterator[Metric]:
+    failed, root = now.read_failures.count, now.source.root
+    yield CounterMetricFamily("mlfs_failed_reads", "Reads that failed for readers", value=failed)
+    there = int(root.state is RootState.THERE)
+    yield GaugeMetricFamily("mlfs_source_there", "1 while the source's file system is there, else 0", value=there)
+    again = "Times that the source's file system was opened again"
+    yield CounterMetricFamily("mlfs_source_opened_again", again, value=root.opened_again)
+    hangs = "Seconds for which the source has not answered, 0 below two seconds"
+    yield GaugeMetricFamily("mlfs_source_hanging_seconds", hangs, value=now.source.longest_s)
 
 
 def _places(engine: EngineStatistics) -> Iterator[Metric]:
