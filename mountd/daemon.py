@@ -213,7 +213,7 @@ class _Service:
                 nursery.start_soon(control.run)
                 nursery.start_soon(primer.run)
                 nursery.start_soon(watch, self.source, engine.runner)
-                nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
+                nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
@@ -286,13 +286,12 @@ class _Service:
         )
         log.info("serving %s at %s", self.config.source, self.config.mountpoint)
 
-    async def _stop_on_signal(self, engine: Engine, primer: InodePrimer, serving: trio.CancelScope) -> None:
+    async def _stop_on_signal(self, engine: Engine, control: Control, serving: trio.CancelScope) -> None:
         """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then unmount. A second one does not wait."""
         with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             if not self.told_to_stop:
                 log.info("%s: stopping", signal.Signals(await anext(signals)).name)
-            primer.pause(True)
-            engine.stop_prefetching(True)
+            control.end_for_good()
             with trio.move_on_after(STOP_PATIENCE_S) as patience:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._let_readers_finish, engine, patience)
