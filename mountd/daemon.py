@@ -57,6 +57,7 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.source_watch import watch
+from mountd.source_words import unreadable_words
 from mountd.statistics import About, Parts
 from mountd.virtual import VirtualFiles
 
@@ -194,7 +195,7 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer))
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time())
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable())
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
@@ -222,6 +223,16 @@ class _Service:
             self._detach()
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
+
+    def _unreadable(self) -> tuple[int, str]:
+        """How many directories the scan could not read, and the first of them."""
+        left_out = self.manifest.unreadable.tolist()
+        return len(left_out), os.fsdecode(self.manifest.path(left_out[0])) if left_out else ""
+
+    def _warnings(self) -> list[str]:
+        """What whoever mounts should know at once."""
+        count, first = self._unreadable()
+        return [unreadable_words(count, first, self.config.source)] if count else []
 
     def _make_explainer(self) -> Explainer:
         if not self.config.infer:
@@ -281,6 +292,7 @@ class _Service:
                     "files": self.manifest.n_files,
                     "bytes": self.manifest.total_bytes,
                     "how": self.how,
+                    "warnings": self._warnings(),
                 }
             }
         )

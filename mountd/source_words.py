@@ -31,13 +31,25 @@ HANGS = (
     " look after {source}"
 )
 FAILED = "{reads} failed, the last one {ago} ago: {path}: {error}; {way_out}"
+UNREADABLE = (
+    "{which} of {source} could not be read by the scan, so nothing in there is in the mount: give yourself the right to"
+    " read (chmod, or mount as another user), and mount again with --rescan"
+)
 FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
+
+
+def unreadable_words(count: int, first: str, source: str) -> str:
+    """That directories of the source could not be read when it was scanned."""
+    which = f"the directory {first}" if count == 1 else f"{count:,} directories (the first of them: {first})"
+    return printable(UNREADABLE.format(which=which, source=source))
 
 
 def source_words(now: MountStatistics) -> list[str]:
     """What is wrong with the source, nothing where all is well."""
     root, source = now.source.root, printable(now.about.source)
     said = []
+    if now.about.unreadable:
+        said.append(unreadable_words(now.about.unreadable, now.about.first_unreadable, now.about.source))
     if root.state is not RootState.THERE:
         way_out = COVERED.format(mountpoint=printable(now.about.mountpoint)) if root.covered else MOUNT_IT_AGAIN
         words = OTHER if root.state is RootState.OTHER else GONE

@@ -36,12 +36,15 @@ class About:
 
     Attributes:
         how: how its list of files was made. started: when, in seconds since 1970.
+        unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
     """
 
     source: str
     mountpoint: str
     how: str
     started: float
+    unreadable: int = 0
+    first_unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
