@@ -36,6 +36,7 @@ UNREADABLE = (
     " read (chmod, or mount as another user), and mount again with --rescan"
 )
 FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
+FAILED_COVERED = "the log says more of the source"
 
 
 def unreadable_words(count: int, first: str, source: str) -> str:
@@ -62,7 +63,7 @@ def source_words(now: MountStatistics) -> list[str]:
         said.append(HANGS.format(source=source, **told))
     failed = now.read_failures
     if failed.count and failed.ago_s < TOLD_S:
-        way_out = FAILED_WAY_OUT.format(source=source)
+        way_out = FAILED_COVERED if root.covered else FAILED_WAY_OUT.format(source=source)
         about = {"ago": in_words(failed.ago_s), "path": printable(failed.path), "error": failed.error}
         said.append(FAILED.format(reads=_reads(failed.count), way_out=way_out, **about))
     return said
