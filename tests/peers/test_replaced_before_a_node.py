@@ -1,9 +1,10 @@
-"""Nodes that may not see the same bytes: a file replaced between their mounts, data sets that are copies."""
+"""Nodes that may not see the same bytes: a file that is replaced between their mounts, a data set that is a copy."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 from support.cluster import MountedCluster
@@ -15,43 +16,44 @@ NAMES = [f"c{number % 2}/{number}.jpg" for number in range(20)]
 REPLACED = NAMES[3]
 
 
-def test_a_peer_gives_no_copy_of_a_file_that_was_replaced_before_this_node_mounted(tmp_path: Path) -> None:
+def replace_unseen(source: Path) -> None:
+    """Another file takes the name, its size and mtime kept."""
+    before = (source / REPLACED).stat()
+    (source / "incoming").write_bytes(content("another", before.st_size))
+    os.utime(source / "incoming", ns=(0, before.st_mtime_ns))
+    os.rename(source / "incoming", source / REPLACED)
+
+
+def test_no_node_gets_a_copy_of_what_was_replaced_and_nodes_that_see_another_file_system_are_no_peers(
+    tmp_path: Path,
+) -> None:
     source = make_tree(tmp_path / "source", {name: content(name, 20_000) for name in NAMES})
-    nodes: list[MlfsMount] = []
-
-    def mounted(node: MlfsMount) -> None:
-        nodes.append(node)
-        if len(nodes) > 1:
-            return
+    cluster = MountedCluster(source, 3, tmp_path / "nodes", "--ram", "8M", peer_timeout_s=20.0)
+    early, late, last = cluster.mounts
+    elsewhere = cluster.mounts[2] = MlfsMount(
+        tmp_path / "copy", "--ram", "8M", "--infer", "off", mountpoint=last.path, state=last.state
+    )
+    with ExitStack() as mounts:
+        mounts.enter_context(early)
         for name in NAMES:
-            (node.path / name).read_bytes()
-        wait_until(lambda: bool(node.status()["tiers"][0]["samples"] == len(NAMES)))
-        before = (source / REPLACED).stat()
-        (source / "incoming").write_bytes(content("another", before.st_size))
-        os.utime(source / "incoming", ns=(0, before.st_mtime_ns))
-        os.rename(source / "incoming", source / REPLACED)
-
-    with MountedCluster(source, 2, tmp_path / "nodes", "--ram", "8M", peer_timeout_s=20.0, mounted=mounted) as cluster:
-        cluster.register(0, sampler="torch-distributed", seed=5, epochs=2, batch_size=4, world_size=2)
-        for name in NAMES:
-            assert (nodes[1].path / name).read_bytes() == (source / name).read_bytes(), name
-        assert cluster.fetched("peer")[1] > 0
-
-
-def test_nodes_whose_sources_are_copies_of_each_other_are_no_peers_and_say_so(tmp_path: Path) -> None:
-    first = make_tree(tmp_path / "first", {name: content(name, 20_000) for name in NAMES})
-    second = tmp_path / "second"
-    shutil.copytree(first, second)  # sizes and mtimes are the same, change times are not
-    cluster = MountedCluster(first, 2, tmp_path / "nodes", "--ram", "8M", peer_timeout_s=20.0)
-    other = cluster.mounts[1]
-    cluster.mounts[1] = MlfsMount(second, "--ram", "8M", mountpoint=other.path, state=other.state)
-    with cluster.mounts[0], cluster.mounts[1]:
+            (early.path / name).read_bytes()
+        wait_until(lambda: bool(early.status()["tiers"][0]["samples"] == len(NAMES)))
+        replace_unseen(source)
+        shutil.copytree(source, tmp_path / "copy")  # sizes and mtimes are the same, change times are not
+        mounts.enter_context(late)
+        mounts.enter_context(elsewhere)
         try:
             cluster.start()
-            wait_until(lambda: all((cluster.peers(node) or {}).get("refused") for node in (0, 1)))
-            for node, mount in enumerate(cluster.mounts):
-                assert "change times" in (cluster.peers(node) or {})["refused"][str(1 - node)]
+            wait_until(lambda: [len((cluster.peers(node) or {}).get("refused", ())) for node in range(3)] == [1, 1, 2])
+            assert "change times" in (cluster.peers(0) or {})["refused"]["2"]
+            early.register(sampler="torch-distributed", seed=5, epochs=2, batch_size=4, world_size=2)
+            wait_until(lambda: bool(late.status()["jobs"]))
+            late.settle()
+            for node in (late, elsewhere):
                 for name in NAMES:
-                    assert (mount.path / name).read_bytes() == (first / name).read_bytes()
+                    assert (node.path / name).read_bytes() == (source / name).read_bytes(), name
+            by_peers = cluster.fetched("peer")
+            assert by_peers[1] > 0
+            assert by_peers[2] == 0
         finally:
             cluster.__exit__(None, None, None)

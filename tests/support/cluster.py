@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ class MountedCluster:
 
     Args:
         directory: empty, for mount points and states. command: what each agent runs meanwhile; empty: nothing.
-        agent: what Python runs as `mlfs`. mounted: called after each node has mounted, before the next one does.
+        agent: what Python runs as `mlfs`.
     """
 
     def __init__(
@@ -41,9 +41,7 @@ class MountedCluster:
         command: Sequence[str] = (),
         agent: Sequence[str] = ("-m", "mlfs.cli.main"),
         infer: bool = False,
-        mounted: Callable[[MlfsMount], None] = lambda _: None,
     ) -> None:
-        self._mounted = mounted
         self.mounts: list[MlfsMount] = []
         for node in range(nodes):
             mountpoint = directory / f"node{node}"
@@ -58,7 +56,7 @@ class MountedCluster:
 
     def __enter__(self) -> MountedCluster:
         for mount in self.mounts:
-            self._mounted(self._stack.enter_context(mount))
+            self._stack.enter_context(mount)
         try:
             self.join()
         except BaseException:
