@@ -78,58 +78,69 @@ class SourceRoot:
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return self.number != number
         try:
-            if self.number == number and self._has_died():
-                self._open_again()
+            if self.number == number:
+                self._look()
             return self.number != number
         finally:
             self._lock.release()
 
     def look(self) -> None:
-        """Open the source again if another file system is at its path now: while this one is gone, or hangs."""
-        if self._path is None or not self._lock.acquire(blocking=False):
+        """While this file system is gone or hangs: whether it answers again, or another one is at its path now."""
+        if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._error or os.stat(self._path).st_dev != self._device:
+            if self._error:
+                self._look()
+            elif self._path is not None and os.stat(self._path).st_dev != self._device:
                 self._open_again()
         except OSError:
             return  # nothing is there yet
         finally:
             self._lock.release()
 
-    def _has_died(self) -> bool:
-        """Whether the file system answers nothing any more, or only one file has failed."""
+    def _look(self) -> None:
+        """Whether the file system answers, and if it does not, whether it can be opened again."""
+        dead = self._why_dead(self.fd)
+        if not dead:
+            self._error = ""  # one file has failed, or the file system came back by itself
+            return
+        if not self._error:
+            self._gone_at_s = self._clock()
+        instead = self._open_again()
+        if instead is None:
+            self._error = ""
+        else:
+            self._other, self._error = bool(instead), instead or dead
+
+    def _why_dead(self, fd: int) -> str:
+        """Why a root answers nothing any more; empty if it does."""
         try:
-            os.fstatvfs(self.fd)
-            with os.scandir(self.fd) as entries:
+            os.fstatvfs(fd)
+            with os.scandir(fd) as entries:
                 next(entries, None)
         except OSError as error:
-            if error.errno not in GONE:
-                return False
-            if not self._error:
-                self._gone_at_s = self._clock()
-            self._error, self._other = os.strerror(error.errno), False
-            return True
-        self._error = ""
-        return False
+            return os.strerror(error.errno) if error.errno in GONE else ""
+        return ""
 
-    def _open_again(self) -> None:
+    def _open_again(self) -> str | None:
+        """Go on by what is at the path, if it is the same source. Returns: None if so, else what is there instead."""
         if self._path is None:
-            return
+            return ""
         try:
             fd = os.open(self._path, _DIRECTORY)
         except OSError:
-            return
+            return ""
         try:
+            if self._why_dead(fd):
+                return ""
             found, looked_for = self._found(fd)
-            if 2 * found > looked_for:
-                self._device = os.fstat(fd).st_dev
-                os.dup2(fd, self.fd, inheritable=False)
-                self._opened_at_s = self._clock()
-                self.number += 1
-                self._error = ""
-            elif self._error:
-                self._other = True
-                self._error = f"{found} of {looked_for} files that were looked for are there as they were"
+            if 2 * found <= looked_for:
+                return f"{found} of {looked_for} files that were looked for are there as they were"
+            self._device = os.fstat(fd).st_dev
+            os.dup2(fd, self.fd, inheritable=False)
+            self._opened_at_s = self._clock()
+            self.number += 1
+            return None
         finally:
             os.close(fd)
 
