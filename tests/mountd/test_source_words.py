@@ -45,7 +45,8 @@ def test_each_state_of_the_source_is_one_line_with_the_way_out(root: RootStatist
     shown = status(made(root))
     assert line in str(shown["messages"])
     assert (root.state is RootState.THERE) == (not str(shown["headline"]).startswith("the source has been gone"))
-    assert f"mlfs_source_there {float(root.state is RootState.THERE)}".encode() in metrics(made(root))
+    there = f'mlfs_source_there{{mountpoint="/data/set"}} {float(root.state is RootState.THERE)}\n'
+    assert there.encode() in metrics(made(root))
 
 
 def test_what_is_long_over_is_not_told_any_more() -> None:
