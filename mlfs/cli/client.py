@@ -26,10 +26,12 @@ _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def require_mount(path: str) -> str:
-    """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none."""
+    """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none;
+    FAILURE when its daemon was stopped by a signal."""
     resolved = door.resolve(path)
     entry = door.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
+        _check_not_stopped(resolved)
         return resolved
     raise not_mounted(resolved)
 
