@@ -122,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
+    for warning in serving.get("warnings", ()):
+        _say(printable(str(warning)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 
