@@ -2,8 +2,8 @@
 
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
-registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`
-(through the file `lifecycle`), `record` is for `mlfs record`.
+registration, and {"register": {...}}, {"unregister": NAME} say the same. `warmup` fills the tiers; `drain` and `resume`
+are for `mlfs unmount` (through the file `lifecycle`), `record` is for `mlfs record`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import trio
 
+from mlfs.engine import warm_up
 from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import JobError, MlfsError
@@ -37,7 +40,7 @@ log = logging.getLogger("mlfs.control")
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
-OPS = ("register", "unregister", "drain", "resume", "record")
+OPS = ("register", "unregister", "warmup", "drain", "resume", "record")
 
 
 class _Coming:
@@ -179,6 +182,8 @@ class Control:
             return await self._register(parse_job(fields))
         if op == "unregister":
             return self._unregister(fields)
+        if op == "warmup":
+            return await self._warm_up(fields)
         if op == "record":
             return self._record(fields)
         if op in ("drain", "resume"):
@@ -250,6 +255,33 @@ class Control:
             return False
         coming.stop()
         return True
+
+    async def _warm_up(self, fields: dict[str, object]) -> Json:
+        """Begin to fill the tiers, or with "end" stop the warm-up of that number."""
+        if "end" in fields:
+            told = self.engine.statistics().scheduler.warming
+            return {"run": self.engine.warm_up(None) if fields["end"] == told.run else told.run}
+        samples = await self.engine.runner.run("orders", self._to_warm_up(fields))
+        return {"run": self.engine.warm_up(samples), "samples": len(samples)}
+
+    def _to_warm_up(self, fields: dict[str, object]) -> Callable[[], warm_up.SampleIds]:
+        """What gives, in a thread, the samples that a command names, in the order of need."""
+        paths, name, epochs = fields.get("paths"), fields.get("job"), fields.get("epochs")
+        if paths is not None:
+            if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+                raise JobError("paths: a list of texts is needed", "mlfs warmup MOUNT PATH... does this", "paths")
+            return partial(warm_up.of_paths, self.engine.samples, [os.fsencode(path) for path in paths])
+        if name is None:
+            return partial(warm_up.of_tree, self.engine.samples)
+        job = self.engine.jobs.get(name) if isinstance(name, str) else None
+        if job is None:
+            known = ", ".join(self.engine.jobs) or "none"
+            raise JobError(f"job: no job {name!r} is registered", f"registered: {known}", "job")
+        if epochs is None:
+            epochs = [job.statistics().epoch]
+        if not isinstance(epochs, list) or not all(type(epoch) is int for epoch in epochs):
+            raise JobError("epochs: a list of whole numbers is needed", "mlfs warmup --epochs does this", "epochs")
+        return partial(warm_up.of_epochs, job.streams, job.spec.ranks, epochs)
 
     def _record(self, fields: dict[str, object]) -> Json:
         fifo = fields.get("fifo")

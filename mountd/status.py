@@ -99,6 +99,7 @@ def status(now: MountStatistics) -> Json:
         "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
+        "warming": asdict(scheduler.warming) | {"state": str(scheduler.warming.state)},
         "rates": rates_status(engine),
         "plan": plan_status(engine),
         "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
