@@ -191,7 +191,8 @@ class _Service:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time())
         parts = Parts(about, engine, explainer, self.channel, primer)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
-        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
+        settings = self.config.model_dump()
+        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
         try:
             self._mount(engine, control, primer)
             await self._serve(engine, control, primer)

@@ -99,10 +99,10 @@ def _report(status_fd: int | None, message: dict[str, object]) -> None:
         os.write(status_fd, json.dumps(message).encode() + b"\n")
 
 
-def serve(mountpoint: str, source: str, status_fd: int | None) -> None:
+def serve(mountpoint: str, source: str, status_fd: int | None, settings: dict[str, object] | None = None) -> None:
     """Mount, report, serve until SIGTERM or until it is unmounted."""
     pyfuse3.init(TinyFs(mountpoint), mountpoint, {"fsname=mlfs:tiny", "subtype=mlfs", "default_permissions"})
-    runtime.write(mountpoint, source, None)
+    runtime.write(mountpoint, source, None, settings=settings)
     _report(status_fd, {"progress": {"phase": "scan", "dirs": 1, "files": 2}})
     _report(status_fd, {"serving": {"pid": os.getpid(), "files": 1, "bytes": len(CONTENT), "how": "scanned 0.1 s"}})
     try:
@@ -131,7 +131,7 @@ def main() -> None:
     if behaviour == "broken":
         _report(status_fd, {"serving": {"pid": os.getpid()}})
         time.sleep(60)
-    return serve(config["mountpoint"], config["source"], status_fd)
+    return serve(config["mountpoint"], config["source"], status_fd, config)
 
 
 if __name__ == "__main__":
