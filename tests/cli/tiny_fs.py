@@ -3,7 +3,8 @@
 Run as a program: `tiny_fs.py --config-fd N --status-fd M` (as `mlfs mount` does) or `tiny_fs.py MOUNTPOINT`.
 It shows data.bin and .mlfs/status, .mlfs/control and .mlfs/lifecycle, notes every command it is given in the status,
 refuses a seed of -1 with EINVAL, and writes and removes its runtime record. $TINY_FS says what it does: serve
-(default), error, die, silent, broken (reports that it serves, and does not).
+(default), error, die, silent, broken (reports that it serves, and does not). $TINY_STATUS
+names a file with more of its status.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class TinyFs(pyfuse3.Operations):
     def _text(self, inode: int) -> bytes:
         if inode == STATUS:
             status = {"pid": os.getpid(), "state": "serving", "mountpoint": self.mountpoint, "commands": self.commands}
+            if os.environ.get("TINY_STATUS"):
+                with open(os.environ["TINY_STATUS"], encoding="utf-8") as file:
+                    status |= json.load(file)
             return json.dumps(status).encode()
         return CONTENT if inode == DATA else json.dumps(self.answer).encode()
 

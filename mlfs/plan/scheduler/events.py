@@ -49,8 +49,9 @@ class ReadWaits(NamedTuple):
 
 
 class ReadersWaited(NamedTuple):
-    """Readers have waited so long for bytes of files that they had opened before."""
+    """Readers have waited so long for bytes of a file that they had opened before, and that this sample is in."""
 
+    sample: int
     seconds: float
 
 

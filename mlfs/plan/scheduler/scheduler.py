@@ -28,6 +28,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
+from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
@@ -74,10 +75,11 @@ class Scheduler:
         self._out = out
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
-        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
+        self._rank_waits = RankWaits()
+        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self._beside = Beside(table)
         self._warming = Warming(table, keeping, fetching)
-        self._following = Following(table, window, keeping, self._reading_times, self._beside, out)
+        self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
@@ -168,6 +170,7 @@ class Scheduler:
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             self._reading_times.statistics(), self._beside.statistics(), self._warming.statistics(),
+            self._rank_waits.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
@@ -239,6 +242,7 @@ class Scheduler:
 
     def _released(self, released: e.Released, now_s: float) -> None:
         if self.table.closed(released.sample):
+            self._rank_waits.closed(released.sample)
             self._window.retire(released.sample)
 
     def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
@@ -247,6 +251,7 @@ class Scheduler:
 
     def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
         self._read_waited_s += waited.seconds
+        self._rank_waits.waited(waited.sample, waited.seconds, opened=True)
 
     def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:
         self._following.source_gave(gave.sample, gave.size_bytes)
@@ -431,6 +436,7 @@ class Scheduler:
     def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
         self._following.end(ended.name)
         self._reading_times.forget(ended.name)
+        self._rank_waits.forget(ended.name)
         self._look = True
 
     def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:
@@ -471,7 +477,7 @@ class Scheduler:
         elif self._routing.is_elsewhere(self._keeping.owner(sample)) and not self._is_in_place(sample):
             self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
         else:
-            self._waiting.wait(asks.ticket, sample, now_s)
+            self._waiting.wait(asks.ticket, sample, now_s, is_peer=True)
 
     def _is_in_place(self, sample: int) -> bool:
         state = self.table.state[sample]
@@ -486,10 +492,7 @@ class Scheduler:
         self._routing.peer_lost(back.place, False)
 
     def _warm_up(self, warm_up: e.WarmUp, now_s: float) -> None:
-        if warm_up.samples is None:
-            self._warming.stop()
-        else:
-            self._warming.begin(warm_up.samples)
+        self._warming.begin(warm_up.samples)
 
     def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
         self._fetching.stop(stopped.stop)

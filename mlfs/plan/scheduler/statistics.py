@@ -27,6 +27,7 @@ class Statistics:
         stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
         pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
         warming: the last warm-up.
+        rank_waits: by job and index of the rank, how long its readers have waited; ranks that never waited are missing.
     """
 
     window_bytes: int
@@ -44,3 +45,4 @@ class Statistics:
     reading: Mapping[str, ReadingTime]
     neighbours: NeighboursStatistics
     warming: WarmingStatistics = field(default_factory=WarmingStatistics)
+    rank_waits: Mapping[str, Mapping[int, float]] = field(default_factory=dict)

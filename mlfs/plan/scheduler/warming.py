@@ -101,17 +101,21 @@ class Warming:
         """What `status` shows, as a frozen record."""
         return replace(self._told, under_way=len(self._under_way))
 
-    def begin(self, samples: npt.NDArray[np.integer[Any]]) -> None:
-        """Bring these samples, each of which is named once, in this order; in place of what was asked for before."""
-        self.stop()
+    def begin(self, samples: npt.NDArray[np.integer[Any]] | None) -> None:
+        """Bring these samples, each of which is named once, in this order; with None, nothing more.
+
+        What was asked for before is stopped: what lanes have of it is brought to its end.
+        """
+        self._stop()
+        if samples is None:
+            return
         sizes = np.asarray(self._table.sizes)
         whole = Part(len(samples), int(sizes[samples].sum()))
         self._under_way.clear()  # what lanes have for the warm-up before counts for that one only
         self._told = WarmingStatistics(self._told.run + 1, WarmingState.RUNNING, whole)
         self._coming, self._at, self._refused = samples, 0, 0
 
-    def stop(self) -> None:
-        """Begin nothing more. What lanes have is brought to its end."""
+    def _stop(self) -> None:
         self._coming, self._at, self.has_more = np.empty(0, np.int64), 0, False
         self._chunk.clear()
         self._later.clear()
