@@ -53,8 +53,9 @@ KEYS = (
     "source-timeout",
     "infer",
     "calibration",
+    "report",
 )
-_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration")
+_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration", "report")
 
 # Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
 _V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -98,6 +99,7 @@ class MountConfig(BaseModel):
     log_file: PathText | None = None
     index: PathText | None = None
     calibration: PathText | None = None
+    report: PathText | None = None
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
@@ -146,7 +148,7 @@ def load_config(
         values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "index", "calibration", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
     values["asked"] = {key: json.dumps(value) for key, value in sorted(merged.items())}

@@ -29,6 +29,7 @@ from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.reach import check_reach
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
+from mountd.job_reports import JobReports
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
 from mountd.statistics import Parts
@@ -61,10 +62,10 @@ class Control:
 
     Args:
         source: the directory that is mounted. parts: what status and metrics are made of.
-        outside: files that links in the source lead to.
+        outside: files that links in the source lead to. reports: the directory for reports of jobs that end.
 
     Attributes:
-        answer: to the last command.
+        answer: to the last command. job_reports: written when jobs end.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Control:
         recorders: Recorders,
         primer: InodePrimer,
         outside: Outside | None = None,
+        reports: str | None = None,
     ) -> None:
         self.engine = engine
         self.source = source
@@ -83,12 +85,14 @@ class Control:
         self.primer = primer
         self.outside = outside
         self.answer: Json = {"ok": True}
+        self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
         self._coming: dict[str, _Coming] = {}
 
     async def run(self) -> None:
         """What goes on beside the requests, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.recorders.run)
+            nursery.start_soon(self.job_reports.run)
 
     # -- the tree
 
@@ -313,6 +317,7 @@ class Control:
     def _end(self, name: str) -> bool:
         job = self.engine.jobs.get(name)
         if job is not None:
+            self.job_reports.ends(name)
             job.streams.cancel()
         stopped = self._forget_coming(name)
         return self.engine.end(name) or stopped

@@ -219,9 +219,12 @@ def _check_cache_dirs(config: MountConfig) -> None:
 
 def _check_own_files(config: MountConfig) -> None:
     """Nothing is written into the data set: a saved index there would be one more file of it at the next mount."""
-    for flag, path in (("index", config.index), ("log-file", config.log_file)):
+    for flag, path in (("index", config.index), ("log-file", config.log_file), ("report", config.report)):
         if path is not None and is_below(mounts.resolve(path), config.source):
             raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
+    if config.report is not None and not os.access(config.report, os.W_OK | os.X_OK):
+        what = "cannot be written" if os.path.isdir(config.report) else "is no directory"
+        raise ConfigError(f"--report {config.report} {what}", "give a directory of yours")
     if config.index is not None:
         try:
             check_path(config.index)
