@@ -1,8 +1,8 @@
 """Writes a report of the mount when a job ends, for `mlfs mount --report DIR`.
 
 In: jobs that finish, are unregistered, or end with the mount; the status at that moment. Out: DIR/JOB-TIME.html, with
-mode 0600. It is written by `mlfs report` in a process of its own, because a daemon shall not load what draws. That a
-report cannot be written is only logged.
+mode 0600. The command `mlfs report` makes it in a process of its own, because a daemon shall not load what draws. That
+a report cannot be written is only logged.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ examples:
   mlfs report /data/imagenet imagenet.html
   mlfs report /data/imagenet imagenet.html --wait &  written at the end
   mlfs mount /data/imagenet --report ~/reports       a page whenever a job ends
-  mlfs report - imagenet.html < status.json          what mlfs status --json said
+  mlfs report - imagenet.html < status.json          a saved status
 """
 # The mount answers from memory, and nobody reads the page sooner.
 _LOOK_EVERY_S = 2.0

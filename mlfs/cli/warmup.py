@@ -24,15 +24,18 @@ from mlfs.shown import count, duration, part, percent, size
 
 _EPILOG = """\
 examples:
-  mlfs warmup /data/imagenet                           all of it, in the order of its directories
-  mlfs warmup /data/imagenet --job train --epochs 0    in the order in which epoch 0 reads
+  mlfs warmup /data/imagenet             all of it, in the order of the tree
+  mlfs warmup /data/imagenet --job train --epochs 0
   mlfs warmup /data/imagenet --job train --epochs 0-2
-  mlfs warmup /data/imagenet /data/imagenet/val        these files and directories only
+  mlfs warmup /data/imagenet /data/imagenet/val
+                                         these files and directories only
 
-It reads the source with the mount's own threads (mlfs mount --pfs-threads), and only while no job needs them. What is
-in the caches is not read again: after Ctrl-C, run it again. It ends when everything is there, or the caches are full.
+It reads the source with the mount's own threads (mlfs mount --pfs-threads), and
+only while no job needs them. What is in the caches is not read again: after
+Ctrl-C, run it again. It ends when everything is there, or the caches are full.
 
-Exit code 0: everything that was asked for is there, or as much as there is room for. 1: some could not be read.
+Exit code 0: what was asked for is there, or as much as there is room for.
+1: some could not be read.
 """
 # The daemon answers from memory; a person sees a change within half a second.
 _LOOK_EVERY_S = 0.5

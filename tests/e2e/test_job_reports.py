@@ -6,8 +6,10 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
+from support.slow import SlowSource
 
 from mlfs.report.page import MARK
 
@@ -22,13 +24,16 @@ def test_a_page_is_written_however_a_job_ends(tmp_path: Path) -> None:
     finished = "finished", 20
     unregistered = "unregistered", 7
     with_the_mount = "with-the-mount", 5
-    with MlfsMount(source, "--ram", "8M", "--report", str(out)) as mount:
+    flags = ["--ram", "8M", "--pfs-threads", "1", "--report", str(out)]
+    with SlowSource(source, open_latency="20ms") as slow, MlfsMount(slow.path, *flags) as mount:
         for name, files in (finished, unregistered, with_the_mount):
             mount.register(name=name, seed=1, epochs=1, batch_size=2, layout="sorted")
             for path in (mount.path / f".mlfs/order/{name}/0/0").read_text().splitlines()[:files]:
                 (mount.path / path).read_bytes()
             mount.settle()
             if name == "finished":
+                [rank] = mount.status()["jobs"][0]["ranks"]
+                assert 0.1 < rank["waited_s"] == pytest.approx(mount.status()["stalls"]["total_s"], abs=0.05)
                 wait_until(lambda: bool(list(out.glob("finished-*.html"))))
             if name != "with-the-mount":
                 mount.run("unregister", str(mount.path), name)
