@@ -42,7 +42,8 @@ ROUTES = (
     ("pfs", "source"),
 )
 _ALWAYS = ("page_cache", "pfs")  # the other routes are shown once they have answered a read
-_BAR_COLUMNS = 24
+_BAR_COLUMNS = 20
+_NAME_COLUMNS = 26
 # A screen narrower than this has fewer columns.
 _WIDE = 76
 # How many ranks of a job, caches and strangers are shown: as many as fit, by the first of these that does.
@@ -188,12 +189,13 @@ def _screen(now: Moment, before: Moment, look: _Look) -> RenderableType:
 
 
 def _grid(*columns: str) -> Table:
-    """A table without lines between its rows: the first column left, numbers right."""
+    """A table without lines between its rows: the first column left, numbers right, and bars, which have no name."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        is_bar = not column
+        table.add_column(column, justify="right" if index and not is_bar else "left", no_wrap=True)
     return table
 
 
@@ -299,8 +301,14 @@ def _places(status: dict[str, Any], look: _Look) -> RenderableType:
         used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
         full = used / capacity if isinstance(used, int) and isinstance(capacity, int) and capacity else 0.0
         more = (size(used), size(capacity), _bar(full)) if look.wide else (size(used),)
-        table.add_row(one_of(tier, "name"), percent(full), *more)
+        table.add_row(_short(one_of(tier, "name"), look), percent(full), *more)
     return table
+
+
+def _short(name: str, look: _Look) -> str:
+    """A name that leaves room for the numbers behind it: of a long one its beginning and its end."""
+    most = _NAME_COLUMNS if look.wide else _NAME_COLUMNS // 2
+    return name if len(name) <= most else f"{name[: most // 3]}...{name[len(name) - (most - most // 3 - 3) :]}"
 
 
 def _bar(share: float) -> str:
