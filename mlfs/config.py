@@ -20,7 +20,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -35,6 +35,9 @@ MAX_DEFAULT_STAGING_BYTES = 2 * 2**30
 DEFAULT_PFS_THREADS = 16
 # A training job would rather wait than fail, and a file system that fails over to another server takes some seconds.
 DEFAULT_SOURCE_TIMEOUT_S = 30.0
+# Two logs of this size hold months of a quiet mount and the last hours of one that complains with every read.
+DEFAULT_LOG_BYTES = 16 * 2**20
+DEFAULT_OLDER_LOGS = 1
 
 # The names of flags and TOML keys; `config` itself is not one of them.
 KEYS = (
@@ -48,6 +51,9 @@ KEYS = (
     "allow-other",
     "foreground",
     "log-file",
+    "log-format",
+    "log-size",
+    "log-files",
     "index",
     "rescan",
     "source-timeout",
@@ -97,6 +103,9 @@ class MountConfig(BaseModel):
     allow_other: bool = False
     foreground: bool = False
     log_file: PathText | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_size_bytes: int = Field(default=DEFAULT_LOG_BYTES, ge=4096)
+    log_files: int = Field(default=DEFAULT_OLDER_LOGS, ge=0, le=1000)
     index: PathText | None = None
     calibration: PathText | None = None
     report: PathText | None = None
@@ -144,11 +153,14 @@ def load_config(
             merged.get("source-timeout", DEFAULT_SOURCE_TIMEOUT_S), what="source-timeout"
         ),
     }
-    if "pfs-threads" in merged:
-        values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
+    for key in ("pfs-threads", "log-files"):
+        if key in merged:
+            values[key.replace("-", "_")] = _whole_number(merged[key], key)
+    if "log-size" in merged:
+        values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "log-format", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
     values["asked"] = {key: json.dumps(value) for key, value in sorted(merged.items())}
@@ -157,7 +169,12 @@ def load_config(
 
 # How a mount is run, and not what it is: a mount that runs already may have been started otherwise.
 _OF_THE_START = ("mountpoint", "foreground")
-_IN_OTHER_UNITS = {"ram": "ram_bytes", "staging": "staging_bytes", "source-timeout": "source_timeout_s"}
+_IN_OTHER_UNITS = {
+    "ram": "ram_bytes",
+    "staging": "staging_bytes",
+    "source-timeout": "source_timeout_s",
+    "log-size": "log_size_bytes",
+}
 
 
 def differing(wanted: MountConfig, running: MountConfig) -> list[str]:

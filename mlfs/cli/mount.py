@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.launchers import ranks_seen
 from mlfs.cli.progress import Progress
+from mlfs.cli.systemd import tell_systemd
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
 from mountd import door
@@ -94,6 +95,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--report", metavar="DIR", help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--log-file", metavar="FILE", help=text)
+    text = "lines of text, or a JSON object a line: text or json (default: text)"
+    group.add_argument("--log-format", metavar="text|json", help=text)
+    text = "begin a new log when it has SIZE, and keep the old one as FILE.1 (default: 16M)"
+    group.add_argument("--log-size", metavar="SIZE", help=text)
+    text = "keep N old logs; 0 never begins a new one, for logrotate and SIGUSR1 (default: 1)"
+    group.add_argument("--log-files", metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,7 +132,7 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
 
             def serving(said: door.Serving) -> None:
                 started()
-                _tell(config, said, progress)
+                _serving_here(config, said, progress)
 
             return door.serve_here(config, progress, serving)
         if config.log_file is None:
@@ -137,6 +144,11 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
     print("\n".join(map(printable, summary(config, serving))), flush=True)
+
+
+def _serving_here(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+    _tell(config, serving, progress)
+    tell_systemd("READY=1")
 
 
 def _say(text: str) -> None:
