@@ -59,8 +59,9 @@ KEYS = (
     "source-timeout",
     "infer",
     "calibration",
+    "report",
 )
-_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration")
+_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration", "report")
 
 # Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
 _V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -107,9 +108,12 @@ class MountConfig(BaseModel):
     log_files: int = Field(default=DEFAULT_OLDER_LOGS, ge=0, le=1000)
     index: PathText | None = None
     calibration: PathText | None = None
+    report: PathText | None = None
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
+    asked: dict[str, str] = Field(default_factory=dict)
+    """What the user gave, by the names of `KEYS`, as text; what is missing has its default."""
 
     def to_json(self) -> str:
         """One line of ASCII; undecodable bytes of paths survive as escaped surrogates."""
@@ -156,10 +160,50 @@ def load_config(
         values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "log-format", "index", "calibration", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "log-format", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
+    values["asked"] = {key: json.dumps(value) for key, value in sorted(merged.items())}
     return _validated(values)
+
+
+# How a mount is run, and not what it is: a mount that runs already may have been started otherwise.
+_OF_THE_START = ("mountpoint", "foreground")
+_IN_OTHER_UNITS = {
+    "ram": "ram_bytes",
+    "staging": "staging_bytes",
+    "source-timeout": "source_timeout_s",
+    "log-size": "log_size_bytes",
+}
+
+
+def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
+    """The settings in which a mount that runs is not what is wanted, in words: `ram 64 GiB, now 32 GiB`.
+
+    What was given in the same words is the same, although 50 % of what is free on a disk may be less by now.
+    """
+    said = []
+    for key in KEYS:
+        name = _IN_OTHER_UNITS.get(key, key.replace("-", "_"))
+        new, old = getattr(wanted, name), getattr(running, name)
+        same = new == old or (wanted.asked.get(key) == running.asked.get(key) and key != "source")
+        if key == "rescan":
+            same = not new  # a new scan is wanted now
+        if key == "log-file":
+            same = key not in wanted.asked or new == old
+        if not same and key not in _OF_THE_START:
+            said.append(f"{key} {_in_words(name, new)}, now {_in_words(name, old)}")
+    return said
+
+
+def _in_words(name: str, value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "on", False: "off", None: "none"}[value]
+    if isinstance(value, list):
+        return " ".join(f"{cache.path}:{format_size(cache.bytes)}" for cache in value) or "none"
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return format_size(value)
+    return f"{value:g} s" if isinstance(value, float) else str(value)
 
 
 def _validated(values: dict[str, Any]) -> MountConfig:

@@ -197,11 +197,13 @@ class _Service:
         engine = self._make_engine(runner, explainer, (recorders, primer))
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable())
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
-        control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
-        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
+        control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report)
+        settings = self.config.model_dump()
+        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
         try:
             self._mount(engine, control, primer)
             await self._serve(engine, control, primer)
+            await control.job_reports.mount_ends()
             keep_refined(self.config, self.places, engine.statistics())
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())

@@ -28,6 +28,7 @@ from mountd.mounts import (
     users_of,
 )
 from mountd.runtime import Record, agent_socket
+from mountd.turn import one_start_at_a_time
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
@@ -51,6 +52,8 @@ __all__ = [
     "is_running",
     "mount_at",
     "mount_table",
+    "mounted_already",
+    "one_start_at_a_time",
     "probe",
     "recorded_daemon",
     "recorded_daemons",
@@ -79,6 +82,16 @@ def check_mount(config: MountConfig, note: Callable[[str], None]) -> MountConfig
     preflight.check(config, note=note)
     # After the check: symbolic links below a dead mount can be read only once that is gone.
     return preflight.resolve_paths(config)
+
+
+def mounted_already(config: MountConfig, note: Callable[[str], None]) -> Record | None:
+    """The daemon that serves this source at this mount point with these settings; None when nothing is mounted there.
+
+    Raises an MlfsError that names the settings that differ, if any do.
+    """
+    from mountd import preflight
+
+    return preflight.mounted_already(config, note)
 
 
 def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:

@@ -38,6 +38,8 @@ class Record:
     """Seconds since 1970."""
     version: str
     log_file: str | None
+    settings: dict[str, object] | None = None
+    """Those of the mount (`MountConfig.to_json`), None where they are not known."""
 
 
 def runtime_dir() -> str:
@@ -118,11 +120,17 @@ def default_log_file(mountpoint: str) -> str:
     return os.path.join(directory, mount_name(mountpoint) + ".log")
 
 
-def write(mountpoint: str, source: str, log_file: str | None, pid: int | None = None) -> Record:
+def write(
+    mountpoint: str,
+    source: str,
+    log_file: str | None,
+    pid: int | None = None,
+    settings: dict[str, object] | None = None,
+) -> Record:
     """Record that `pid` (default: this process) serves `mountpoint`; replaces an older record, atomically."""
     pid = os.getpid() if pid is None else pid
     ticks = start_ticks(pid)
-    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file)
+    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file, settings)
     directory = runtime_dir()
     fd, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
     try:

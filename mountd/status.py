@@ -84,6 +84,7 @@ def status(now: MountStatistics) -> Json:
                 engine.ahead[job.name],
                 scheduler.reading.get(job.name, ReadingTime()),
                 now.explainer.cases.get(job.name, CaseStatistics()),
+                scheduler.rank_waits.get(job.name, {}),
             )
             for job in engine.jobs
         ],
@@ -100,6 +101,7 @@ def status(now: MountStatistics) -> Json:
         "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
+        "warming": asdict(scheduler.warming) | {"state": str(scheduler.warming.state)},
         "rates": rates_status(engine),
         "plan": plan_status(engine),
         "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
@@ -201,8 +203,14 @@ def inference_status(inference: InferenceStatistics) -> Json:
 # -- jobs
 
 
-def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTime, case: CaseStatistics) -> Json:
-    """One job's part of the status."""
+def job_status(
+    job: JobStatistics,
+    ahead: tuple[Ahead, ...],
+    reading: ReadingTime,
+    case: CaseStatistics,
+    waits: Mapping[int, float],
+) -> Json:
+    """One job's part of the status. `waits`: how long each rank's readers have waited, by its index."""
     return {
         "name": job.name,
         "inferred": job.inferred,
@@ -224,7 +232,10 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "searching": case.searching,
         "searches": case.searches,
         "epochs": job.epochs,
-        "ranks": [rank_status(job, rank, of) for rank, of in zip(job.ranks, ahead, strict=True)],
+        "ranks": [
+            rank_status(job, rank, of, waits.get(index, 0.0))
+            for index, (rank, of) in enumerate(zip(job.ranks, ahead, strict=True))
+        ],
         "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
         "spec": dict(job.specification),
     }
@@ -295,8 +306,8 @@ def loader_status(loader: LoaderStatistics) -> Json:
     }
 
 
-def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
-    """How far one rank is, and how far ahead of it samples are staged."""
+def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s: float) -> Json:
+    """How far one rank is, how far ahead of it samples are staged, and how long its readers have waited in all."""
     length = max(1, rank.length)
     seconds = round(ahead.samples / rank.samples_per_s, 3) if rank.samples_per_s > 0 else None
     return {
@@ -308,6 +319,7 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
         "steps_per_epoch": -(-length // job.batch_files),
         "agreement": of_rank(job.shares, rank.rank).share,
         "reads_here": rank.reads_here,
+        "waited_s": round(waited_s, 6),
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }
 

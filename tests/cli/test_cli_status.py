@@ -54,6 +54,7 @@ STATUS: dict[str, Any] = {
                     "step": 17,
                     "position": 98765,
                     "steps_per_epoch": 500,
+                    "waited_s": 12.5,
                     "ahead": {"samples": 321, "bytes": 5 * 2**20, "seconds": 1.25},
                 }
             ],

@@ -41,13 +41,18 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A fetch of a lane. A lane whose fetch hangs does not count as working: another lane may take its place."""
+    """A fetch of a lane. A lane whose fetch hangs does not count as working: another lane may take its place.
+
+    Attributes:
+        fills: it warms the places up, and more of that is likely to wait although nothing is queued.
+    """
 
     fetch: int
     queue: PoolQueue
     wanted: dict[int, Wanted]
     lanes: int
     hangs: bool = False
+    fills: bool = False
 
     def hang(self) -> None:
         """Somebody has waited for it too long: its lane does not count as working from now on."""
@@ -86,6 +91,11 @@ class PoolQueue:
         """Whether another lane may work."""
         return self.working < self.governor.allowed
 
+    @property
+    def batch_samples(self) -> int:
+        """How many samples make about `batch_s` of work."""
+        return max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""
         self.working += 1
@@ -98,18 +108,18 @@ class PoolQueue:
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
         """The next batch, by sample: about `batch_s` of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
-        most = max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+        most = self.batch_samples
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
                 batch[wanted.sample] = wanted
         return batch
 
-    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float) -> None:
-        """A batch is over: the governor decides by it how many lanes may work."""
+    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool) -> None:
+        """A batch is over: the governor decides by it how many lanes may work. `more`: whether more work waits."""
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
-        if self.items:
+        if more:
             self.governor.done(samples, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()
