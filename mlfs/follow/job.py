@@ -36,7 +36,7 @@ from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.follow.strangers import Readers
-from mlfs.follow.trial import Family, Key, Read, Trial, Verdict
+from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.followed import Given, Match, Seen
@@ -258,7 +258,7 @@ class JobRun:
         if first is None or seen.restarted:
             return seen
         history = self.score.history
-        proved = readers.claims(read, history, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
+        proved = readers.claims(read, self.matcher, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
         if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -268,7 +268,7 @@ class JobRun:
         matcher astray: match them anew without those, and put the others on trial."""
         fitting: list[Open] = []
         others: list[Open] = []
-        for opened in self.score.history:
+        for opened in self.matcher.opens():
             mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
             (fitting if mine else others).append(opened)
         matcher = self._expect(self.epochs.at_hand)
@@ -300,11 +300,7 @@ class JobRun:
 
     def _begin_trial(self, at_s: float, before: bool) -> Trial:
         """Matchers for reads that may be the job's after all."""
-        own, first = self.matcher, self.epochs.first
-        joins = StreamMatcher(
-            len(own.ranks), own.batch_size, 0, own.stream_length, self.epochs.at_hand, own.shape, own.single,
-            own.one_rank, starts=[rank.floor for rank in own.ranks],
-        )  # fmt: skip
+        own, first, joins = self.matcher, self.epochs.first, self.matcher.joining()
         again = joins if first is None else self.second_run.expected(own, first)
         told, as_told = self.told, None
         if told is not None and told.epochs.first is not None:
@@ -331,7 +327,13 @@ class JobRun:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
         match: Match | None = None
         given: list[tuple[int, Given]] = []
-        for read in family.waiting:
+        reads = [*family.earlier, *family.waiting]
+        whole = self.matcher.joining()
+        for read in reads if family.earlier else ():
+            whole.observe(read.sample, read.process, read.parent)
+        if share_of(whole) < PROVED_SHARE:  # before its trial it read something else
+            reads = list(family.waiting)
+        for read in reads:
             seen = self._match_unproved(read)
             if seen.restarted:
                 return seen
@@ -343,10 +345,11 @@ class JobRun:
 
     def _disown(self, family: Family) -> None:
         """What a stranger read before it was known to be one does not count, as far as it was not predicted."""
-        opens = [(seen.process, seen.parent) for seen in self.score.history if not seen.agrees]
-        for process, parent in dict.fromkeys(opens):
-            if self.readers.key_of(process, parent) == family.key:
-                self.matcher.disown(process, REMEMBERED_OPENS)
+        unfit = [seen for seen in self.matcher.opens() if not seen.agrees]
+        unfit = [seen for seen in unfit if self.readers.key_of(seen.process, seen.parent) == family.key]
+        for process in dict.fromkeys(seen.process for seen in unfit):
+            self.matcher.disown(process, REMEMBERED_OPENS)
+        family.keep(Read(seen.entry, seen.process, seen.parent, UNTIMED) for seen in unfit)
 
     def leave_out(self, opens: Iterable[Open]) -> None:
         """These reads turned out to be strangers'."""

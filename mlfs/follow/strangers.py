@@ -16,7 +16,7 @@ job's after all if the family proves itself.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
@@ -214,13 +214,13 @@ class Readers:
     def claims(
         self,
         read: Read,
-        history: Sequence[Open],
+        own: StreamMatcher,
         alone: Callable[[], StreamMatcher],
     ) -> bool:
         """Whether the reads of one family, seen alone, are those of the job, where several read.
 
         Args:
-            history: the job's last reads, this one too. alone: makes a matcher that expects the job from its start.
+            own: the job's matcher, which has seen this read too. alone: makes one that expects the job from its start.
         """
         key = self.key_of(read.process, read.parent)
         if not self._claims:
@@ -229,7 +229,7 @@ class Readers:
             return False
         matcher = self._claims.get(key)
         if matcher is None or matcher.score.observed >= CLAIM_READS:
-            before = [] if matcher is not None else history
+            before = [] if matcher is not None else own.opens()
             matcher = self._claims[key] = alone()
             _bound(self._claims, MOST_FAMILIES)
             for seen in before:
