@@ -1,4 +1,4 @@
-"""The places of a generator's words at which the next epoch may begin, ready to be looked up by the epoch's first reads.
+"""The places of a generator's words at which the next epoch may begin, to be looked up by the epoch's first reads.
 
 Pure. In: a generator, how many words it had given before the last epochs. Out: spans of places, likely ones first; a
 table of the first samples of the orders that begin there; for the first reads of an epoch, the one place that gives
@@ -6,8 +6,8 @@ them. Used by `mlfs.explain.foresight`, which has the tables made in a worker th
 
 Augmentation in the main process draws another number of words in each epoch, so nobody can say where the next one
 begins. But the numbers of the epochs before say where to look: a thousand images take some thousand words, and the sum
-of so many draws hardly varies. The order at a place is a permutation that is seeded by one word, or drawn from the words
-themselves (torch's randperm); its first two samples are made for each place at once.
+of so many draws hardly varies. The order at a place is a permutation that is seeded by one word, or drawn from the
+words themselves (torch's randperm); its first two samples are made for each place at once.
 
 How often a wrong place is taken. Reads in some other order begin as the order of one given place with a chance of 1 in
 n (n - 1) ... (n - k + 1), where k reads of n samples are looked at. Among c places, and with each of m reads taken for
@@ -30,8 +30,8 @@ from mlfs.explain.evidence import beyond_chance, bits_of_distinct
 from mlfs.orders.mt19937 import first_words
 from mlfs.orders.torch_generator import Tape
 
-# In the largest table: 3 MB, a tenth of a second of a core. Random crops of 30,000 images, or all that follows a smaller
-# epoch: its validation, a checkpoint.
+# In the largest table: 3 MB, a tenth of a second of a core. Random crops of 30,000 images, or all that follows a
+# smaller epoch: its validation, a checkpoint.
 MOST_PLACES = 1 << 18
 # The state of that many seeds stays in the second-level cache; between two portions other threads have their turn.
 PORTION = 1 << 14
