@@ -44,8 +44,13 @@ def agent_of(cluster: MountedCluster, node: int) -> int:
 def test_a_node_that_stays_lost_owns_nothing_and_comes_back_with_what_it_holds(source: Path, tmp_path: Path) -> None:
     with MountedCluster(source, 3, tmp_path / "nodes", "--ram", "64M", peer_timeout_s=0.8) as cluster:
         read_all(cluster.mounts, source)
-        held = cluster.mounts[2].status()["peers"]["members"][2]["held"]
-        assert held > FILES / 6
+
+        def holds(node: int) -> int:
+            count: int = cluster.mounts[node].status()["peers"]["members"][node]["held"]
+            return count
+
+        wait_until(lambda: sum(map(holds, range(3))) >= FILES, 20)  # what was read last is kept a moment later
+        assert (held := holds(2)) > FILES / 6
         before = sum(cluster.fetched("pfs"))
         stopped = cluster.agents()[2]
         os.kill(stopped, signal.SIGSTOP)
