@@ -66,6 +66,9 @@ class InferredJob:
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
+        if self.job.evaluation.is_by(process):
+            self.unfit = FirstReads()
+            return False
         score = self.job.score
         # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
         observed, self._counted = score.observed - self._counted, score.observed
