@@ -71,8 +71,9 @@ class Evaluation:
         self._is_sure = False
 
     def is_by(self, process: int) -> bool:
-        """Whether a process evaluates."""
-        return self._is_sure and process in self._chains
+        """Whether a process evaluates, by its last read."""
+        chain = self._chains.get(process)
+        return self._is_sure and chain is not None and not chain.waiting
 
     def rank_came_to(self, rank_index: int, frontier: int, batch: int) -> None:
         """A rank has read, and reads next at `frontier`. Args: batch: the last one may be left out."""
