@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from mlfs.errors import ConfigError
+from mlfs.limits import ancestors, read_text
 from mlfs.units import format_size, parse_duration, parse_size
 
 # The default window is a tenth of the memory within these bounds: less would hold few samples ahead of the readers, and
@@ -275,15 +276,6 @@ def _whole_number(value: object, key: str) -> int:
     raise ConfigError(f"{key}: {value!r} is not a whole number", f"write for example {DEFAULT_PFS_THREADS}")
 
 
-def read_text(path: str) -> str | None:
-    """The file's text; None where it cannot be read, as a limit that cannot be seen is not looked for."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
 def parse_meminfo(text: str) -> dict[str, int]:
     """/proc/meminfo by name, in bytes."""
     values = {}
@@ -305,19 +297,12 @@ def limit_files(cgroup_text: str) -> list[str]:
     for line in cgroup_text.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        for directory in _ancestors(path):
+        for directory in ancestors(path):
             if hierarchy == "0" and not controllers:
                 files += [f"{root}{directory}/{name}" for root in _V2_ROOTS for name in _V2_FILES]
             elif "memory" in controllers.split(","):
                 files.append(f"{_V1_ROOT}{directory}/{_V1_FILE}")
     return files
-
-
-def _ancestors(path: str) -> list[str]:
-    """`/a/b` -> `/a/b`, `/a`, and the root as the empty string."""
-    # A cgroup outside of our namespace shows as /../x: what lies above the root cannot be read anyway.
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return ["".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
 
 
 def cgroup_limit_bytes(cgroup_text: str, read: Callable[[str], str | None] = read_text) -> int | None:

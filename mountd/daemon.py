@@ -13,6 +13,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -28,6 +29,7 @@ from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import Runner, ThreadRunner
+from mlfs.engine.shortages import Shortages
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
@@ -53,6 +55,7 @@ from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.log_file import log_to
+from mountd.needs import Descriptors, check_start, share_descriptors, take_threads
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.statistics import About, Parts
@@ -100,6 +103,7 @@ def serve(config: MountConfig, report: Report) -> int:
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
+        check_start()
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
@@ -183,11 +187,17 @@ class _Service:
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
-        runner = ThreadRunner(POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait)
+        shortages = Shortages()
+        descriptors = share_descriptors()
+        runner = ThreadRunner(
+            POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait,
+            shortages=shortages, most_threads=descriptors.threads,
+        )  # fmt: skip
+        await take_threads(runner)
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        engine = self._make_engine(runner, explainer, (recorders, primer))
+        engine = self._make_engine(runner, explainer, (recorders, primer), shortages, descriptors)
         about = About(self.config.source, self.config.mountpoint, self.how, time.time())
         parts = Parts(about, engine, explainer, self.channel, primer)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
@@ -204,10 +214,10 @@ class _Service:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
-                nursery.start_soon(control.run)
-                nursery.start_soon(primer.run)
+                nursery.start_soon(engine.background.keep_going, "recording", control.run)
+                nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
                 nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
-                nursery.start_soon(self._announce)
+                nursery.start_soon(self._announce, engine.runner)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
         finally:
@@ -230,16 +240,25 @@ class _Service:
     def _build_streams(self, spec: JobSpec) -> JobStreams:
         return build_streams(spec, self.manifest, os.fsencode(self.config.source), self.outside)
 
-    def _make_engine(self, runner: Runner, explainer: Explainer, listeners: Sequence[Listener]) -> Engine:
+    def _make_engine(
+        self,
+        runner: Runner,
+        explainer: Explainer,
+        listeners: Sequence[Listener],
+        shortages: Shortages,
+        descriptors: Descriptors,
+    ) -> Engine:
         config = self.config
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
+            most_open_files=descriptors.open_files,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
             self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
             showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
+            shortages=shortages,
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
@@ -257,10 +276,10 @@ class _Service:
             ) from error
         self.mounted = mounts.mount_at(self.config.mountpoint)
 
-    async def _announce(self) -> None:
+    async def _announce(self, runner: Runner) -> None:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
-        await trio.to_thread.run_sync(os.stat, mountpoint + b"/.mlfs/status", abandon_on_cancel=True)
+        await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
         if self.mounted is not None:
             _raise_readahead(self.mounted.device)
         gc.collect()
@@ -338,7 +357,11 @@ def _keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:
-        for option, value in ((M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, 4)):
+        # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
+        arenas = 4 if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else 1
+        for option, value in (
+            (M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, arenas),
+        ):  # fmt: skip
             mallopt(option, value)
 
 

@@ -5,7 +5,7 @@ In: frozen figures (mountd.statistics). Out: text. Called by mountd.control.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,14 +33,14 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         engine = self._now.engine
-        yield from _counters(engine.counters)
+        yield from _counters(engine.counters, engine.errors)
         yield from _places(engine)
         yield from _jobs(engine.jobs)
         rss_bytes = self._now.process.rss_bytes
         yield GaugeMetricFamily("mlfs_rss_bytes", "Resident memory of the daemon", value=rss_bytes)
 
 
-def _counters(counters: CounterStatistics) -> Iterator[Metric]:
+def _counters(counters: CounterStatistics, failures: Mapping[str, int]) -> Iterator[Metric]:
     # What counts as staged when a file is opened stays so here: a counter must not fall.
     reads = CounterMetricFamily("mlfs_reads", "Opens by where the bytes were when the open came", labels=["route"])
     read_bytes = CounterMetricFamily("mlfs_read_bytes", "Bytes of those opens", labels=["route"])
@@ -62,7 +62,7 @@ def _counters(counters: CounterStatistics) -> Iterator[Metric]:
         fetches.add_metric([route], tally.count)
         fetched.add_metric([route], tally.bytes)
     errors = CounterMetricFamily("mlfs_errors", "Failures by kind", labels=["kind"])
-    for kind, count in counters.errors.items():
+    for kind, count in failures.items():
         errors.add_metric([kind], count)
     stalls = counters.all.stalls
     yield from (reads, read_bytes, gone, fetches, fetched)

@@ -54,6 +54,12 @@ TAKEN_BACK = (
 )
 # Less than that happens anywhere now and then.
 TAKEN_BACK_SHARE = 0.01
+REFUSES = (
+    "{name} takes no more copies ({refusal}, {errors:,} errors): such samples come from the source; free some space"
+    " there, or mount with a smaller size for it"
+)
+SHORT_OF = "short of {resource}, {times:,} times: {what}; this costs speed: {way_out}"
+FAILED = "{task} failed {times:,} times and was begun again (last: {error}); the log has more, and reads are right"
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
@@ -105,7 +111,7 @@ def status(now: MountStatistics) -> Json:
         "staging": {"capacity_bytes": scheduler.window_capacity_bytes, "used_bytes": scheduler.window_bytes},
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
-        "errors": dict(counters.errors),
+        "errors": engine.errors,
         "requests": dict(now.channel.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
@@ -141,6 +147,9 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
             about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
             said.append(MISSING_PREDICTION.format(name=job.name, **about))
     said += taken_back(engine)
+    said += [REFUSES.format(**asdict(place)) for place in engine.places if place.refusal]
+    said += [SHORT_OF.format(**asdict(one)) for one in engine.shortages]
+    said += [FAILED.format(**asdict(one)) for one in engine.faults]
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))

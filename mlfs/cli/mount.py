@@ -7,6 +7,7 @@ In: parsed arguments. Out: a few lines that say what was mounted and what to do 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,8 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mount the source. Raises an MlfsError when that is not possible."""
+    # No linear algebra is done here nor in the daemon: numpy's threads and memory for it would be for nothing.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mlfs.config import KEYS, load_config
     from mlfs.measure import calibration
 

@@ -13,7 +13,8 @@ import resource
 import shutil
 import time
 
-from mlfs.config import cgroup_limit_bytes, memory_limit_bytes, read_text
+from mlfs.config import cgroup_limit_bytes, memory_limit_bytes
+from mlfs.limits import read_text
 
 _STA_UNSYNC = 0x40
 _TIMEX_BYTES = 208  # sizeof(struct timex)

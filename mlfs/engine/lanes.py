@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.runner import Runner, start
+from mlfs.engine.shortages import Shortages
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
@@ -75,6 +76,7 @@ class Lanes:
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         failed: Callable[[int, OSError], None],
+        shortages: Shortages,
     ) -> None:
         self._step = step
         self._places = places
@@ -87,6 +89,7 @@ class Lanes:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._failed = failed
+        self._shortages = shortages
         self._batches: dict[int, _Batch] = {}
         self._stopped = False
 
@@ -158,6 +161,7 @@ class Lanes:
 
     def _batch_over(self, batch: _Batch, over: _Over | None, error: BaseException | None) -> None:
         if over is None:  # a bug, or no thread to be had: it costs these prefetches
+            self._shortages.noticed(error)
             number, over = as_os_error(error).errno or errno.EIO, _Over()
             over.landed = [e.Landed(batch.fetch, item.sample, error=number) for item in batch.items]
         for landed in over.landed:
@@ -173,6 +177,7 @@ class Lanes:
             return
         batch.counted.add(landed.sample)
         if landed.error:
+            self._shortages.noticed(landed.error)
             self._failed(landed.sample, OSError(landed.error, os.strerror(landed.error)))
         else:
             item = batch.item_of[landed.sample]

@@ -63,11 +63,15 @@ class WriteBehind:
         while True:
             await self._soon.wait()
             batch, self._waiting = self._waiting, []
-            kept = await self._runner.run("keep", self._fetcher.keep, [(one.fetched, one.keep_in) for one in batch])
-            self._waiting_bytes -= sum(one.fetched.size_bytes for one in batch)
-            self._kept(
-                [
-                    Kept(one.fetch, one.fetched.sample, place, used)
-                    for one, (place, used) in zip(batch, kept, strict=True)
-                ]
-            )
+            kept = [(0, 0)] * len(batch)
+            try:
+                kept = await self._runner.run("keep", self._fetcher.keep, [(one.fetched, one.keep_in) for one in batch])
+            finally:  # whatever became of it: these samples do not wait any more
+                self._waiting_bytes -= sum(one.fetched.size_bytes for one in batch)
+                self._fetcher.no_longer_kept_soon([one.fetched for one in batch])
+                self._kept(
+                    [
+                        Kept(one.fetch, one.fetched.sample, place, used)
+                        for one, (place, used) in zip(batch, kept, strict=True)
+                    ]
+                )

@@ -73,6 +73,11 @@ class OnDisk:
         return self._faults.errors
 
     @property
+    def refusal(self) -> str:
+        """Why the medium takes no copies just now, in words; empty when it does."""
+        return self._faults.refusal
+
+    @property
     def read_only(self) -> bool:
         """Whether the directory can be read only: copies are served, none are added."""
         return self._claim.read_only
