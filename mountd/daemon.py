@@ -49,6 +49,7 @@ from mlfs.tree.index import default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan_lock import Holder
+from mlfs.units import format_size
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
@@ -110,9 +111,9 @@ def serve(config: MountConfig, report: Report) -> int:
         source = PosixSource(source_fd, manifest)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
-        places = _places(config, source, samples, showcase, cleanup)
+        places, notes = _places(config, source, samples, showcase, cleanup)
         outside = files_behind(b"/proc/self/fd/%d" % source_fd)
-        service = _Service(config, samples, source, places, showcase, outside, how, report)
+        service = _Service(config, samples, source, places, showcase, outside, how, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -138,9 +139,19 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
 
 def _places(
     config: MountConfig, source: PosixSource, samples: Samples, showcase: Showcase, cleanup: ExitStack
-) -> Places:
-    """The source and the tiers, in the order in which they are tried."""
+) -> tuple[Places, list[str]]:
+    """The source and the tiers, in the order in which they are tried; and what the user should know of them."""
     stores: list[TierPlace] = []
+    notes: list[str] = []
+
+    def add_disk(tier: LmdbTier | SsdTier, largest_bytes: int = 0) -> None:
+        asked_bytes = tier.capacity_bytes
+        add(PlaceKind(str(tier.kind)), tier, largest_bytes)
+        if tier.fit_to_disk():
+            notes.append(
+                f"{tier.name}: {format_size(asked_bytes)} were asked for, and the disk has room for"
+                f" {format_size(tier.capacity_bytes)}: so much is used"
+            )
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
         stores.append(TierPlace(kind, tier, samples, largest_bytes, showcase))
@@ -148,11 +159,11 @@ def _places(
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
     for directory in config.lmdb:
-        tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
-        add(PlaceKind.LMDB, tier, LARGEST_LMDB_SAMPLE_BYTES)
+        lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+        add_disk(lmdb, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
-        add(PlaceKind.SSD, SsdTier(directory.path, directory.bytes, config.source))
-    return Places(SourcePlace(source, samples), stores)
+        add_disk(SsdTier(directory.path, directory.bytes, config.source))
+    return Places(SourcePlace(source, samples), stores), notes
 
 
 class _Service:
@@ -167,6 +178,7 @@ class _Service:
         showcase: Showcase,
         outside: Outside,
         how: str,
+        notes: Sequence[str],
         report: Report,
     ) -> None:
         self.config = config
@@ -177,6 +189,7 @@ class _Service:
         self.showcase = showcase
         self.outside = outside
         self.how = how
+        self.notes = list(notes)
         self.report = report
         self.channel = Pyfuse3Channel()
         self.pages = MountPages(
@@ -201,7 +214,7 @@ class _Service:
         about = About(self.config.source, self.config.mountpoint, self.how, time.time())
         parts = Parts(about, engine, explainer, self.channel, primer)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside)
-        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
+        self._leave_record()
         try:
             self._mount(engine, control, primer)
             await self._serve(engine, control, primer)
@@ -209,6 +222,15 @@ class _Service:
         finally:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
+
+    def _leave_record(self) -> None:
+        """Tell commands which process serves. Without that they ask the mount itself, as long as it answers."""
+        try:
+            runtime.write(self.config.mountpoint, self.config.source, self.config.log_file)
+        except OSError as error:
+            told = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
+            log.warning("%s", told)
+            self.notes.append(f"{told}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
 
     async def _serve(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
         try:
@@ -252,7 +274,7 @@ class _Service:
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
-            most_open_files=descriptors.open_files,
+            most_open_files=descriptors.open_files, buffer_bytes=config.buffer_bytes,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
@@ -291,6 +313,7 @@ class _Service:
                     "files": self.manifest.n_files,
                     "bytes": self.manifest.total_bytes,
                     "how": self.how,
+                    "notes": list(self.notes),
                 }
             }
         )

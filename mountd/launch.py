@@ -4,7 +4,8 @@ In: a checked `MountConfig`. Out: what the daemon reported when it began to serv
 process, no mount and no runtime record are left. Called through mountd.door.
 
 The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line: {"progress": {"phase",
-"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how"}} or {"error": {"message", "hint", "exit_code"}}.
+"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "notes"}} or {"error": {"message", "hint",
+"exit_code"}}.
 With --foreground the daemon runs in this process, and the same reports come by calls.
 """
 

@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
+    for line in serving.get("notes", ()):
+        _say(str(line))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 

@@ -63,7 +63,7 @@ class Background:
         words = repr(causes[0])
         self._faults[name] = BackgroundFault(name, 1 + (known.times if known is not None else 0), words)
         if known is None or known.error != words:
-            log.error("%s failed and is begun again; the mount goes on", name, exc_info=error)
+            log.error("the task of %s failed and is begun again; the mount goes on", name, exc_info=error)
 
     def statistics(self) -> tuple[BackgroundFault, ...]:
         """Frozen figures."""

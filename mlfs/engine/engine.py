@@ -76,6 +76,7 @@ class Limits:
         calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
         most_open_files: large files that are held open for readers at a time.
+        buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
     """
 
     staging_bytes: int
@@ -88,6 +89,7 @@ class Limits:
     calibrated_sample_bytes: float = 0.0
     pfs_lanes_at_first: int = 0
     most_open_files: int = 1 << 20
+    buffer_bytes: int = 128 << 20
 
 
 def _cannot_build(spec: JobSpec) -> JobStreams:
@@ -141,7 +143,9 @@ class Engine:
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured)
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
-        self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
+        self._write_behind = WriteBehind(
+            self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
+        )
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
             lambda plan: self._shared_plan.plan_made(plan),  # noqa: PLW0108 - made later
@@ -157,6 +161,7 @@ class Engine:
         self._lanes = Lanes(
             self._step, infos, self._fetcher, self._nearest, tickets.anybody, self.counters, runner, samples.sizes,
             clock, cpu_clock, self._prefetch_failed, self._shortages,
+            limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
         )  # fmt: skip
         self._driver = Driver(
             self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
@@ -166,6 +171,7 @@ class Engine:
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
             clock, bounds, self._shortages, limits.most_open_files,
+            limits.buffer_bytes // 8,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(

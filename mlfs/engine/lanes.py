@@ -24,7 +24,8 @@ from mlfs.stats import Counters
 
 T = TypeVar("T")
 
-# Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more.
+# Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more. Where
+# memory is short it collects less.
 KEPT_AT_ONCE_BYTES = 2 << 20
 
 
@@ -61,6 +62,7 @@ class Lanes:
         waited_for: from any thread, whether a reader waits for a sample.
         sizes: bytes by sample. clock: seconds, monotone; cpu_clock: seconds that the calling thread has computed; both
             are called by workers. failed: told of each prefetch that failed: (sample, error).
+        most_kept_bytes: of what a lane collects.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Lanes:
         cpu_clock: Callable[[], float],
         failed: Callable[[int, OSError], None],
         shortages: Shortages,
+        most_kept_bytes: int,
     ) -> None:
         self._step = step
         self._places = places
@@ -90,6 +93,7 @@ class Lanes:
         self._cpu_clock = cpu_clock
         self._failed = failed
         self._shortages = shortages
+        self._kept_at_once_bytes = min(KEPT_AT_ONCE_BYTES, most_kept_bytes)
         self._batches: dict[int, _Batch] = {}
         self._stopped = False
 
@@ -136,7 +140,7 @@ class Lanes:
                 over.landed.append(landed)
                 if self._waited_for(item.sample):
                     self._runner.post(self._tell_early, batch, item.sample)
-                if keep.bytes > KEPT_AT_ONCE_BYTES:
+                if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
         over.keeping_s += keep.write(over.kept, self._clock)
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s

@@ -70,6 +70,7 @@ class Ranges:
 
     Args:
         most_open: large files that are held open for readers at a time; each takes a descriptor.
+        most_held_bytes: of contents whose pages the kernel took back; never more than HOT_BYTES.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Ranges:
         limits: Limits,
         shortages: Shortages,
         most_open: int,
+        most_held_bytes: int,
     ) -> None:
         self._samples = samples
         self._manifest = samples.manifest
@@ -102,6 +104,7 @@ class Ranges:
         self._limits = limits
         self._shortages = shortages
         self._most_open = most_open
+        self._most_held_bytes = min(HOT_BYTES, most_held_bytes)
         self._large: dict[int, LargeHandle] = {}
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
@@ -252,7 +255,7 @@ class Ranges:
         old = self._hot.pop(sample, None)
         self._hot_bytes += len(data) - (len(old[1]) if old else 0)
         self._hot[sample] = (generation, data)
-        while self._hot_bytes > HOT_BYTES:
+        while self._hot_bytes > self._most_held_bytes:
             _, (_, oldest) = self._hot.popitem(last=False)
             self._hot_bytes -= len(oldest)
 

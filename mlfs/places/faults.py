@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -73,4 +74,4 @@ class Faults:
         self.count(f"cannot write ({name})", f"{error.strerror or error}; samples come from the source instead")
         if error.errno in _LASTING:
             self._paused_until_s = self._clock() + PAUSE_S
-            self._refusal = str(error.strerror or error)
+            self._refusal = os.strerror(error.errno or errno.EIO)

@@ -5,10 +5,10 @@ which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order 
 The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
 (mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
-The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
-(uses that are counted ahead), `beside` (the same for strangers), `fetching` (single flight, lanes), `waiting` (readers
-who wait, second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where),
-`following` (jobs).
+The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
+large the window is), `look_ahead` (uses that are counted ahead), `beside` (the same for strangers), `fetching` (single
+flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is fetched from), `keeping`
+(what is kept and where), `following` (jobs).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,49 +23,22 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
-from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
+from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
-from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
+from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
-from mlfs.plan.scheduler.neighbours import NeighboursStatistics
-from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
-from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
+from mlfs.plan.scheduler.pressure import Pressure
+from mlfs.plan.scheduler.reading_times import ReadingTimes
+from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.statistics import Statistics
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.window import Window
 
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What the scheduler tells of itself.
-
-    Attributes:
-        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
-        waiting: readers who wait. waited_s: seconds that readers have waited, all together.
-        fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
-        stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
-        pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
-    """
-
-    window_bytes: int
-    window_capacity_bytes: int
-    dropping: int
-    waiting: int
-    waited_s: float
-    fetches: int
-    looking: bool
-    stopped: bool
-    peers_missed: int
-    pools: Mapping[int, PoolStatistics]
-    routing: RoutingStatistics
-    keeping: KeepingStatistics
-    reading: Mapping[str, ReadingTime]
-    neighbours: NeighboursStatistics
 
 
 class Scheduler:
@@ -102,6 +74,7 @@ class Scheduler:
         self._out = out
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
+        self._pressure = Pressure(limits.window_bytes)
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
         self._beside = Beside(table)
         self._following = Following(table, window, keeping, self._reading_times, self._beside, out)
@@ -193,7 +166,7 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
-            self._reading_times.statistics(), self._beside.statistics(),
+            self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
@@ -241,7 +214,11 @@ class Scheduler:
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
-        wake_s = now_s if self._look else min(self._waiting.next_due_s(), self._beside.next_due_s())
+        wake_s = (
+            now_s
+            if self._look
+            else min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
+        )
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
@@ -249,6 +226,9 @@ class Scheduler:
     def _time_passed(self, _: e.TimePassed, now_s: float) -> None:
         self._wake_s = math.inf
         self._waiting.time_passed(now_s)
+        if self._pressure.time_passed(now_s):
+            self.table.set_window_capacity(self._pressure.bytes)
+            self._look = True
 
     # -- reads
 
@@ -413,6 +393,9 @@ class Scheduler:
     def _pages_lost(self, lost: e.PagesLost, now_s: float) -> None:
         """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
         table = self.table
+        gone = sum(map(table.footprint, lost.samples))
+        if self._pressure.lost(len(lost.samples), gone, now_s):
+            table.set_window_capacity(self._pressure.bytes)
         for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
                 continue

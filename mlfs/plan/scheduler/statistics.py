@@ -1,0 +1,42 @@
+"""What the scheduler tells of itself: frozen figures, made from those of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlfs.plan.scheduler.fetching import PoolStatistics
+from mlfs.plan.scheduler.keeping import KeepingStatistics
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics
+from mlfs.plan.scheduler.reading_times import ReadingTime
+from mlfs.plan.scheduler.routing import RoutingStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the scheduler tells of itself.
+
+    Attributes:
+        window_bytes, window_capacity_bytes: the staging window. window_full_bytes: what was asked for; it is smaller
+            while the kernel takes its pages back (`pressure`). dropping: samples on their way out of it.
+        waiting: readers who wait. waited_s: seconds that readers have waited, all together.
+        fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
+        stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
+        pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
+    """
+
+    window_bytes: int
+    window_capacity_bytes: int
+    dropping: int
+    waiting: int
+    waited_s: float
+    fetches: int
+    looking: bool
+    stopped: bool
+    peers_missed: int
+    pools: Mapping[int, PoolStatistics]
+    routing: RoutingStatistics
+    keeping: KeepingStatistics
+    reading: Mapping[str, ReadingTime]
+    neighbours: NeighboursStatistics
+    window_full_bytes: int = 0
