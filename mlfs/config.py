@@ -18,7 +18,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -31,6 +31,9 @@ from mlfs.units import format_size, parse_duration, parse_size
 DEFAULT_PFS_THREADS = 16
 # A training job would rather wait than fail, and a file system that fails over to another server takes some seconds.
 DEFAULT_SOURCE_TIMEOUT_S = 30.0
+# Two logs of this size hold months of a quiet mount and the last hours of one that complains with every read.
+DEFAULT_LOG_BYTES = 16 * 2**20
+DEFAULT_OLDER_LOGS = 1
 
 # No sample takes less. Less than that is a unit that was forgotten, but for a RAM class of 0, which is none.
 LEAST_CACHE_BYTES = 4096
@@ -48,6 +51,9 @@ KEYS = (
     "allow-other",
     "foreground",
     "log-file",
+    "log-format",
+    "log-size",
+    "log-files",
     "index",
     "rescan",
     "source-timeout",
@@ -91,6 +97,9 @@ class MountConfig(BaseModel):
     allow_other: bool = False
     foreground: bool = False
     log_file: PathText | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_size_bytes: int = Field(default=DEFAULT_LOG_BYTES, ge=4096)
+    log_files: int = Field(default=DEFAULT_OLDER_LOGS, ge=0, le=1000)
     index: PathText | None = None
     calibration: PathText | None = None
     rescan: bool = False
@@ -136,11 +145,14 @@ def load_config(
             merged.get("source-timeout", DEFAULT_SOURCE_TIMEOUT_S), what="source-timeout"
         ),
     }
-    if "pfs-threads" in merged:
-        values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
+    for key in ("pfs-threads", "log-files"):
+        if key in merged:
+            values[key.replace("-", "_")] = _whole_number(merged[key], key)
+    if "log-size" in merged:
+        values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "index", "calibration", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "log-format", "index", "calibration", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
     return _validated(values)

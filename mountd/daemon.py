@@ -55,7 +55,7 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
-from mountd.log_file import log_to
+from mountd.log_file import log_to, reopen_log
 from mountd.needs import Descriptors, check_start, share_descriptors, take_threads
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
@@ -100,7 +100,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 def serve(config: MountConfig, report: Report) -> int:
     """Mount and serve. Returns the exit code; a start that fails raises MlfsError with nothing left behind."""
     os.umask(0o077)  # what a mount writes is for its user alone
-    log_to(config.log_file)
+    log_to(config.log_file, config.log_format, config.log_size_bytes, config.log_files)
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
@@ -240,6 +240,7 @@ class _Service:
                 nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
                 nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
                 nursery.start_soon(self._announce, engine.runner)
+                nursery.start_soon(engine.background.keep_going, "reopening the log", self._reopen_log_on_signal)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
         finally:
@@ -334,6 +335,12 @@ class _Service:
             log.warning("detaching with files still open")
             serving.cancel()
             await trio.sleep_forever()  # further signals are not to cut short what is cleaned up now
+
+    async def _reopen_log_on_signal(self) -> None:
+        """SIGUSR1, as logrotate sends it: the next line goes to the file that is at the log's path then."""
+        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+            async for _ in signals:
+                reopen_log()
 
     async def _let_readers_finish(self, engine: Engine, patience: trio.CancelScope) -> None:
         told: list[mounts.User] = []

@@ -160,7 +160,7 @@ def _start(config: MountConfig) -> tuple[subprocess.Popen[bytes], int]:
     status_read, status_write = os.pipe()
     fds = ["--config-fd", str(config_read), "--status-fd", str(status_write)]
     try:
-        with open(open_log(str(config.log_file)), "ab") as log:
+        with open(open_log(str(config.log_file), config.log_format, config.log_files), "ab") as log:
             daemon = subprocess.Popen(
                 [*DAEMON_COMMAND, *fds],
                 stdin=subprocess.DEVNULL,

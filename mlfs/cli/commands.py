@@ -7,13 +7,14 @@ only for its own command, and imports what is heavy inside of `run`, so that eve
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import mlfs
 from mlfs.cli.parser import Parser
@@ -57,13 +58,28 @@ _COMMANDS = {
     "simulate": ("mlfs.cli.simulate", "add_parser", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
     "advise": ("mlfs.cli.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
+    "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
 }
+
+
+class _Version(argparse.Action):
+    """Prints the version. The commit is looked for only here, since that may run git."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, *_: object) -> NoReturn:
+        from mlfs.commit import commit
+
+        found = commit()
+        print(f"mlfs {mlfs.__version__}" + (f" (commit {found})" if found else ""))
+        raise SystemExit(int(ExitCode.OK))
 
 
 def build_parser(argv: Sequence[str]) -> Parser:
     """The parser for this command line. A sub-command's module is imported only when its name is in it."""
     parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
+    parser.add_argument("--version", action=_Version, help="print the version and the commit")
     parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, (module, function, summary) in _COMMANDS.items():
@@ -72,6 +88,11 @@ def build_parser(argv: Sequence[str]) -> Parser:
         else:
             commands.add_parser(name, help=summary)
     return parser
+
+
+def build_full_parser() -> Parser:
+    """The parser of all commands, which takes a moment to make."""
+    return build_parser(list(_COMMANDS))
 
 
 def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:

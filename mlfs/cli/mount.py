@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.progress import Progress
+from mlfs.cli.systemd import tell_systemd
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
 from mountd import door
@@ -89,6 +90,12 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--log-file", metavar="FILE", help=text)
+    text = "lines of text, or a JSON object a line: text or json (default: text)"
+    group.add_argument("--log-format", metavar="text|json", help=text)
+    text = "begin a new log when it has SIZE, and keep the old one as FILE.1 (default: 16M)"
+    group.add_argument("--log-size", metavar="SIZE", help=text)
+    text = "keep N old logs; 0 never begins a new one, for logrotate and SIGUSR1 (default: 1)"
+    group.add_argument("--log-files", metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             _say(line)
 
         if config.foreground:
-            return door.serve_here(config, progress, lambda serving: _tell(config, serving, progress))
+            return door.serve_here(config, progress, lambda serving: _serving_here(config, serving, progress))
         if config.log_file is None:
             config = config.model_copy(update={"log_file": door.default_log_file(config.mountpoint)})
         _tell(config, door.start_daemon(config, progress, note), progress)
@@ -121,6 +128,11 @@ def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> Non
     for line in serving.get("notes", ()):
         _say(str(line))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
+
+
+def _serving_here(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+    _tell(config, serving, progress)
+    tell_systemd("READY=1")
 
 
 def _say(text: str) -> None:

@@ -1,14 +1,21 @@
 """One agent of this node, from its HELLO to its end: its connection, the landing memory, what is on its way to it.
 
-In: packets for the agent, from any thread; words for other nodes' servers, from the loop. Out: the same on the agent's
-socket. Used by `peering`.
+In: packets for the agent, from any thread; words for other nodes' servers, from the loop; the agent's own packets. Out:
+the first two on the agent's socket; the third to the desk, or to the loop. Used by `peering`.
+
+What the agent sends is read by a thread of its own. The loop mostly sleeps where only requests and workers wake it
+(mountd.poll_wait), for up to 10 ms while lanes wait for the agent: they would wait for it and for the loop.
 """
 
 from __future__ import annotations
 
+import logging
+import select
 import socket
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -16,6 +23,8 @@ import trio
 from mlfs.peers import link
 from mlfs.peers.desk import Desk
 from mlfs.peers.landing import Landing
+
+log = logging.getLogger("mlfs.peers")
 
 # Samples from peers that are on their way or not yet kept: more than lanes take at once, for a fast network.
 LANDING_BYTES = 64 << 20
@@ -91,6 +100,38 @@ class AgentSession:
                 else:
                     await trio.lowlevel.wait_writable(self._connection)
 
+    # -- from the agent
+
+    def hear(self, tell: Callable[[link.Packet], None], gone: Callable[[], None]) -> None:
+        """Begin to read what the agent sends. `tell` takes each packet that is no lane's own, and `gone` hears of the
+        agent's end; both are called in the thread that reads. Raises: RuntimeError when there is no thread."""
+        threading.Thread(target=self._read, args=(tell, gone), name="agent", daemon=True).start()
+
+    def _read(self, tell: Callable[[link.Packet], None], gone: Callable[[], None]) -> None:
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        try:
+            while True:
+                poll.poll()
+                data = self._connection.recv(link.LARGEST_BYTES)
+                if not data:
+                    return
+                packet = link.unpack(data)
+                if packet.kind is link.Kind.ENDED:
+                    self.desk.ended(packet.records.tolist())
+                elif packet.kind is link.Kind.FREE:
+                    for offset, size_bytes in packet.records.tolist():
+                        self.landing.release(offset, size_bytes)
+                else:
+                    tell(packet)
+        except (OSError, link.BadPacket) as error:
+            log.warning("the agent: %s", error)
+        finally:
+            with suppress(trio.RunFinishedError):  # the mount is gone
+                gone()
+
+    # -- to the agent, and its end
+
     def send(self, packet: bytes) -> bool:
         """From any thread: whether the agent's socket took a packet; one that is stopped does not hold a lane up."""
         try:
@@ -102,4 +143,6 @@ class AgentSession:
     def close(self) -> None:
         """The agent is gone."""
         self.desk.close()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # the thread that reads ends
         self._connection.close()

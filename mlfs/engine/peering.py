@@ -144,10 +144,9 @@ class Peering:
         session, view = self._session, self._plan.view
         if session is None:
             return PeeringStatistics(wanted=self._wanted)
-        away, number = (view.away, view.number) if view is not None else ((), 0)
         return PeeringStatistics(
-            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), away, number,
-            self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
+            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), view.away,
+            view.number, self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
             session.desk.under_way,
         )  # fmt: skip
 
@@ -203,11 +202,15 @@ class Peering:
         self._alone = trio.Event()
         try:
             session = await self._begin(connection, hello)
+            gone = trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.run)
                 nursery.start_soon(self._look, session)
-                while data := await connection.recv(link.LARGEST_BYTES):
-                    self._packet(session, link.unpack(data), nursery)
+                session.hear(
+                    lambda packet: self._runner.post(self._packet, session, packet, nursery, gone),
+                    lambda: self._runner.post(gone.set),
+                )
+                await gone.wait()
                 nursery.cancel_scope.cancel()
         finally:
             if self._session is not None:
@@ -302,15 +305,20 @@ class Peering:
 
     # -- what agents say
 
-    def _packet(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
-        if packet.kind is link.Kind.ENDED:
-            session.desk.ended(packet.records.tolist())
-        elif packet.kind is link.Kind.WANTED:
+    def _packet(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery, gone: trio.Event) -> None:
+        """On the loop. A packet that is not understood ends the session, never the mount."""
+        if session is not self._session:
+            return
+        try:
+            self._heed(session, packet, nursery)
+        except Exception:
+            log.exception("the agent is not understood")
+            gone.set()
+
+    def _heed(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
+        if packet.kind is link.Kind.WANTED:
             for token, sample, size_bytes, mtime_ns in packet.records.tolist():
                 self._wish(session, token, sample, Version(size_bytes, mtime_ns))
-        elif packet.kind is link.Kind.FREE:
-            for offset, size_bytes in packet.records.tolist():
-                session.landing.release(offset, size_bytes)
         elif packet.kind is link.Kind.LOST:
             self._lose(session, packet.records["node"].tolist())
         elif packet.kind is link.Kind.BACK:

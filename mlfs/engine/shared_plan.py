@@ -84,6 +84,7 @@ class SharedPlan:
         self._agreeing = 0
         self._pending: list[Plan | None] = []  # the newest plan, where it waits for the others'
         self._planned = False
+        self._planned_for = View()
 
     @property
     def members(self) -> Members | None:
@@ -96,9 +97,9 @@ class SharedPlan:
         return self._planned
 
     @property
-    def view(self) -> View | None:
-        """Who is there, None without other nodes."""
-        return self._views.current if self._views is not None else None
+    def view(self) -> View:
+        """Who is there, as far as the plan goes by it."""
+        return self._planned_for
 
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
         """This node has joined others. Returns when all have planned, or none is waited for any more."""
@@ -114,6 +115,7 @@ class SharedPlan:
         """This node is alone from now on."""
         self._members = self._views = None
         self._planned = False
+        self._planned_for = View()
         self._heard.clear()
         self._holdings.clear()
         for agreement in self._agreements.values():
@@ -186,6 +188,8 @@ class SharedPlan:
         finally:
             self._agreeing -= 1
             self.adopt()
+        if self._views is views:
+            self._planned_for = view
 
     async def agree(self, name: str, prepare: Callable[[], Awaitable[None]]) -> None:
         """Plan with something new, and wait until all others have.
