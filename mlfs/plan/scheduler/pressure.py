@@ -16,6 +16,9 @@ SHRINK = 0.75
 GROW = 1.25
 # The window is never smaller than that share of what was asked for: readers need something ahead of them in any case.
 LEAST_SHARE = 1 / 16
+# While nobody reads it stays above that share: a daemon that reclaims what is not used takes all of any window then,
+# and who begins to read shall find something.
+LEAST_IDLE_SHARE = 1 / 2
 # Losses of a moment are one reason, and one step. The page watch looks twice a second while it finds some.
 STEP_S = 1.0
 # Fewer than that, and less than that share of the window, goes now and then wherever a daemon reclaims memory.
@@ -36,18 +39,23 @@ class Pressure:
         self.full_bytes = full_bytes
         self.bytes = full_bytes
         self.steps = 0
+        self._reads = 0
         self._next_step_s = -math.inf
         self._calm_since_s = math.inf
 
-    def lost(self, samples: int, lost_bytes: int, now_s: float) -> bool:
-        """Pages were taken back, of so many samples and bytes. Whether the window shrinks."""
+    def lost(self, samples: int, lost_bytes: int, reads: int, now_s: float) -> bool:
+        """Pages were taken back, of so many samples and bytes; jobs have read `reads` times so far. Whether the window
+        shrinks."""
         if samples < FEW_SAMPLES and lost_bytes < LITTLE_SHARE * self.bytes:
             return False
         self._calm_since_s = now_s
         if now_s < self._next_step_s:
             return False
         self._next_step_s = now_s + STEP_S
-        before, self.bytes = self.bytes, max(int(LEAST_SHARE * self.full_bytes), int(SHRINK * self.bytes), 1)
+        share = LEAST_IDLE_SHARE if reads == self._reads else LEAST_SHARE
+        self._reads = reads
+        before = self.bytes
+        self.bytes = min(before, max(int(share * self.full_bytes), int(SHRINK * before), 1))
         self.steps += self.bytes < before
         return self.bytes < before
 

@@ -394,7 +394,7 @@ class Scheduler:
         """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
         table = self.table
         gone = sum(map(table.footprint, lost.samples))
-        if self._pressure.lost(len(lost.samples), gone, now_s):
+        if self._pressure.lost(len(lost.samples), gone, self.reads(), now_s):
             table.set_window_capacity(self._pressure.bytes)
         for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
