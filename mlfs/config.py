@@ -5,9 +5,7 @@ Out: a frozen `MountConfig` with absolute paths and plain numbers, which travels
 Called by `mlfs.cli.mount`; read by `mountd`. Nothing is checked here that needs a look at the paths themselves
 (that is `mountd.preflight`).
 
-The memory limit is the smallest of the machine's memory and the limits of this process's cgroups, v1 and v2. The
-functions that decide it (`parse_meminfo`, `limit_files`, `cgroup_limit_bytes`) take the contents of files, so that
-tests can give them any.
+Memory is divided by `mlfs.plan.memory_budget`, of what `mlfs.memory` finds.
 
 Paths are `str` in Python's surrogateescape form, so they can be any bytes. pydantic's own `str` refuses some of them,
 and so does its JSON writer; that is why there are `PathText`, `to_json` and `from_json`.
@@ -19,18 +17,16 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from mlfs.errors import ConfigError
+from mlfs.memory import MemoryRoom, memory_room
+from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, MOST_BUFFER_BYTES, OWN_BYTES, divide
 from mlfs.units import format_size, parse_duration, parse_size
 
-# The default window is a tenth of the memory within these bounds: less would hold few samples ahead of the readers, and
-# more than a few seconds of reads ahead gains nothing and takes memory from the caches.
-MIN_STAGING_BYTES = 64 * 2**20
-MAX_DEFAULT_STAGING_BYTES = 2 * 2**30
 # The most threads on the source. A parallel file system serves many at once; fewer are used where more don't help.
 DEFAULT_PFS_THREADS = 16
 # A training job would rather wait than fail, and a file system that fails over to another server takes some seconds.
@@ -38,6 +34,10 @@ DEFAULT_SOURCE_TIMEOUT_S = 30.0
 # Two logs of this size hold months of a quiet mount and the last hours of one that complains with every read.
 DEFAULT_LOG_BYTES = 16 * 2**20
 DEFAULT_OLDER_LOGS = 1
+
+# No sample takes less. Less than that is a unit that was forgotten, but for a RAM class of 0, which is none.
+LEAST_CACHE_BYTES = 4096
+LEAST_STAGING_BYTES = 2**20
 
 # The names of flags and TOML keys; `config` itself is not one of them.
 KEYS = (
@@ -62,12 +62,6 @@ KEYS = (
     "report",
 )
 _PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration", "report")
-
-# Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
-_V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-_V2_FILES = ("memory.max", "memory.high")
-_V1_ROOT = "/sys/fs/cgroup/memory"
-_V1_FILE = "memory.limit_in_bytes"
 
 
 def _path_text(value: object) -> str:
@@ -99,6 +93,7 @@ class MountConfig(BaseModel):
     ssd: list[CacheDir] = Field(default_factory=list)
     lmdb: list[CacheDir] = Field(default_factory=list)
     staging_bytes: int = Field(ge=1)
+    buffer_bytes: int = Field(default=MOST_BUFFER_BYTES, ge=1)
     pfs_threads: int = Field(default=DEFAULT_PFS_THREADS, ge=1, le=1024)
     allow_other: bool = False
     foreground: bool = False
@@ -133,20 +128,21 @@ def load_config(
     Args:
         flags: by flag name (`pfs-threads` or `pfs_threads`); values as typed. Relative paths: to the working directory.
         toml_path: the file given with --config. Relative paths in it: to the directory of the file.
-        limit_bytes: the memory that may be used; default: `memory_limit_bytes()`.
+        limit_bytes: the memory that may be used, all of it free; default: what `memory_room()` finds.
     """
     given = _checked_keys({k: v for k, v in flags.items() if v is not None}, "")
     merged = _load_toml(toml_path) if toml_path is not None else {}
     merged |= _absolute(given, None, expand_user=False)
     if "source" not in merged:
         raise ConfigError("no source directory is given", "mlfs mount SOURCE [MOUNTPOINT]")
-    limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
-    ram, staging = _memory_budgets(merged, limit)
+    room = memory_room() if limit_bytes is None else MemoryRoom(limit_bytes)
+    ram, staging, buffers = _memory_budgets(merged, room)
     values: dict[str, Any] = {
         "source": merged["source"],
         "mountpoint": merged.get("mountpoint", merged["source"]),
         "ram_bytes": ram,
         "staging_bytes": staging,
+        "buffer_bytes": buffers,
         "ssd": _cache_dirs(merged, "ssd"),
         "lmdb": _cache_dirs(merged, "lmdb"),
         "source_timeout_s": parse_duration(
@@ -283,8 +279,20 @@ def _cache_dirs(merged: Mapping[str, Any], key: str) -> list[CacheDir]:
         size_bytes = parse_size(size, of_bytes=of_bytes, what=f"{key} {path}")
         if size_bytes == 0:
             raise ConfigError(f"{key} {path}: a size of 0 keeps nothing", f"leave --{key} out or give a size")
+        _refuse_tiny(f"{key} {path}", size, size_bytes, LEAST_CACHE_BYTES)
         dirs.append(CacheDir(path=path, bytes=size_bytes))
     return dirs
+
+
+def _refuse_tiny(what: str, typed: object, size_bytes: int, least_bytes: int) -> None:
+    """Refuse a size that nobody means."""
+    if size_bytes >= least_bytes:
+        return
+    plain = str(typed).strip().replace(".", "", 1).isdecimal()
+    raise ConfigError(
+        f"{what}: {str(typed)!r} is {format_size(size_bytes)}, less than {format_size(least_bytes)}",
+        f"did you mean {str(typed).strip()}G?" if plain else "write for example 64M",
+    )
 
 
 def free_bytes(path: str) -> int:
@@ -300,23 +308,43 @@ def free_bytes(path: str) -> int:
             raise ConfigError(f"free space of {path} is not known: {error.strerror}", "give a size, not %") from None
 
 
-def _memory_budgets(merged: Mapping[str, Any], limit: int) -> tuple[int, int]:
-    """Bytes for the RAM tier and for the staging window. A default becomes smaller where the other one was given."""
+def _memory_budgets(merged: Mapping[str, Any], room: MemoryRoom) -> tuple[int, int, int]:
+    """Bytes for the RAM tier, the staging window and buffers. A default becomes smaller where another was given."""
+    limit = room.limit_bytes
     wanted = {key: parse_size(merged[key], of_bytes=limit, what=key) for key in ("ram", "staging") if key in merged}
-    default_staging = max(MIN_STAGING_BYTES, min(MAX_DEFAULT_STAGING_BYTES, limit // 10))
-    staging = wanted.get("staging", default_staging)
-    if staging < 2**20:
+    if wanted.get("ram"):
+        _refuse_tiny("ram", merged["ram"], wanted["ram"], LEAST_CACHE_BYTES)
+    if "staging" in wanted:
+        _refuse_tiny("staging", merged["staging"], wanted["staging"], LEAST_STAGING_BYTES)
+    shares = divide(limit, room.used_bytes, wanted.get("ram"), wanted.get("staging"))
+    if shares.room_bytes < LEAST_ROOM_BYTES:
         raise ConfigError(
-            f"staging: {merged['staging']!r} is less than 1 MiB", "samples are fetched ahead into it: give 64M or more"
+            f"the memory limit of {format_size(limit)} ({room.where}) leaves {format_size(shares.room_bytes)} beside"
+            f" what others use ({format_size(room.used_bytes)}) and the daemon itself ({format_size(OWN_BYTES)})",
+            f"give it at least {format_size(limit - shares.room_bytes + LEAST_ROOM_BYTES)}",
         )
-    ram = wanted.get("ram", max(0, min(limit // 2, limit - staging)))
-    if ram + staging > limit:
+    if shares.ram_bytes + shares.window_bytes > limit:
         raise ConfigError(
-            f"ram ({format_size(ram)}) and staging ({format_size(staging)}) are more than "
+            f"ram ({format_size(shares.ram_bytes)}) and staging ({format_size(shares.window_bytes)}) are more than "
             f"the memory limit of {format_size(limit)}",
             "give smaller --ram or --staging; percentages are of that limit",
         )
-    return ram, staging
+    return shares.ram_bytes, shares.window_bytes, shares.buffer_bytes
+
+
+def memory_warning(config: MountConfig, room: MemoryRoom | None = None) -> str | None:
+    """One line where what was asked for takes more memory than the limits leave; None where it fits."""
+    room = room or memory_room()
+    shares = divide(room.limit_bytes, room.used_bytes, config.ram_bytes, config.staging_bytes)
+    if shares.fits:
+        return None
+    asked = config.ram_bytes + config.staging_bytes + shares.buffer_bytes + OWN_BYTES
+    return (
+        f"--ram {format_size(config.ram_bytes)}, --staging {format_size(config.staging_bytes)} and the daemon's"
+        f" {format_size(OWN_BYTES + shares.buffer_bytes)} are {format_size(asked)}, and"
+        f" {format_size(room.limit_bytes - room.used_bytes)} of {format_size(room.limit_bytes)} is free"
+        f" ({room.where}): pages will be taken back, or a process killed; smaller ones fit, as the defaults do"
+    )
 
 
 def _on_or_off(value: object, key: str) -> bool:
@@ -334,67 +362,3 @@ def _whole_number(value: object, key: str) -> int:
     if isinstance(value, str) and value.strip().isdecimal():
         return int(value)
     raise ConfigError(f"{key}: {value!r} is not a whole number", f"write for example {DEFAULT_PFS_THREADS}")
-
-
-def read_text(path: str) -> str | None:
-    """The file's text; None where it cannot be read, as a limit that cannot be seen is not looked for."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-def parse_meminfo(text: str) -> dict[str, int]:
-    """/proc/meminfo by name, in bytes."""
-    values = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if fields and fields[0].isdigit():
-            values[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
-    return values
-
-
-def limit_files(cgroup_text: str) -> list[str]:
-    """Every file that may hold a memory limit of the process with this /proc/self/cgroup.
-
-    A limit anywhere between a cgroup and the root binds. Inside a container the path may be that of the host, of which
-    only the root is visible under /sys/fs/cgroup: walking up to the root finds that too.
-    """
-    files = []
-    for line in cgroup_text.splitlines():
-        hierarchy, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for directory in _ancestors(path):
-            if hierarchy == "0" and not controllers:
-                files += [f"{root}{directory}/{name}" for root in _V2_ROOTS for name in _V2_FILES]
-            elif "memory" in controllers.split(","):
-                files.append(f"{_V1_ROOT}{directory}/{_V1_FILE}")
-    return files
-
-
-def _ancestors(path: str) -> list[str]:
-    """`/a/b` -> `/a/b`, `/a`, and the root as the empty string."""
-    # A cgroup outside of our namespace shows as /../x: what lies above the root cannot be read anyway.
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return ["".join(f"/{part}" for part in parts[:depth]) for depth in range(len(parts), -1, -1)]
-
-
-def cgroup_limit_bytes(cgroup_text: str, read: Callable[[str], str | None] = read_text) -> int | None:
-    """The smallest memory limit that binds the process, None without any."""
-    limits = []
-    for path in limit_files(cgroup_text):
-        value = (read(path) or "").strip()
-        # v2 says "max", v1 a number near 2**63, for no limit.
-        if value.isdigit() and int(value) < 2**60:
-            limits.append(int(value))
-    return min(limits, default=None)
-
-
-def memory_limit_bytes(read: Callable[[str], str | None] = read_text) -> int:
-    """The most memory that this process may use: the smallest cgroup limit or the machine's memory."""
-    total = parse_meminfo(read("/proc/meminfo") or "").get("MemTotal")
-    limits = [total, cgroup_limit_bytes(read("/proc/self/cgroup") or "", read)]
-    # Only in a sandbox without /proc can neither be read; 1 GiB is a modest guess there.
-    return min((limit for limit in limits if limit is not None), default=2**30)

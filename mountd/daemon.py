@@ -13,11 +13,13 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import Runner, ThreadRunner
+from mlfs.engine.shortages import Shortages
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
@@ -47,12 +50,14 @@ from mlfs.tree.index import default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan_lock import Holder
+from mlfs.units import format_size
 from mountd import mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.log_file import log_to, reopen_log
+from mountd.needs import Descriptors, check_start, share_descriptors, take_threads
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
@@ -104,6 +109,7 @@ def serve(config: MountConfig, report: Report) -> int:
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as cleanup:
+        check_start()
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
@@ -112,9 +118,9 @@ def serve(config: MountConfig, report: Report) -> int:
         cleanup.callback(source.close)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
-        places = _places(config, source, samples, showcase, cleanup)
+        places, notes = _places(config, source, samples, showcase, cleanup)
         outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
-        service = _Service(config, samples, source, places, showcase, outside, how, report)
+        service = _Service(config, samples, source, places, showcase, outside, how, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -140,9 +146,19 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
 
 def _places(
     config: MountConfig, source: PosixSource, samples: Samples, showcase: Showcase, cleanup: ExitStack
-) -> Places:
-    """The source and the tiers, in the order in which they are tried."""
+) -> tuple[Places, list[str]]:
+    """The source and the tiers, in the order in which they are tried; and what the user should know of them."""
     stores: list[TierPlace] = []
+    notes: list[str] = []
+
+    def add_disk(tier: LmdbTier | SsdTier, largest_bytes: int = 0) -> None:
+        asked_bytes = tier.capacity_bytes
+        add(PlaceKind(str(tier.kind)), tier, largest_bytes)
+        if tier.fit_to_disk():
+            notes.append(
+                f"{tier.name}: {format_size(asked_bytes)} were asked for, and the disk has room for"
+                f" {format_size(tier.capacity_bytes)}: so much is used"
+            )
 
     def add(kind: PlaceKind, tier: Tier, largest_bytes: int = 0) -> None:
         stores.append(TierPlace(kind, tier, samples, largest_bytes, showcase))
@@ -150,11 +166,11 @@ def _places(
 
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
     for directory in config.lmdb:
-        tier = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
-        add(PlaceKind.LMDB, tier, LARGEST_LMDB_SAMPLE_BYTES)
+        lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
+        add_disk(lmdb, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
-        add(PlaceKind.SSD, SsdTier(directory.path, directory.bytes, config.source))
-    return Places(SourcePlace(source, samples), stores)
+        add_disk(SsdTier(directory.path, directory.bytes, config.source))
+    return Places(SourcePlace(source, samples), stores), notes
 
 
 class _Service:
@@ -169,6 +185,7 @@ class _Service:
         showcase: Showcase,
         outside: Outside,
         how: str,
+        notes: Sequence[str],
         report: Report,
     ) -> None:
         self.config = config
@@ -179,6 +196,7 @@ class _Service:
         self.showcase = showcase
         self.outside = outside
         self.how = how
+        self.notes = list(notes)
         self.report = report
         self.channel = Pyfuse3Channel()
         self.pages = MountPages(
@@ -190,16 +208,21 @@ class _Service:
 
     async def run(self) -> int:
         """Mount, serve, unmount."""
-        runner = ThreadRunner(POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait)
+        shortages = Shortages()
+        descriptors = share_descriptors()
+        runner = ThreadRunner(
+            POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait,
+            shortages=shortages, most_threads=descriptors.threads,
+        )  # fmt: skip
+        await take_threads(runner)
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
-        engine = self._make_engine(runner, explainer, (recorders, primer))
+        engine = self._make_engine(runner, explainer, (recorders, primer), shortages, descriptors)
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable())
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report)
-        settings = self.config.model_dump()
-        runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
+        self._leave_record()
         try:
             self._mount(engine, control, primer)
             await self._serve(engine, control, primer)
@@ -209,16 +232,28 @@ class _Service:
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
 
+    def _leave_record(self) -> None:
+        """Tell commands which process serves. Without that they ask the mount itself, as long as it answers."""
+        try:
+            settings = self.config.model_dump()
+            runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
+        except OSError as error:
+            told = f"no record of this mount could be written to {runtime.runtime_dir()}: {error.strerror}"
+            log.warning("%s", told)
+            self.notes.append(f"{told}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
+
     async def _serve(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
-                nursery.start_soon(control.run)
-                nursery.start_soon(primer.run)
-                nursery.start_soon(watch, self.source, engine.runner)
+                nursery.start_soon(engine.background.keep_going, "recording", control.run)
+                nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
+                nursery.start_soon(
+                    engine.background.keep_going, "watching the source", partial(watch, self.source, engine.runner)
+                )
                 nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
-                nursery.start_soon(self._announce)
-                nursery.start_soon(self._reopen_log_on_signal)
+                nursery.start_soon(self._announce, engine.runner)
+                nursery.start_soon(engine.background.keep_going, "reopening the log", self._reopen_log_on_signal)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
         finally:
@@ -251,16 +286,25 @@ class _Service:
     def _build_streams(self, spec: JobSpec) -> JobStreams:
         return build_streams(spec, self.manifest, os.fsencode(self.config.source), self.outside)
 
-    def _make_engine(self, runner: Runner, explainer: Explainer, listeners: Sequence[Listener]) -> Engine:
+    def _make_engine(
+        self,
+        runner: Runner,
+        explainer: Explainer,
+        listeners: Sequence[Listener],
+        shortages: Shortages,
+        descriptors: Descriptors,
+    ) -> Engine:
         config = self.config
         limits = Limits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
+            most_open_files=descriptors.open_files, buffer_bytes=config.buffer_bytes,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
             self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
             showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
+            shortages=shortages,
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
@@ -280,10 +324,10 @@ class _Service:
             ) from error
         self.mounted = mounts.mount_at(self.config.mountpoint)
 
-    async def _announce(self) -> None:
+    async def _announce(self, runner: Runner) -> None:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
-        await trio.to_thread.run_sync(os.stat, mountpoint + b"/.mlfs/status", abandon_on_cancel=True)
+        await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
         if self.mounted is not None:
             _raise_readahead(self.mounted.device)
         gc.collect()
@@ -295,7 +339,7 @@ class _Service:
                     "files": self.manifest.n_files,
                     "bytes": self.manifest.total_bytes,
                     "how": self.how,
-                    "warnings": self._warnings(),
+                    "notes": [*self._warnings(), *self.notes],
                 }
             }
         )
@@ -367,7 +411,11 @@ def _keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:
-        for option, value in ((M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, 4)):
+        # Each arena maps 64 MiB, used or not: where the address space is limited, all threads share one.
+        arenas = 4 if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else 1
+        for option, value in (
+            (M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, arenas),
+        ):  # fmt: skip
             mallopt(option, value)
 
 

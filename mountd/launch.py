@@ -4,7 +4,7 @@ In: a checked `MountConfig`. Out: what the daemon reported when it began to serv
 process, no mount and no runtime record are left. Called through mountd.door.
 
 The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line: {"progress": {"phase",
-"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "warnings"}} or {"error": {"message", "hint",
+"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "notes"}} or {"error": {"message", "hint",
 "exit_code"}}.
 With --foreground the daemon runs in this process, and the same reports come by calls.
 """
@@ -12,6 +12,7 @@ With --foreground the daemon runs in this process, and the same reports come by 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.limits import Resource, lacking, limit_of
 from mountd import mounts, runtime
 from mountd.log_file import open_log
 
@@ -85,7 +87,10 @@ def start_daemon(config: MountConfig, progress: ProgressDisplay, note: Note) -> 
     """
     with _Interrupts() as interrupts:
         log_start = _log_size(config)
-        daemon, status_fd = _start(config)
+        try:
+            daemon, status_fd = _start(config)
+        except OSError as error:
+            raise _not_started(error) from error
         try:
             try:
                 interrupts.arm()
@@ -184,6 +189,15 @@ def _daemon_environment() -> dict[str, str]:
         rest = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = f"{root}{os.pathsep}{rest}" if rest else root
     return environment
+
+
+def _not_started(error: OSError) -> MlfsError:
+    """The refusal of a mount whose daemon cannot be started."""
+    what = Resource.THREADS if error.errno == errno.EAGAIN else lacking(error)  # of fork(2)
+    if what is None or error.filename is not None:
+        return MlfsError(f"the daemon cannot be started: {error}", "see whether the log's directory can be written")
+    limit = limit_of(what)
+    return MlfsError(f"no daemon can be started: {limit.what}", limit.way_out)
 
 
 class _DiedSilentlyError(Exception):

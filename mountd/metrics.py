@@ -6,7 +6,7 @@ the same table for people: a name that was once in it keeps its meaning, its uni
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -104,7 +104,10 @@ class _Families(Collector):
         for one in METRICS:
             family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             families[one.name] = family(one.name, one.meaning, labels=("mountpoint", *one.labels))
-        told = (_mount(now), _source(now), _counters(now.engine.counters), _places(now.engine), _jobs(now.engine))
+        told = (
+            _mount(now), _source(now), _counters(now.engine.counters, now.engine.errors), _places(now.engine),
+            _jobs(now.engine),
+        )  # fmt: skip
         for values in told:
             for name, labels, value in values:
                 families[name].add_metric([printable(label) for label in (now.about.mountpoint, *labels)], value)
@@ -125,7 +128,7 @@ def _source(now: MountStatistics) -> Iterator[_Value]:
     yield "mlfs_source_hanging_seconds", (), now.source.longest_s
 
 
-def _counters(counters: CounterStatistics) -> Iterator[_Value]:
+def _counters(counters: CounterStatistics, failures: Mapping[str, int]) -> Iterator[_Value]:
     # What counts as staged when a file is opened stays so here: a counter must not fall.
     for route, tally in counters.all.reads.items():
         taken_back = counters.all.taken_back[route]
@@ -137,7 +140,7 @@ def _counters(counters: CounterStatistics) -> Iterator[_Value]:
     for route, tally in counters.all.fetches.items():
         yield "mlfs_fetches_total", (route,), tally.count
         yield "mlfs_fetched_bytes_total", (route,), tally.bytes
-    for kind, count in counters.errors.items():
+    for kind, count in failures.items():
         yield "mlfs_errors_total", (kind,), count
     yield "mlfs_stalls_total", (), counters.all.stalls.count
     yield "mlfs_stall_seconds_total", (), counters.all.stalls.total_s

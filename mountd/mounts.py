@@ -179,7 +179,10 @@ def call_with_timeout(function: Callable[[], T], timeout_s: float) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=call, daemon=True, name="mlfs-may-hang")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is to be had: it may wait for longer
+        return function()
     thread.join(timeout_s)
     if thread.is_alive():
         raise TimeoutError(f"no answer within {timeout_s:g} s")

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from mlfs.config import CacheDir, MountConfig, differing
+from mlfs.config import CacheDir, MountConfig, differing, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.places.cache_directory import source_path
 from mlfs.tree.index import check_path
@@ -47,6 +47,8 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     _check_mountpoint(config)
     _check_cache_dirs(config)
     _check_own_files(config)
+    if warning := memory_warning(config):
+        note(warning)
 
 
 def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda line: None) -> runtime.Record | None:

@@ -103,8 +103,10 @@ class InodePrimer:
                 self._lookups.pop(directory, None)
                 if not self._paused:
                     self._listing = 1
-                    await self._runner.run("inodes", self._list, directory)
-                    self._listing = 0
+                    try:
+                        await self._runner.run("inodes", self._list, directory)
+                    finally:
+                        self._listing = 0
 
     def _list(self, directory: int) -> None:
         self.thread = threading.get_native_id()

@@ -53,8 +53,21 @@ TAKEN_BACK = (
     " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
     " --staging, or without a daemon that reclaims page cache this would not happen"
 )
+SHRUNK = (
+    "the staging window is {now} instead of {full}, as staged pages are taken back ({noticed:,} so far); it grows again"
+    " when none are: give this cgroup or machine more memory, or mount with a smaller --ram or --staging"
+)
 # Less than that happens anywhere now and then.
 TAKEN_BACK_SHARE = 0.01
+REFUSES = (
+    "{name} takes no more copies ({refusal}, {errors:,} errors): such samples come from the source; free some space"
+    " there, or mount with a smaller size for it"
+)
+SHORT_OF = "short of {resource}, {times:,} times: {what}; this costs speed: {way_out}"
+FAILED = (
+    "the task of {task} failed {times:,} times and was begun again (last: {error}); this costs speed, and reads stay"
+    " right: please report it with the log"
+)
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
@@ -105,10 +118,14 @@ def status(now: MountStatistics) -> Json:
         "rates": rates_status(engine),
         "plan": plan_status(engine),
         "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
-        "staging": {"capacity_bytes": scheduler.window_capacity_bytes, "used_bytes": scheduler.window_bytes},
+        "staging": {
+            "capacity_bytes": scheduler.window_capacity_bytes,
+            "used_bytes": scheduler.window_bytes,
+            "asked_bytes": scheduler.window_full_bytes or scheduler.window_capacity_bytes,
+        },
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
-        "errors": dict(counters.errors),
+        "errors": engine.errors,
         "source_state": source_status(now),
         "failed_reads": failed_reads_status(now),
         "requests": dict(now.channel.requests),
@@ -145,7 +162,10 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
         elif job.state == JobState.DRIFTING:
             about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
             said.append(MISSING_PREDICTION.format(name=job.name, **about))
-    said += taken_back(engine)
+    said += taken_back(engine) + shrunk(engine)
+    said += [REFUSES.format(**asdict(place)) for place in engine.places if place.refusal]
+    said += [SHORT_OF.format(**asdict(one)) for one in engine.shortages]
+    said += [FAILED.format(**asdict(one)) for one in engine.faults]
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))
@@ -158,6 +178,15 @@ def taken_back(engine: EngineStatistics) -> list[str]:
         return []
     told = {"noticed": watch.taken_back, "looked_at": watch.looked_at, "late": late, "opens": opens}
     return [TAKEN_BACK.format(**told)]
+
+
+def shrunk(engine: EngineStatistics) -> list[str]:
+    """That the staging window is smaller than was asked for, and why."""
+    now, full = engine.scheduler.window_capacity_bytes, engine.scheduler.window_full_bytes
+    if now >= full:
+        return []
+    told = {"now": format_size(now), "full": format_size(full), "noticed": engine.page_watch.taken_back}
+    return [SHRUNK.format(**told)]
 
 
 def all_opens(engine: EngineStatistics) -> int:

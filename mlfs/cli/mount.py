@@ -105,6 +105,8 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Mount the source. Raises an MlfsError when that is not possible."""
+    # No linear algebra is done here nor in the daemon: numpy's threads and memory for it would be for nothing.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mlfs.config import KEYS, load_config
     from mlfs.measure import calibration
 
@@ -143,8 +145,8 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
-    for warning in serving.get("warnings", ()):
-        _say(printable(str(warning)))
+    for line in serving.get("notes", ()):
+        _say(printable(str(line)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 

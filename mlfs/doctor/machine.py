@@ -13,7 +13,8 @@ import resource
 import shutil
 import time
 
-from mlfs.config import cgroup_limit_bytes, memory_limit_bytes, read_text
+from mlfs.limits import read_text
+from mlfs.memory import cgroup_limit_bytes, memory_limit_bytes
 
 _STA_UNSYNC = 0x40
 _TIMEX_BYTES = 208  # sizeof(struct timex)

@@ -113,12 +113,14 @@ class Digest:
             if self._waited_s:
                 waited_s, self._waited_s = self._waited_s, {}
                 self._step(*(ReadersWaited(entry, seconds) for entry, seconds in waited_s.items()))
-            while left:
-                turn = min(left, EVENTS_A_TURN)
-                left -= turn
-                self._take_in([self._event(*self._events.popleft()) for _ in range(turn)])
-                await trio.lowlevel.checkpoint()
-            self._busy = False
+            try:
+                while left:
+                    turn = min(left, EVENTS_A_TURN)
+                    left -= turn
+                    self._take_in([self._event(*self._events.popleft()) for _ in range(turn)])
+                    await trio.lowlevel.checkpoint()
+            finally:
+                self._busy = False
 
     def _take_in(self, events: list[Event]) -> None:
         """Have the scheduler count, and then those who observe look at it."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from mlfs.engine.background import Background
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of, name_of
 from mlfs.engine.driver import Driver
@@ -32,6 +33,7 @@ from mlfs.engine.roll_call import Figures, RollCall
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
+from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
 from mlfs.engine.warm_up import SampleIds
@@ -74,6 +76,8 @@ class Limits:
         refined: the same as an earlier mount refined it, where that is newer.
         calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
         pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
+        most_open_files: large files that are held open for readers at a time.
+        buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
     """
 
     staging_bytes: int
@@ -85,6 +89,8 @@ class Limits:
     refined: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     calibrated_sample_bytes: float = 0.0
     pfs_lanes_at_first: int = 0
+    most_open_files: int = 1 << 20
+    buffer_bytes: int = 128 << 20
 
 
 def _cannot_build(spec: JobSpec) -> JobStreams:
@@ -96,6 +102,7 @@ class Engine:
 
     Attributes:
         opens, ranges, digest: what the request handlers call.
+        background: runs what goes on beside the readers' way.
         scheduler, counters: for tests; others ask for `statistics`.
     """
 
@@ -116,6 +123,7 @@ class Engine:
         showcase: Showcase | None = None,
         agent_socket: str | None = None,
         build: Callable[[JobSpec], JobStreams] = _cannot_build,
+        shortages: Shortages | None = None,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -125,6 +133,8 @@ class Engine:
         self.clock = clock
         self.runner = runner
         self.counters = Counters()
+        self._shortages = shortages or Shortages()
+        self.background = Background(self._shortages)
         rates = Rates()
         infos = list(_place_infos(places, limits))
         bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
@@ -134,7 +144,9 @@ class Engine:
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured)
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
-        self._write_behind = WriteBehind(self._fetcher, runner, lambda kept: self._step(*kept))
+        self._write_behind = WriteBehind(
+            self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
+        )
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
             lambda plan: self._shared_plan.plan_made(plan),  # noqa: PLW0108 - made later
@@ -145,11 +157,12 @@ class Engine:
         )  # fmt: skip
         tickets = Tickets(
             self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,
-            limits.timeout_s,
+            limits.timeout_s, self._shortages,
         )  # fmt: skip
         self._lanes = Lanes(
             self._step, infos, self._fetcher, self._nearest, tickets.anybody, self.counters, runner, samples.sizes,
-            clock, cpu_clock, self._prefetch_failed,
+            clock, cpu_clock, self._prefetch_failed, self._shortages,
+            limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
         )  # fmt: skip
         self._driver = Driver(
             self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
@@ -158,7 +171,8 @@ class Engine:
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
-            clock, bounds,
+            clock, bounds, self._shortages, limits.most_open_files,
+            limits.buffer_bytes // 8,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(
@@ -179,18 +193,22 @@ class Engine:
         return self._jobs.jobs
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled. No task of these ends the mount by failing."""
+        tasks = {
+            "counting reads": self.digest.run,
+            "the scheduler's clock": self._driver.run,
+            "explaining reads": self._jobs.explain,
+            "planning": self._planner.run,
+            "keeping copies": self._write_behind.run,
+            "the door for peers": self.peering.run,
+            "watching pages": self._page_watch.run,
+        }
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.digest.run)
-            nursery.start_soon(self._driver.run)
-            nursery.start_soon(self._jobs.explain)
-            nursery.start_soon(self._planner.run)
-            nursery.start_soon(self._write_behind.run)
-            nursery.start_soon(self.peering.run)
-            nursery.start_soon(self._page_watch.run)
+            for name, task in tasks.items():
+                nursery.start_soon(self.background.keep_going, name, task)
             if any(place.used_bytes for place in self.places.storing):
                 self._fetcher.begin_finding()  # before the first read is served
-                nursery.start_soon(self._find_again)
+                nursery.start_soon(self.background.keep_going, "finding copies again", self._find_again)
 
     def _step(self, *events: e.Event) -> None:
         """Tell the scheduler: for those who are made before the driver."""
@@ -272,6 +290,8 @@ class Engine:
             ),
             counters=self.counters.statistics(),
             peering=self.peering.statistics(),
+            shortages=self._shortages.statistics(),
+            faults=self.background.statistics(),
             under_way={
                 "opens_and_releases": self.digest.under_way,
                 "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mlfs.engine.pagecache import Buffer, PageCache
-from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, TierPlace
+from mlfs.limits import Resource, lacking
+from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
 from mlfs.places.source import OpenFile, Source
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
@@ -104,6 +106,12 @@ class Fetcher:
         """A place is about to keep this copy: until it does, or cannot, whoever asks gets it from here."""
         self.to_keep[fetched.sample] = fetched, place
 
+    def no_longer_kept_soon(self, batch: Sequence[Fetched]) -> None:
+        """What became of these is known: a place keeps them, or none does."""
+        for one in batch:
+            if self._still_waits(one):
+                self.to_keep.pop(one.sample, None)
+
     # -- whole samples
 
     def fetch(
@@ -123,8 +131,8 @@ class Fetcher:
                 if fetched is not None:
                     return fetched
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
-        except OSError as error:
-            return Fetched(sample, error=error)
+        except (OSError, MemoryError) as error:
+            return Fetched(sample, error=as_os_error(error))
 
     def _fetch_once(self, sample: int, place: int, instead: int, close_later: bool, stage: bool) -> Fetched | None:
         """None when a change was noticed meanwhile: what was read may be older than it."""
@@ -177,12 +185,15 @@ class Fetcher:
             if content.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             return Fetched(sample, SOURCE, len(content.data), content.data, content.version)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            failed = Fetched(sample, error=as_os_error(error))
+            if lacking(error) is not None:
+                return failed
             if (held := self._held(sample, instead)) is not None:
                 return held
             self.to_keep.pop(sample, None)  # of a content that is gone, maybe: the next open asks the source
             self._verified[sample] = 0
-            return Fetched(sample, error=error)
+            return failed
 
     def close_read(self) -> None:
         """Close what `fetch(close_later=True)` left open."""
@@ -205,8 +216,8 @@ class Fetcher:
                         break
                     offset += len(piece)
                 return Fetched(sample, SOURCE, size, None, self._samples.version_of(sample), offset >= size)
-        except OSError as error:
-            return Fetched(sample, error=error)
+        except (OSError, MemoryError) as error:
+            return Fetched(sample, error=as_os_error(error))
 
     def open(self, entry: int) -> OpenFile:
         """Open a source file for reads of ranges, its content that of the manifest from now on. Raises: OSError."""
@@ -253,15 +264,22 @@ class Fetcher:
             left = {at: keep_in[1:] for at, keep_in in left.items() if len(keep_in) > 1}
             for number, places in by_place.items():
                 place = self._places.storing[number - 1]
-                kept = place.keep([self._copy(batch[at][0]) for at in places])
+                kept = self._keep_in(place, [batch[at][0] for at in places])
                 for at, is_kept in zip(places, kept, strict=True):
                     if is_kept:
                         result[at] = number, place.used_bytes
                         left.pop(at, None)
-        for one, _ in batch:
-            if self._still_waits(one):
-                del self.to_keep[one.sample]
+        self.no_longer_kept_soon([one for one, _ in batch])
         return result
+
+    def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
+        """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
+        try:
+            return list(place.keep([self._copy(fetched) for fetched in batch]))
+        except Exception as error:
+            if lacking(error) is None:
+                log.exception("%s failed to keep %d samples", place.name, len(batch))
+            return [False] * len(batch)
 
     def _still_waits(self, fetched: Fetched) -> bool:
         waiting = self.to_keep.get(fetched.sample)
@@ -386,8 +404,13 @@ def landed_of(fetch: int, fetched: Fetched) -> Landed:
 
 
 def as_os_error(error: BaseException | None) -> OSError:
-    """The error of a call that raised. What is no OSError is a bug: it costs this read EIO, never the mount."""
+    """The error of a call that raised. What is no OSError, and no lack of anything, is a bug: it costs this read EIO,
+    never the mount."""
     if isinstance(error, OSError):
         return error
+    what = lacking(error)
+    if what is not None:
+        number = errno.ENOMEM if what is Resource.MEMORY else errno.EAGAIN
+        return OSError(number, os.strerror(number))
     log.error("a fetch failed in an unforeseen way", exc_info=error)
     return OSError(errno.EIO, "an internal error, see the log")

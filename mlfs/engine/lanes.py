@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.runner import Runner, start
+from mlfs.engine.shortages import Shortages
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
@@ -23,7 +24,8 @@ from mlfs.stats import Counters
 
 T = TypeVar("T")
 
-# Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more.
+# Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more. Where
+# memory is short it collects less.
 KEPT_AT_ONCE_BYTES = 2 << 20
 
 
@@ -61,6 +63,7 @@ class Lanes:
         waited_for: from any thread, whether a reader waits for a sample.
         sizes: bytes by sample. clock: seconds, monotone; cpu_clock: seconds that the calling thread has computed; both
             are called by workers. failed: told of each prefetch that failed: (sample, error).
+        most_kept_bytes: of what a lane collects.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Lanes:
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         failed: Callable[[int, OSError], None],
+        shortages: Shortages,
+        most_kept_bytes: int,
     ) -> None:
         self._step = step
         self._places = places
@@ -88,6 +93,8 @@ class Lanes:
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._failed = failed
+        self._shortages = shortages
+        self._kept_at_once_bytes = min(KEPT_AT_ONCE_BYTES, most_kept_bytes)
         self._batches: dict[int, _Batch] = {}
         self._stopped = False
 
@@ -134,7 +141,7 @@ class Lanes:
                 over.landed.append(landed)
                 if self._waited_for(item.sample):
                     self._runner.post(self._tell_early, batch, item.sample)
-                if keep.bytes > KEPT_AT_ONCE_BYTES:
+                if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
         over.keeping_s += keep.write(over.kept, self._clock)
         over.wall_s, over.cpu_s = self._clock() - began_s, self._cpu_clock() - cpu_began_s
@@ -159,6 +166,7 @@ class Lanes:
 
     def _batch_over(self, batch: _Batch, over: _Over | None, error: BaseException | None) -> None:
         if over is None:  # a bug, or no thread to be had: it costs these prefetches
+            self._shortages.noticed(error)
             number, over = as_os_error(error).errno or errno.EIO, _Over()
             over.landed = [e.Landed(batch.fetch, item.sample, error=number) for item in batch.items]
         for landed in over.landed:
@@ -174,6 +182,7 @@ class Lanes:
             return
         batch.counted.add(landed.sample)
         if landed.error:
+            self._shortages.noticed(landed.error)
             self._failed(landed.sample, OSError(landed.error, os.strerror(landed.error)))
         else:
             item = batch.item_of[landed.sample]

@@ -15,6 +15,7 @@ from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.driver import Driver
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.tickets import Tickets
+from mlfs.limits import lacking
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.events import Touched
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -55,15 +56,20 @@ class _Open:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
 
     def refuse(self, error: OSError) -> None:
-        """See Ticket."""
-        self._over(error, 0, 0)
+        """See Ticket. What this process lacks for the whole file, it may have for a part at a time."""
+        if lacking(error) is not None:
+            trio.lowlevel.spawn_system_task(self._read_by_ranges)
+        else:
+            self._over(error, 0, 0)
 
     async def _read_by_ranges(self) -> None:
         try:
             handle = await self._opens.ranges.open(self._entry)
         except Exception as error:
-            self._over(error, 0, 0)
-            return
+            if lacking(error) is None:
+                self._over(error, 0, 0)
+                return
+            handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself
         self._opens.counted.direct()
         self._over(None, handle, 0)
 

@@ -170,20 +170,27 @@ class Planner:
         while True:
             await self._wanted.wait()
             self._wanted, self._busy = trio.Event(), True
-            while self._waiting or self._plan_again:
-                if self._plan_again:
-                    await self._plan()
-                    continue
-                name, job = next(iter(self._waiting.items()))
-                try:
-                    await self._count(name, job)
-                except Exception as error:  # an order file that is gone: the job goes on without a plan
-                    log.warning("job %s: not planned: %s", name, error)
-                if self._waiting.get(name) is job:
-                    del self._waiting[name]
-            self._busy = False
-            self._done.set()
-            self._done = trio.Event()
+            try:
+                await self._plan_all()
+            finally:  # who waits for a plan that cannot be made goes on without it
+                self._busy = False
+                self._done.set()
+                self._done = trio.Event()
+                if self._waiting:
+                    self._wanted.set()
+
+    async def _plan_all(self) -> None:
+        while self._waiting or self._plan_again:
+            if self._plan_again:
+                await self._plan()
+                continue
+            name, job = next(iter(self._waiting.items()))
+            try:
+                await self._count(name, job)
+            except Exception as error:  # an order file that is gone: the job goes on without a plan
+                log.warning("job %s: not planned: %s", name, error)
+            if self._waiting.get(name) is job:
+                del self._waiting[name]
 
     async def _count(self, name: str, job: JobRun) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""

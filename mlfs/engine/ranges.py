@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ import trio
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.driver import Driver
-from mlfs.engine.fetch import Fetcher
+from mlfs.engine.fetch import Fetched, Fetcher, as_os_error
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.read_waits import ReadWaits
 from mlfs.engine.runner import Runner
+from mlfs.engine.shortages import Shortages, patiently
+from mlfs.limits import Resource, lacking
 from mlfs.places.source import OpenFile
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
@@ -63,7 +66,12 @@ class RangesStatistics:
 
 
 class Ranges:
-    """See the module."""
+    """See the module.
+
+    Args:
+        most_open: large files that are held open for readers at a time; each takes a descriptor.
+        most_held_bytes: of contents whose pages the kernel took back; never more than HOT_BYTES.
+    """
 
     def __init__(
         self,
@@ -78,6 +86,9 @@ class Ranges:
         runner: Runner,
         clock: Callable[[], float],
         limits: Limits,
+        shortages: Shortages,
+        most_open: int,
+        most_held_bytes: int,
     ) -> None:
         self._samples = samples
         self._manifest = samples.manifest
@@ -91,6 +102,9 @@ class Ranges:
         self._counted = counted
         self._waits = ReadWaits(clock, self._waited)
         self._limits = limits
+        self._shortages = shortages
+        self._most_open = most_open
+        self._most_held_bytes = min(HOT_BYTES, most_held_bytes)
         self._large: dict[int, LargeHandle] = {}
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
@@ -110,6 +124,9 @@ class Ranges:
         else may have noticed a change between the open in a worker and its result here: then what is open is of the
         past, and must not be read under the attributes of now.
         """
+        if len(self._large) >= self._most_open:
+            self._shortages.met(Resource.FILES)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _ in range(OPEN_TRIES):
             opened = await self._twice("demand", self._or_error, self._fetcher.open, entry)
             if isinstance(opened, OSError):
@@ -161,15 +178,16 @@ class Ranges:
         whole = len(samples) == 1 and self._samples.is_whole_file(samples[0])
         try:
             if not whole or self._manifest.size_view[entry] > self._limits.largest_whole_bytes:
-                with self._waits.of(entry):
-                    part = await self._read_range(entry, generation, offset, size)
-                self._counted.range_answered_elsewhere(entry, offset, len(part))
-                self._digest.source_gave(entry, len(part))
-                return part
+                return await self._read_part(entry, generation, offset, size)
             held = self._held(samples[0], generation)
             if held is None:
-                with self._waits.of(entry):
-                    data = await self._hot_bytes_of(samples[0], entry, generation)
+                try:
+                    with self._waits.of(entry):
+                        data = await self._hot_bytes_of(samples[0], entry, generation)
+                except OSError as error:
+                    if lacking(error) is None:
+                        raise
+                    return await self._read_part(entry, generation, offset, size)  # there is no room for the whole
             else:
                 data = held
                 if offset == 0:  # the first of the READs of another open
@@ -181,6 +199,13 @@ class Ranges:
                 self._driver.step(Outdated(sample))  # or the next open would find it in place, too
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened") from None
         return memoryview(data)[offset : offset + size]
+
+    async def _read_part(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
+        with self._waits.of(entry):
+            part = await self._read_range(entry, generation, offset, size)
+        self._counted.range_answered_elsewhere(entry, offset, len(part))
+        self._digest.source_gave(entry, len(part))
+        return part
 
     async def _read_range(self, entry: int, generation: int, offset: int, size: int) -> Buffer:
         opened = await self._twice("read", self._or_error, self._fetcher.open_unchanged, entry)
@@ -213,7 +238,9 @@ class Ranges:
         self._hot_flights[sample] = trio.Event()
         place, instead = self._scheduler.where(sample)
         try:
-            fetched = await self._twice("read", self._fetcher.read_bytes, sample, place, instead)
+            fetched: Fetched = await self._twice(
+                "read", patiently, self._shortages, self._fetcher.read_bytes, sample, place, instead
+            )
             self._check_generation(entry, generation)
         finally:
             self._hot_flights.pop(sample).set()
@@ -233,7 +260,7 @@ class Ranges:
         old = self._hot.pop(sample, None)
         self._hot_bytes += len(data) - (len(old[1]) if old else 0)
         self._hot[sample] = (generation, data)
-        while self._hot_bytes > HOT_BYTES:
+        while self._hot_bytes > self._most_held_bytes:
             _, (_, oldest) = self._hot.popitem(last=False)
             self._hot_bytes -= len(oldest)
 
@@ -241,10 +268,8 @@ class Ranges:
 
     def _or_error(self, call: Callable[..., T], *args: object) -> T | OSError:
         """In a worker: what the call returns, or the error that it raises."""
-        try:
-            return call(*args)
-        except OSError as error:
-            return error
+        result: T | OSError = patiently(self._shortages, _or_error, call, *args)
+        return result
 
     async def _twice(self, pool: str, call: Callable[..., T], *args: object) -> T:
         """Run a call on the source; when it fails or hangs, once more. Raises ETIMEDOUT when the second hangs."""
@@ -267,3 +292,10 @@ class Ranges:
     def _too_slow(self) -> None:
         self._counters.error("source_timeout")
         self._driver.step(SourceHung())
+
+
+def _or_error(call: Callable[..., T], *args: object) -> T | OSError:
+    try:
+        return call(*args)
+    except (OSError, MemoryError) as error:
+        return as_os_error(error)

@@ -74,8 +74,8 @@ class Recorders:
     async def _record(self, fifo: str, recording: _Recording) -> None:
         try:
             await recording.run()
-        except OSError as error:
-            log.info("a recording ended: %s", error.strerror)
+        except (OSError, RuntimeError, MemoryError) as error:  # the command is gone, or something is lacking here
+            log.info("a recording ended: %s", error)
         finally:
             del self._recordings[fifo]
         # Not when cancelled: a thread may still write, and the number may be another file's then.

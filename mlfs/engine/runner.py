@@ -9,20 +9,32 @@ that (a limiter, a context, a thread name each time). docs/decisions/threads.md 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 import trio
 
+from mlfs.engine.shortages import Shortages
+from mlfs.limits import Resource
+
 log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Then = Callable[[T | None, BaseException | None], None]
 """Told of a call's end: what it returned, or what it raised."""
+
+# The pool whose threads serve all pools that have no thread of their own.
+SPARE = "spare"
+# After a thread could not be started, none is tried for so long: to try costs as much as a sample.
+TRY_AGAIN_S = 1.0
+# What a thread may have open at a time: its eventfd, a file of the source, a copy on a disk.
+DESCRIPTORS_A_THREAD = 3
 
 
 class Runner(Protocol):
@@ -167,7 +179,7 @@ class _Worker:
 
     __slots__ = ("job", "wake")
 
-    def __init__(self, first: _Job) -> None:
+    def __init__(self, first: _Job | None) -> None:
         self.job: _Job | None = first
         self.wake = os.eventfd(0, os.EFD_CLOEXEC)
 
@@ -176,36 +188,111 @@ class _Worker:
         job, self.job = self.job, None
         return cast(_Job, job)
 
+    def sleep(self) -> _Job:
+        """Sleep until there is a job."""
+        os.read(self.wake, 8)
+        return self.take()
+
+
+class _Starter:
+    """Starts the threads of all pools, as far as the process may have more.
+
+    Attributes:
+        most: threads at most, which leaves each of them descriptors enough; None: as many as the pools want.
+    """
+
+    def __init__(self, most: int | None, shortages: Shortages) -> None:
+        self.most = most
+        self._shortages = shortages
+        self._started = 0
+        self._not_before_s = 0.0
+
+    def start(self, work: Callable[[_Worker, bool], None], first: _Job | None, name: str) -> _Worker | None:
+        """Start a thread that begins with a job, or asleep without one; None where no further one is to be had."""
+        if first is not None and time.monotonic() < self._not_before_s:
+            return None
+        worker = None
+        try:
+            if self.most is not None and self._started >= self.most:
+                raise OSError(errno.EMFILE, "descriptors are left for no further thread")
+            worker = _Worker(first)
+            threading.Thread(target=work, args=(worker, first is None), name=name, daemon=True).start()
+        except (OSError, RuntimeError, MemoryError) as error:
+            if worker is not None:
+                os.close(worker.wake)
+            if not self._shortages.noticed(error):
+                self._shortages.met(Resource.THREADS)
+            self._not_before_s = time.monotonic() + TRY_AGAIN_S
+            return None
+        self._started += 1
+        return worker
+
 
 class _Pool:
-    """Up to `threads` threads, started when they are first needed; they end with the process."""
+    """Up to `threads` threads, started when they are first needed; they end with the process.
 
-    def __init__(self, name: str, threads: int, finished: Callable[[_Job], None]) -> None:
+    A call waits for one of its pool's threads where no further one can be started. Where the pool has none at all, a
+    thread of `spare` makes the call.
+    """
+
+    def __init__(
+        self, name: str, threads: int, finished: Callable[[_Job], None], starter: _Starter, spare: _Pool | None
+    ) -> None:
         self.name = name
         self.threads = threads
         self._finished = finished
+        self._starter = starter
+        self._spare = spare
         self._started = 0
         self._lock = threading.Lock()
         self._waiting: deque[_Job] = deque()  # no thread was idle
         self._idle: list[_Worker] = []
 
+    def take(self, threads: int) -> bool:
+        """Start so many threads now; whether all could be started."""
+        while self._started < threads:
+            if not self._start(None):
+                return False
+        return True
+
     def submit(self, job: _Job) -> None:
         """On the loop. The thread that was busy last is the first: what it needs is still in the processor's caches."""
-        with self._lock:
-            worker = self._idle.pop() if self._idle else None
-            if worker is None and self._started >= self.threads:
-                self._waiting.append(job)
+        worker = self._idle_or_wait(job, wait=self._started >= self.threads)
+        if worker is None:
+            if self._started >= self.threads or self._start(job):
                 return
-        if worker is not None:
-            worker.job = job
-            os.eventfd_write(worker.wake, 1)
-            return
-        worker, name = _Worker(job), f"{self.name}-{self._started + 1}"
-        threading.Thread(target=self._work, args=(worker,), name=name, daemon=True).start()
-        self._started += 1
+            if not self._started:
+                if self._spare is None:
+                    raise RuntimeError(f"no thread of {self.name} could be started")
+                self._spare.submit(job)
+                return
+            worker = self._idle_or_wait(job, wait=True)
+            if worker is None:
+                return
+        worker.job = job
+        os.eventfd_write(worker.wake, 1)
 
-    def _work(self, worker: _Worker) -> None:
-        job = worker.take()
+    def _idle_or_wait(self, job: _Job, wait: bool) -> _Worker | None:
+        """An idle thread; where there is none the job waits for one, if it shall."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            if wait:
+                self._waiting.append(job)
+            return None
+
+    def _start(self, first: _Job | None) -> bool:
+        worker = self._starter.start(self._work, first, f"{self.name}-{self._started + 1}")
+        if worker is None:
+            return False
+        self._started += 1
+        if first is None:
+            with self._lock:
+                self._idle.append(worker)
+        return True
+
+    def _work(self, worker: _Worker, asleep: bool) -> None:
+        job = worker.sleep() if asleep else worker.take()
         while True:
             try:
                 if job.then is not None:  # else given up before it began
@@ -219,8 +306,7 @@ class _Pool:
             self._finished(job)
             del job  # what a call returned may hold memory, or a file
             if following is None:
-                os.read(worker.wake, 8)
-                following = worker.take()
+                following = worker.sleep()
             job = following
             del following
 
@@ -231,9 +317,18 @@ class ThreadRunner:
     Args:
         pools: threads by pool name; a pool that is not named has `default_threads`.
         wait: how the loop waits outside of trio, if it does.
+        shortages: hears of threads that could not be started.
+        most_threads: in all; None: as many as the pools have.
     """
 
-    def __init__(self, pools: Mapping[str, int], default_threads: int = 2, wait: LoopWait | None = None) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, int],
+        default_threads: int = 2,
+        wait: LoopWait | None = None,
+        shortages: Shortages | None = None,
+        most_threads: int | None = None,
+    ) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._threads = dict(pools)
         self._pools: dict[str, _Pool] = {}
@@ -241,6 +336,14 @@ class ThreadRunner:
         self._wait = wait
         self._calls = Calls() if wait is None else wait.calls
         self._own = threading.local()
+        self._starter = _Starter(most_threads, shortages or Shortages())
+
+    def take(self, threads: Mapping[str, int]) -> bool:
+        """Start threads now, by pool: those without which nothing can be served; whether all could be started.
+
+        With one of the pool SPARE no call fails for want of a thread.
+        """
+        return all((self._pools.get(pool) or self._make(pool)).take(number) for pool, number in threads.items())
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See Runner."""
@@ -315,7 +418,14 @@ class ThreadRunner:
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         """See Runner."""
-        self._token.run_sync_soon(call, *args)
+
+        def shielded() -> None:
+            try:
+                call(*args)
+            except Exception:  # a bug: it costs what was posted, never the loop
+                log.exception("what a worker has posted failed")
+
+        self._token.run_sync_soon(shielded)
         if self._wait is not None:
             self._wait.interrupt()
 
@@ -332,5 +442,6 @@ class ThreadRunner:
             with contextlib.suppress(trio.RunFinishedError):  # the mount is gone
                 self._token.run_sync_soon(self._calls.collect, idempotent=True)
 
-        pool = self._pools[name] = _Pool(name, self._threads.get(name, self._default_threads), finished)
+        threads = self._threads.get(name, self._default_threads)
+        pool = self._pools[name] = _Pool(name, threads, finished, self._starter, self._pools.get(SPARE))
         return pool

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlfs.engine.background import BackgroundFault
 from mlfs.engine.page_watch import PageWatchStatistics
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.planner import PlannerStatistics
 from mlfs.engine.ranges import RangesStatistics
+from mlfs.engine.shortages import Shortage
 from mlfs.follow.job_statistics import JobStatistics
 from mlfs.measure.speeds import SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
@@ -38,6 +40,7 @@ class EngineStatistics:
         jobs: in the order in which they were installed.
         ahead: by the job's name, what is staged ahead of each of its local ranks.
         places: those that store, in the order of their numbers.
+        shortages: what the process was short of. faults: tasks beside the readers' way that failed.
         under_way: what is not settled yet, by what it is. All zero: nobody waits, and what was fetched is kept.
     """
 
@@ -53,3 +56,16 @@ class EngineStatistics:
     counters: CounterStatistics
     peering: PeeringStatistics
     under_way: Mapping[str, int]
+    shortages: tuple[Shortage, ...] = ()
+    faults: tuple[BackgroundFault, ...] = ()
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """All that went wrong, by kind, with what the process was short of and tasks that failed."""
+        found = dict(self.counters.errors)
+        found |= {f"{one.resource}_short": one.times for one in self.shortages}
+        more = {
+            "background_fault": sum(one.times for one in self.faults),
+            "tier_error": sum(one.errors for one in self.places),
+        }
+        return found | {kind: times for kind, times in more.items() if times}

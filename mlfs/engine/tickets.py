@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.runner import Call, Runner, start
+from mlfs.engine.shortages import Shortages, patiently
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -111,6 +112,7 @@ class Tickets:
         counters: Counters,
         runner: Runner,
         timeout_s: float,
+        shortages: Shortages,
     ) -> None:
         self._step = step
         self._places = places
@@ -120,6 +122,7 @@ class Tickets:
         self._counters = counters
         self._runner = runner
         self._timeout_s = timeout_s
+        self._shortages = shortages
         self._tickets: dict[int, tuple[int, Ticket]] = {}  # by number: the sample and who waits
         self._numbers = itertools.count(1)
         self._waiting: dict[int, list[Ticket]] = {}  # by sample; workers look into it
@@ -202,7 +205,10 @@ class Tickets:
     def _fetch_for_reader(self, item: c.Item) -> Fetched:
         """In a worker: fetch, and let those who wait go on."""
         try:
-            fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead, close_later=True)
+            place = self._nearest(item)
+            fetched = patiently(
+                self._shortages, self._fetcher.fetch, item.sample, place, item.instead, True
+            )  # with close_later
             waiting = tuple(self._waiting.get(item.sample, ())) if fetched.staged else ()
             source_bytes = fetched.size_bytes if fetched.place == SOURCE else 0
             answered = [ticket.in_place(source_bytes if first else 0) for first, ticket in _first(waiting)]
@@ -215,6 +221,7 @@ class Tickets:
     def _arrived(self, fetch: int, item: c.Item, fetched: Fetched | None, error: BaseException | None) -> None:
         self._calls.pop(fetch, None)
         if fetched is None:
+            self._shortages.noticed(error)
             fetched = Fetched(item.sample, error=as_os_error(error))
         landed = landed_of(fetch, fetched)
         if not landed.error:

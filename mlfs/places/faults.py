@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -32,6 +33,7 @@ class Faults:
         self._errors = 0
         self._kinds: set[str] = set()
         self._paused_until_s = float("-inf")
+        self._refusal = ""
 
     @property
     def errors(self) -> int:
@@ -42,6 +44,16 @@ class Faults:
     def paused(self) -> bool:
         """Whether writing rests, after a failure that is likely to repeat."""
         return self._clock() < self._paused_until_s
+
+    @property
+    def refusal(self) -> str:
+        """Why the last write failed, while writing rests or fails since then; empty when writing goes well."""
+        return self._refusal
+
+    def went_well(self) -> None:
+        """A write was taken."""
+        if self._refusal:
+            self._refusal = ""
 
     def count(self, kind: str, detail: str) -> None:
         """Count a failure; log it if it is the first of its kind."""
@@ -62,3 +74,4 @@ class Faults:
         self.count(f"cannot write ({name})", f"{error.strerror or error}; samples come from the source instead")
         if error.errno in _LASTING:
             self._paused_until_s = self._clock() + PAUSE_S
+            self._refusal = os.strerror(error.errno or errno.EIO)

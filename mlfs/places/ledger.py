@@ -82,6 +82,12 @@ class Ledger:
             self._limit_bytes = self._used_bytes
             return self._limit_bytes
 
+    def lower_to(self, limit_bytes: int) -> int:
+        """Lower the limit, but not below what is used. Returns the new limit."""
+        with self._lock:
+            self._limit_bytes = max(self._used_bytes, min(self._limit_bytes, limit_bytes))
+            return self._limit_bytes
+
     def clear(self) -> None:
         """Forget all digests; reservations under way stay."""
         with self._lock:

@@ -42,6 +42,13 @@ _MIN_CAPACITY_BYTES = 1 << 20  # below, what commits need of the file leaves nex
 # A commit holds about this much. Fewer and larger commits sync less often; what waits for one is kept in memory.
 _BATCH_BYTES = 8 << 20
 
+_LOCK_FILE_BYTES = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _slack_bytes(map_bytes: int) -> int:
+    """Every commit writes new pages before it frees old ones: room for that is no part of the samples' budget."""
+    return map_bytes // 16 + 32 * _PAGE_BYTES
+
 
 class LmdbTier(OnDisk):
     """Copies of one source's small samples in an LMDB environment.
@@ -71,10 +78,11 @@ class LmdbTier(OnDisk):
         self._max_sample_bytes = max_sample_bytes
         self._lmdb_fd = -1
         # Invariant: the data file is at most map_size, and map_size plus the lock file at most the capacity.
-        lock_file_bytes = -(-(_MAX_READERS + 2) * 64 // _PAGE_BYTES) * _PAGE_BYTES
-        self._map_bytes = (capacity_bytes - lock_file_bytes) // _PAGE_BYTES * _PAGE_BYTES
-        # Every commit writes new pages before it frees old ones. The room for that is no part of the samples' budget.
-        slack_bytes = self._map_bytes // 16 + 32 * _PAGE_BYTES
+        # Address space is taken for all of the map: no more than the disk could hold, were it to grow while we run.
+        disk = os.fstatvfs(self._claim.dir_fd)
+        most_bytes = min(capacity_bytes, max(_MIN_CAPACITY_BYTES, 4 * disk.f_blocks * disk.f_frsize))
+        self._map_bytes = (most_bytes - _LOCK_FILE_BYTES) // _PAGE_BYTES * _PAGE_BYTES
+        slack_bytes = _slack_bytes(self._map_bytes)
         # Guards the ledger's entries and what waits for the writer, so that they change together.
         self._changed = threading.Condition()
         self._ledger = Ledger(self._map_bytes - slack_bytes)
@@ -83,6 +91,11 @@ class LmdbTier(OnDisk):
             self._env = self._open()
         except (OSError, lmdb.Error) as error:
             self._release()
+            if isinstance(error, lmdb.MemoryError):
+                way_out = "ulimit -v unlimited, or a smaller size: all of an LMDB cache is mapped"
+                raise CacheError(
+                    f"{self._directory}: no address space for {self._map_bytes >> 20} MiB", way_out
+                ) from error
             reason = error if isinstance(error, OSError) else OSError(0, str(error))
             raise cache_directory.unusable(self._directory, reason) from error
         batch_bytes = min(_BATCH_BYTES, slack_bytes // 4)
@@ -161,6 +174,17 @@ class LmdbTier(OnDisk):
             for digest in self._surplus:
                 self._writer.delete(digest)
         del self._surplus
+
+    def _beside_bytes(self, capacity_bytes: int) -> int:
+        """See OnDisk."""
+        return _LOCK_FILE_BYTES + _slack_bytes(capacity_bytes)
+
+    def _occupied_bytes(self) -> int:
+        """See OnDisk: the pages of the data file, of which those that are free are used again."""
+        try:
+            return os.stat(cache_directory.LMDB_FILES[0], dir_fd=self._lmdb_fd).st_blocks * 512
+        except OSError:
+            return 0
 
     # ---- the contract
 

@@ -140,6 +140,7 @@ class Writer:
         """Commit a batch; returns the digests that could not be written."""
         try:
             self._commit(batch)
+            self._faults.went_well()
             return set()
         except lmdb.MapFullError:
             return self._write_singly(batch)

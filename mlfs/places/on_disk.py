@@ -15,6 +15,9 @@ from mlfs.places.ledger import Ledger
 from mlfs.places.secret import Secret, of_this_user
 from mlfs.places.tier import KeyedCopy, Version
 
+# One part in so many of a file system stays free: others write there, too, and full ones are slow.
+DISK_RESERVE = 50
+
 
 class OnDisk:
     """One store of one source.
@@ -59,8 +62,27 @@ class OnDisk:
 
     @property
     def capacity_bytes(self) -> int:
-        """The budget given by the user."""
+        """The budget given by the user, or what the disk has room for."""
         return self._capacity_bytes
+
+    def fit_to_disk(self) -> bool:
+        """Count on no more than the disk has: what is held, and what is free less a reserve. Whether the budget had to
+        be lowered for that. Called before anything is put."""
+        disk = os.fstatvfs(self._claim.dir_fd)
+        free_bytes = (disk.f_bavail - disk.f_blocks // DISK_RESERVE) * disk.f_frsize
+        room_bytes = self._occupied_bytes() + max(0, free_bytes)
+        if self._claim.read_only or room_bytes >= self._capacity_bytes:
+            return False
+        self._capacity_bytes = max(room_bytes, self._ledger.lower_to(room_bytes - self._beside_bytes(room_bytes)))
+        return True
+
+    def _beside_bytes(self, capacity_bytes: int) -> int:
+        """What of a budget is not for copies."""
+        return 0
+
+    def _occupied_bytes(self) -> int:
+        """What the store takes on the disk."""
+        return self._ledger.used_bytes
 
     @property
     def used_bytes(self) -> int:
@@ -71,6 +93,11 @@ class OnDisk:
     def errors(self) -> int:
         """Failures of the medium and damaged copies since the start."""
         return self._faults.errors
+
+    @property
+    def refusal(self) -> str:
+        """Why the medium takes no copies just now, in words; empty when it does."""
+        return self._faults.refusal
 
     @property
     def read_only(self) -> bool:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, overload, runtime_checkable
 
 from mlfs.places import cache_directory
 from mlfs.places.catalogue import Kind
+from mlfs.places.on_disk import OnDisk
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
@@ -144,6 +145,10 @@ class StoringPlace(Place, Protocol):
     def errors(self) -> int:
         """Failures of the medium and damaged copies since the start."""
 
+    @property
+    def refusal(self) -> str:
+        """Why the medium takes no copies just now, in words; empty when it does."""
+
     def close(self) -> None:
         """Release resources. A persistent place keeps its copies for the next mount."""
 
@@ -160,13 +165,14 @@ class PeerPlace(Place, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlaceStatistics:
-    """How full a place that stores is, and how often its medium failed."""
+    """How full a place that stores is, how often its medium failed, and why it takes no copies just now, if so."""
 
     kind: PlaceKind
     name: str
     capacity_bytes: int
     used_bytes: int
     errors: int
+    refusal: str = ""
 
 
 class SourcePlace:
@@ -297,6 +303,11 @@ class TierPlace:
         """See StoringPlace."""
         return self.tier.errors
 
+    @property
+    def refusal(self) -> str:
+        """See StoringPlace."""
+        return self.tier.refusal if isinstance(self.tier, OnDisk) else ""
+
     def close(self) -> None:
         """See StoringPlace."""
         self.tier.close()
@@ -344,7 +355,7 @@ class Places(Sequence[Place]):
     def statistics(self) -> tuple[PlaceStatistics, ...]:
         """Frozen figures of the places that store, in the order of their numbers."""
         return tuple(
-            PlaceStatistics(place.kind, place.name, place.capacity_bytes, place.used_bytes, place.errors)
+            PlaceStatistics(place.kind, place.name, place.capacity_bytes, place.used_bytes, place.errors, place.refusal)
             for place in self.storing
         )
 

@@ -106,6 +106,7 @@ class SsdTier(OnDisk):
                 self._faults.write_failed(error)
                 return False
             self._ledger.record(digest, footprint_bytes)
+            self._faults.went_well()
             return True
 
     def _write(self, digest: bytes, head: bytes, data: memoryview) -> None:

@@ -74,7 +74,7 @@ class Pool:
     The threads are daemons: one that hangs in a system call on a dead file system does not keep the process alive.
 
     Args:
-        workers: threads.
+        workers: threads, at most: fewer where the process may have no more, but one at least.
         poll: called in the thread that takes the results, at least every tenth of a second: shows progress, or stops by
             raising.
     """
@@ -82,9 +82,15 @@ class Pool:
     def __init__(self, workers: int, poll: Callable[[], None]) -> None:
         self._poll = poll
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = SimpleQueue()
-        self.workers = workers
+        self.workers = 0
         for number in range(workers):
-            threading.Thread(target=self._run, name=f"mlfs-scan-{number}", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=f"mlfs-scan-{number}", daemon=True).start()
+            except (RuntimeError, MemoryError):  # no further thread is to be had: the scan takes longer
+                if not self.workers:
+                    raise
+                break
+            self.workers += 1
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:

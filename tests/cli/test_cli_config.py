@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.config import (
-    CacheDir,
-    MountConfig,
-    cgroup_limit_bytes,
-    differing,
-    free_bytes,
-    limit_files,
-    load_config,
-    memory_limit_bytes,
-    parse_meminfo,
-)
+from mlfs.config import CacheDir, MountConfig, differing, free_bytes, load_config, memory_warning
 from mlfs.errors import ConfigError, ExitCode
+from mlfs.memory import MemoryRoom, cgroup_limit_bytes, limit_files, memory_limit_bytes, memory_room, parse_meminfo
+from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, OWN_BYTES, divide
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def toml(tmp_path: Path, text: str) -> str:
@@ -35,8 +27,6 @@ def test_defaults_follow_from_the_memory_limit() -> None:
     assert (config.source, config.mountpoint) == ("/data", "/data")
     assert (config.ram_bytes, config.staging_bytes) == (32 * GIB, 2 * GIB)
     assert (config.pfs_threads, config.source_timeout_s, config.ssd, config.log_file) == (16, 30.0, [], None)
-    small = load_config({"source": "/data"}, limit_bytes=10 * 2**20 * 10)
-    assert (small.staging_bytes, small.ram_bytes) == (64 * 2**20, 36 * 2**20)
 
 
 def test_flags_win_over_the_file_and_both_spell_names_alike(tmp_path: Path) -> None:
@@ -103,7 +93,7 @@ def test_a_missing_config_file_and_a_missing_source_are_named(tmp_path: Path) ->
 def test_budgets_above_the_limit_are_refused_and_defaults_give_way() -> None:
     with pytest.raises(ConfigError, match="memory limit of 4 GiB"):
         load_config({"source": "/d", "ram": "60%", "staging": "50%"}, limit_bytes=4 * GIB)
-    assert load_config({"source": "/d", "staging": "75%"}, limit_bytes=4 * GIB).ram_bytes == GIB
+    assert 512 * MIB < load_config({"source": "/d", "staging": "75%"}, limit_bytes=4 * GIB).ram_bytes < GIB
     assert load_config({"source": "/d", "ram": "3G", "staging": "1G"}, limit_bytes=4 * GIB).ram_bytes == 3 * GIB
 
 
@@ -182,3 +172,94 @@ def test_settings_that_differ_are_named_and_the_same_words_are_the_same(tmp_path
         "ssd /a:1 GiB /b:2 GiB, now none",
         "infer off, now on",
     ]
+
+
+# -- what others use, and what the daemon itself takes
+
+
+def cgroup_of(limit: int, used: int, files: int, high: str = "max") -> dict[str, str]:
+    """A machine of 64 GiB, and a cgroup of version 2 with a limit, of which so much is used, part of it by files."""
+    at = "/sys/fs/cgroup/job"
+    return {
+        "/proc/meminfo": f"MemTotal: {64 * GIB >> 10} kB\nMemAvailable: {60 * GIB >> 10} kB\n",
+        "/proc/self/cgroup": "0::/job\n",
+        f"{at}/memory.max": f"{limit}\n",
+        f"{at}/memory.high": f"{high}\n",
+        f"{at}/memory.current": f"{used}\n",
+        f"{at}/memory.stat": f"anon 5\nactive_file {files // 2}\ninactive_file {files - files // 2}\n",
+    }
+
+
+def test_what_others_use_counts_but_not_pages_that_can_be_read_again() -> None:
+    assert memory_room(cgroup_of(400 * MIB, 150 * MIB, 50 * MIB).get) == MemoryRoom(
+        400 * MIB, 100 * MIB, "/sys/fs/cgroup/job/memory.max"
+    )
+    high = memory_room(cgroup_of(400 * MIB, 150 * MIB, 50 * MIB, str(300 * MIB)).get)
+    assert high == MemoryRoom(300 * MIB, 100 * MIB, "/sys/fs/cgroup/job/memory.high")
+    own = cgroup_of(400 * MIB, 150 * MIB, 50 * MIB) | {"/proc/self/statm": f"90000 {20 * MIB // 4096} 0 0 0 0 0\n"}
+    assert memory_room(own.get).used_bytes == 80 * MIB  # this process is not the one that will serve
+
+
+def test_what_is_used_in_a_cgroup_of_version_1_is_known_too() -> None:
+    at = "/sys/fs/cgroup/memory/job"
+    files = {
+        "/proc/meminfo": f"MemTotal: {64 * GIB >> 10} kB\nMemAvailable: {60 * GIB >> 10} kB\n",
+        "/proc/self/cgroup": "4:memory:/job\n0::/\n",
+        f"{at}/memory.limit_in_bytes": f"{400 * MIB}\n",
+        f"{at}/memory.usage_in_bytes": f"{150 * MIB}\n",
+        f"{at}/memory.stat": f"active_file 1\ntotal_active_file {30 * MIB}\ntotal_inactive_file {20 * MIB}\n",
+    }
+    assert memory_room(files.get) == MemoryRoom(400 * MIB, 100 * MIB, f"{at}/memory.limit_in_bytes")
+
+
+def test_a_machine_that_others_use_leaves_what_is_available() -> None:
+    files = {"/proc/meminfo": f"MemTotal: {64 * GIB >> 10} kB\nMemAvailable: {10 * GIB >> 10} kB\n"}
+    assert memory_room(files.get) == MemoryRoom(64 * GIB, 54 * GIB, "/proc/meminfo")
+
+
+@pytest.mark.parametrize("limit", [96 * MIB, 120 * MIB, 400 * MIB, GIB, 16 * GIB, 512 * GIB])
+@pytest.mark.parametrize("used_share", [0.0, 0.1, 0.6])
+def test_all_parts_together_fit_whatever_the_limit_is(limit: int, used_share: float) -> None:
+    used = int(used_share * limit)
+    shares = divide(limit, used)
+    if shares.room_bytes >= LEAST_ROOM_BYTES:
+        assert shares.fits
+        assert shares.ram_bytes + shares.window_bytes + shares.buffer_bytes + OWN_BYTES + used <= limit
+        assert shares.window_bytes >= MIB
+        assert shares.ram_bytes <= limit // 2
+        with_ram = divide(limit, used, ram_bytes=0)
+        assert with_ram.fits
+        assert with_ram.window_bytes >= shares.window_bytes
+
+
+def test_a_limit_that_leaves_nothing_is_refused_with_its_figures() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config({"source": "/d"}, limit_bytes=70 * MIB)
+    assert "limit of 70 MiB" in str(error.value)
+    assert "the daemon itself (64 MiB)" in str(error.value)
+    assert "at least 80 MiB" in error.value.hint
+
+
+def test_more_than_what_is_free_is_told_with_the_figures() -> None:
+    config = load_config({"source": "/d", "ram": "200M", "staging": "100M"}, limit_bytes=400 * MIB)
+    said = memory_warning(config, MemoryRoom(400 * MIB, 150 * MIB, "/sys/fs/cgroup/job/memory.high"))
+    assert said is not None
+    for words in ("--ram 200 MiB", "--staging 100 MiB", "250 MiB of 400 MiB is free", "job/memory.high"):
+        assert words in said
+    fits = load_config({"source": "/d"}, limit_bytes=400 * MIB)
+    assert memory_warning(fits, MemoryRoom(400 * MIB)) is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "meant"),
+    [("ram", "1.5", "1.5G"), ("ram", "64", "64G"), ("staging", "2", "2G"), ("ssd", "/tmp:500", "500G")],
+)
+def test_a_size_without_its_unit_is_asked_about(flag: str, value: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config({"source": "/d", flag: [value] if flag == "ssd" else value}, limit_bytes=GIB)
+    assert error.value.hint == f"did you mean {meant}?"
+
+
+def test_no_ram_class_and_a_single_page_are_no_mistakes() -> None:
+    assert load_config({"source": "/d", "ram": "0"}, limit_bytes=GIB).ram_bytes == 0
+    assert load_config({"source": "/d", "ram": "4096"}, limit_bytes=GIB).ram_bytes == 4096

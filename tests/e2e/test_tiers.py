@@ -237,8 +237,8 @@ def test_a_garbage_lmdb_file_and_flipped_bytes_while_mounted(source: Path, tmp_p
 def test_a_full_disk_is_borne(source: Path, tmp_path: Path, small_disk: Path, kind: str) -> None:
     right = sums(source)
     words = ["--ram", str(PAGE), "--staging", "1M", f"--{kind}", f"{small_disk}:64M"]
-    (small_disk / "other").write_bytes(bytes(1_500_000))
     with fast(source) as slow, MlfsMount(slow.path, *words) as mount:
+        (small_disk / "other").write_bytes(bytes(1_500_000))
         assert run_job(mount, 3) == [right] * 3
         tier = tiers(mount)[kind]
         assert tier["errors"] >= 1

@@ -276,6 +276,6 @@ async def running(
             yield mount
             nursery.cancel_scope.cancel()
         # The daemon survives such a bug; a test has to see it.
-        faults = {"scheduler_fault", "driver_fault"} & engine.counters.errors.keys()
+        faults = {"scheduler_fault", "driver_fault", "background_fault"} & engine.statistics().errors.keys()
         assert faults <= expected_faults, faults
         tiers[0].close()

@@ -55,7 +55,7 @@ def test_each_part_is_shown_in_its_place() -> None:
         "measured": [[4, 120_000_000]], "calibrated": [[1, 50_000_000]], "refined": [[1, 50_000_000], [4, 120_000_000]]
     }  # fmt: skip
     assert read["under_way"] == {"fetches": 0, "drops": 0, "directories_to_list": 0}
-    assert read["errors"] == {"source_retried": 2}
+    assert read["errors"] == {"source_retried": 2, "tier_error": 1}
 
 
 def test_a_job_is_shown_by_epoch_and_by_rank() -> None:

@@ -57,6 +57,7 @@ class MlfsMount:
         self.path = Path(mountpoint or source).resolve()
         self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # most tests want no order to be inferred
         self.extra_env: dict[str, str] = {}
+        self.within: list[str] = []  # what runs `mlfs mount`: a shell that sets limits first
         self._places = [str(self.source)] + ([str(mountpoint)] if mountpoint else [])
         self._own_state = state is None
         self.state = state or Path(tempfile.mkdtemp(prefix="mlfs-state-"))
@@ -78,7 +79,7 @@ class MlfsMount:
         """Any mlfs command; fails with what it printed unless `check` is False."""
         # Files, not pipes: a daemon that kept one end open would keep us waiting for its end.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            command = [sys.executable, "-m", "mlfs.cli.main", *argv]
+            command = [*(self.within if argv[0] == "mount" else ()), sys.executable, "-m", "mlfs.cli.main", *argv]
             done = subprocess.run(command, env=self.env, stdout=out, stderr=err, check=False, timeout=COMMAND_TIMEOUT_S)
             out.seek(0)
             err.seek(0)
@@ -117,10 +118,11 @@ class MlfsMount:
             pytest.fail("bugs that the daemon survived stand in its log: " + faults[0])
 
     def _faults(self) -> list[str]:
-        """The lines of the log that report bugs of the scheduler or its driver."""
+        """The lines of the log that report bugs of the scheduler, its driver, or tasks beside the readers' way."""
         logs = (self.state / "cache").glob("mlfs/log/*.log*")
         lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
-        return [line for line in lines if "the scheduler failed over" in line or "could not be carried out" in line]
+        words = ("the scheduler failed over", "could not be carried out", "failed and is begun again")
+        return [line for line in lines if any(word in line for word in words)]
 
     def clean_up(self) -> None:
         """Remove the mount, its processes and its state, by force if need be."""

@@ -5,10 +5,10 @@ which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order 
 The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
 (mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
-The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
-(uses that are counted ahead), `beside` (the same for strangers), `fetching` (single flight, lanes), `waiting` (readers
-who wait, second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where),
-`following` (jobs), `warming` (copies for this node's places before anybody reads).
+The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
+large the window is), `look_ahead` (uses that are counted ahead), `beside` (the same for strangers), `fetching` (single
+flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is fetched from), `keeping`
+(what is kept and where), `following` (jobs), `warming` (copies for this node's places before anybody reads).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
+from mlfs.plan.scheduler.pressure import Pressure
 from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing
@@ -75,6 +76,7 @@ class Scheduler:
         self._out = out
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
+        self._pressure = Pressure(limits.window_bytes)
         self._rank_waits = RankWaits()
         self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self._beside = Beside(table)
@@ -169,8 +171,8 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
-            self._reading_times.statistics(), self._beside.statistics(), self._warming.statistics(),
-            self._rank_waits.statistics(),
+            self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
+            self._warming.statistics(), self._rank_waits.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
@@ -223,7 +225,7 @@ class Scheduler:
         wake_s = (
             now_s
             if self._look or self._warming.has_more
-            else min(self._waiting.next_due_s(), self._beside.next_due_s())
+            else min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
         )
         if wake_s < self._wake_s:
             self._wake_s = wake_s
@@ -232,6 +234,9 @@ class Scheduler:
     def _time_passed(self, _: e.TimePassed, now_s: float) -> None:
         self._wake_s = math.inf
         self._waiting.time_passed(now_s)
+        if self._pressure.time_passed(now_s):
+            self.table.set_window_capacity(self._pressure.bytes)
+            self._look = True
 
     # -- reads
 
@@ -404,6 +409,9 @@ class Scheduler:
     def _pages_lost(self, lost: e.PagesLost, now_s: float) -> None:
         """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
         table = self.table
+        gone = sum(map(table.footprint, lost.samples))
+        if self._pressure.lost(len(lost.samples), gone, self.reads(), now_s):
+            table.set_window_capacity(self._pressure.bytes)
         for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
                 continue

@@ -128,6 +128,10 @@ class SampleTable:
         self.window_capacity_bytes = window_capacity_bytes
         self.window_bytes = 0
 
+    def set_window_capacity(self, capacity_bytes: int) -> None:
+        """The window is so large from now on. What lies in it beyond that goes as it is read."""
+        self.window_capacity_bytes = capacity_bytes
+
     def footprint(self, sample: int) -> int:
         """Bytes the sample occupies in the page cache."""
         return footprint_bytes(self.sizes[sample])

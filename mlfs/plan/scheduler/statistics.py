@@ -21,7 +21,8 @@ class Statistics:
     """What the scheduler tells of itself.
 
     Attributes:
-        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
+        window_bytes, window_capacity_bytes: the staging window. window_full_bytes: what was asked for; it is smaller
+            while the kernel takes its pages back (`pressure`). dropping: samples on their way out of it.
         waiting: readers who wait. waited_s: seconds that readers have waited, all together.
         fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
         stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
@@ -44,5 +45,6 @@ class Statistics:
     keeping: KeepingStatistics
     reading: Mapping[str, ReadingTime]
     neighbours: NeighboursStatistics
+    window_full_bytes: int = 0
     warming: WarmingStatistics = field(default_factory=WarmingStatistics)
     rank_waits: Mapping[str, Mapping[int, float]] = field(default_factory=dict)

@@ -154,7 +154,7 @@ class Watch:
                 raise Broken(f"sample {sample} is {STATE_NAMES[state]}, its fetch is {self._flying.get(sample)}")
         if total != table.window_bytes:
             raise Broken(f"the window counts {table.window_bytes} bytes, its samples have {total}")
-        if total - beyond > table.window_capacity_bytes:
+        if total - beyond > self._scheduler.statistics().window_full_bytes:
             raise Broken(f"the window has {total} bytes, {beyond} of them for readers who waited")
 
     def _check_places(self) -> None:
