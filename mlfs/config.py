@@ -20,7 +20,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -35,6 +35,9 @@ MAX_DEFAULT_STAGING_BYTES = 2 * 2**30
 DEFAULT_PFS_THREADS = 16
 # A training job would rather wait than fail, and a file system that fails over to another server takes some seconds.
 DEFAULT_SOURCE_TIMEOUT_S = 30.0
+# Two logs of this size hold months of a quiet mount and the last hours of one that complains with every read.
+DEFAULT_LOG_BYTES = 16 * 2**20
+DEFAULT_OLDER_LOGS = 1
 
 # The names of flags and TOML keys; `config` itself is not one of them.
 KEYS = (
@@ -48,13 +51,17 @@ KEYS = (
     "allow-other",
     "foreground",
     "log-file",
+    "log-format",
+    "log-size",
+    "log-files",
     "index",
     "rescan",
     "source-timeout",
     "infer",
     "calibration",
+    "report",
 )
-_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration")
+_PATH_KEYS = ("source", "mountpoint", "log-file", "index", "calibration", "report")
 
 # Where distributions and container runtimes mount the hierarchies; `unified` is v2 beside v1.
 _V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -96,11 +103,17 @@ class MountConfig(BaseModel):
     allow_other: bool = False
     foreground: bool = False
     log_file: PathText | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_size_bytes: int = Field(default=DEFAULT_LOG_BYTES, ge=4096)
+    log_files: int = Field(default=DEFAULT_OLDER_LOGS, ge=0, le=1000)
     index: PathText | None = None
     calibration: PathText | None = None
+    report: PathText | None = None
     rescan: bool = False
     source_timeout_s: float = Field(default=DEFAULT_SOURCE_TIMEOUT_S, gt=0)
     infer: bool = True
+    asked: dict[str, str] = Field(default_factory=dict)
+    """What the user gave, by the names of `KEYS`, as text; what is missing has its default."""
 
     def to_json(self) -> str:
         """One line of ASCII; undecodable bytes of paths survive as escaped surrogates."""
@@ -124,7 +137,7 @@ def load_config(
     """
     given = _checked_keys({k: v for k, v in flags.items() if v is not None}, "")
     merged = _load_toml(toml_path) if toml_path is not None else {}
-    merged |= _absolute(given, os.getcwd(), expand_user=False)
+    merged |= _absolute(given, None, expand_user=False)
     if "source" not in merged:
         raise ConfigError("no source directory is given", "mlfs mount SOURCE [MOUNTPOINT]")
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
@@ -140,14 +153,57 @@ def load_config(
             merged.get("source-timeout", DEFAULT_SOURCE_TIMEOUT_S), what="source-timeout"
         ),
     }
-    if "pfs-threads" in merged:
-        values["pfs_threads"] = _whole_number(merged["pfs-threads"], "pfs-threads")
+    for key in ("pfs-threads", "log-files"):
+        if key in merged:
+            values[key.replace("-", "_")] = _whole_number(merged[key], key)
+    if "log-size" in merged:
+        values["log_size_bytes"] = parse_size(merged["log-size"], what="log-size")
     if "infer" in merged:
         values["infer"] = _on_or_off(merged["infer"], "infer")
-    for key in ("log-file", "index", "calibration", "allow-other", "foreground", "rescan"):
+    for key in ("log-file", "log-format", "index", "calibration", "report", "allow-other", "foreground", "rescan"):
         if key in merged:
             values[key.replace("-", "_")] = merged[key]
+    values["asked"] = {key: json.dumps(value) for key, value in sorted(merged.items())}
     return _validated(values)
+
+
+# How a mount is run, and not what it is: a mount that runs already may have been started otherwise.
+_OF_THE_START = ("mountpoint", "foreground")
+_IN_OTHER_UNITS = {
+    "ram": "ram_bytes",
+    "staging": "staging_bytes",
+    "source-timeout": "source_timeout_s",
+    "log-size": "log_size_bytes",
+}
+
+
+def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
+    """The settings in which a mount that runs is not what is wanted, in words: `ram 64 GiB, now 32 GiB`.
+
+    What was given in the same words is the same, although 50 % of what is free on a disk may be less by now.
+    """
+    said = []
+    for key in KEYS:
+        name = _IN_OTHER_UNITS.get(key, key.replace("-", "_"))
+        new, old = getattr(wanted, name), getattr(running, name)
+        same = new == old or (wanted.asked.get(key) == running.asked.get(key) and key != "source")
+        if key == "rescan":
+            same = not new  # a new scan is wanted now
+        if key == "log-file":
+            same = key not in wanted.asked or new == old
+        if not same and key not in _OF_THE_START:
+            said.append(f"{key} {_in_words(name, new)}, now {_in_words(name, old)}")
+    return said
+
+
+def _in_words(name: str, value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "on", False: "off", None: "none"}[value]
+    if isinstance(value, list):
+        return " ".join(f"{cache.path}:{format_size(cache.bytes)}" for cache in value) or "none"
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return format_size(value)
+    return f"{value:g} s" if isinstance(value, float) else str(value)
 
 
 def _validated(values: dict[str, Any]) -> MountConfig:
@@ -183,11 +239,16 @@ def _load_toml(path: str) -> dict[str, Any]:
     return _absolute(named, os.path.dirname(os.path.abspath(path)), expand_user=True)
 
 
-def _absolute(values: dict[str, Any], base: str, *, expand_user: bool) -> dict[str, Any]:
-    """Paths made absolute. Only in TOML is `~` expanded: on the command line the shell has done it."""
+def _absolute(values: dict[str, Any], base: str | None, *, expand_user: bool) -> dict[str, Any]:
+    """Paths made absolute. Only in TOML is `~` expanded: on the command line the shell has done it.
+
+    Args:
+        base: what they are relative to; None for the working directory, which need not be there for absolute paths.
+    """
 
     def absolute(path: str) -> str:
-        return os.path.normpath(os.path.join(base, os.path.expanduser(path) if expand_user else path))
+        path = os.path.expanduser(path) if expand_user else path
+        return os.path.abspath(path) if base is None else os.path.normpath(os.path.join(base, path))
 
     result = dict(values)
     for key in _PATH_KEYS:

@@ -2,8 +2,8 @@
 
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
-registration, and {"register": {...}}, {"unregister": NAME} say the same. `drain` and `resume` are for `mlfs unmount`
-(through the file `lifecycle`), `record` is for `mlfs record`.
+registration, and {"register": {...}}, {"unregister": NAME} say the same. `warmup` fills the tiers; `drain` and `resume`
+are for `mlfs unmount` (through the file `lifecycle`), `record` is for `mlfs record`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import trio
 
+from mlfs.engine import warm_up
 from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
-from mlfs.errors import JobError, MlfsError
+from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
@@ -26,6 +30,8 @@ from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.reach import check_reach
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
+from mountd.ending import Ending
+from mountd.job_reports import JobReports
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
 from mountd.statistics import Parts
@@ -37,7 +43,10 @@ log = logging.getLogger("mlfs.control")
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
-OPS = ("register", "unregister", "drain", "resume", "record")
+MOUNT_AGAIN = (
+    "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
+)
+OPS = ("register", "unregister", "warmup", "drain", "resume", "record")
 
 
 class _Coming:
@@ -58,10 +67,10 @@ class Control:
 
     Args:
         source: the directory that is mounted. parts: what status and metrics are made of.
-        outside: files that links in the source lead to.
+        outside: files that links in the source lead to. reports: the directory for reports of jobs that end.
 
     Attributes:
-        answer: to the last command.
+        answer: to the last command. job_reports: written when jobs end.
     """
 
     def __init__(
@@ -72,20 +81,28 @@ class Control:
         recorders: Recorders,
         primer: InodePrimer,
         outside: Outside | None = None,
+        reports: str | None = None,
     ) -> None:
         self.engine = engine
         self.source = source
         self.parts = parts
         self.recorders = recorders
-        self.primer = primer
+        self._ending = Ending(engine, primer)
         self.outside = outside
         self.answer: Json = {"ok": True}
+        self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
         self._coming: dict[str, _Coming] = {}
 
     async def run(self) -> None:
         """What goes on beside the requests, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.recorders.run)
+            nursery.start_soon(self._ending.run)
+            nursery.start_soon(self.job_reports.run)
+
+    def end_for_good(self) -> None:
+        """The daemon is told to end: fetch nothing ahead and take no job any more."""
+        self._ending.begin(math.inf)
 
     # -- the tree
 
@@ -165,6 +182,8 @@ class Control:
             field = error.field if isinstance(error, JobError) else ""
             message = error.message if field in error.message else f"{field}: {error.message}"
             answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
+            if not isinstance(error, JobError):
+                answer["exit_code"] = int(error.exit_code)
             log.info("refused: %s", error)
         except Exception as error:  # of another package's sampler, perhaps: a line that fails must say why
             log.exception("a command failed in an unforeseen way")
@@ -176,14 +195,20 @@ class Control:
     async def _carry_out(self, line: bytes) -> Json:
         op, fields = self._understand(line)
         if op == "register":
+            if self._ending.is_near:
+                raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
             return await self._register(parse_job(fields))
         if op == "unregister":
             return self._unregister(fields)
+        if op == "warmup":
+            return await self._warm_up(fields)
         if op == "record":
             return self._record(fields)
-        if op in ("drain", "resume"):
-            self.primer.pause(op == "drain")
-            self.engine.stop_prefetching(op == "drain")
+        if op == "drain":
+            self._ending.begin()
+            return {}
+        if op == "resume":
+            self._ending.call_off()
             return {}
         raise JobError(f"op: {op!r} is unknown", nearest(op, OPS) or "register or unregister", "op")
 
@@ -251,6 +276,33 @@ class Control:
         coming.stop()
         return True
 
+    async def _warm_up(self, fields: dict[str, object]) -> Json:
+        """Begin to fill the tiers, or with "end" stop the warm-up of that number."""
+        if "end" in fields:
+            told = self.engine.statistics().scheduler.warming
+            return {"run": self.engine.warm_up(None) if fields["end"] == told.run else told.run}
+        samples = await self.engine.runner.run("orders", self._to_warm_up(fields))
+        return {"run": self.engine.warm_up(samples), "samples": len(samples)}
+
+    def _to_warm_up(self, fields: dict[str, object]) -> Callable[[], warm_up.SampleIds]:
+        """What gives, in a thread, the samples that a command names, in the order of need."""
+        paths, name, epochs = fields.get("paths"), fields.get("job"), fields.get("epochs")
+        if paths is not None:
+            if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+                raise JobError("paths: a list of texts is needed", "mlfs warmup MOUNT PATH... does this", "paths")
+            return partial(warm_up.of_paths, self.engine.samples, [os.fsencode(path) for path in paths])
+        if name is None:
+            return partial(warm_up.of_tree, self.engine.samples)
+        job = self.engine.jobs.get(name) if isinstance(name, str) else None
+        if job is None:
+            known = ", ".join(self.engine.jobs) or "none"
+            raise JobError(f"job: no job {name!r} is registered", f"registered: {known}", "job")
+        if epochs is None:
+            epochs = [job.statistics().epoch]
+        if not isinstance(epochs, list) or not all(type(epoch) is int for epoch in epochs):
+            raise JobError("epochs: a list of whole numbers is needed", "mlfs warmup --epochs does this", "epochs")
+        return partial(warm_up.of_epochs, job.streams, job.spec.ranks, epochs)
+
     def _record(self, fields: dict[str, object]) -> Json:
         fifo = fields.get("fifo")
         if not isinstance(fifo, str):
@@ -281,6 +333,7 @@ class Control:
     def _end(self, name: str) -> bool:
         job = self.engine.jobs.get(name)
         if job is not None:
+            self.job_reports.ends(name)
             job.streams.cancel()
         stopped = self._forget_coming(name)
         return self.engine.end(name) or stopped

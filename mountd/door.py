@@ -24,9 +24,11 @@ from mountd.mounts import (
     probe,
     resolve,
     unmount,
+    user_of,
     users_of,
 )
 from mountd.runtime import Record, agent_socket
+from mountd.turn import one_start_at_a_time
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
@@ -50,6 +52,8 @@ __all__ = [
     "is_running",
     "mount_at",
     "mount_table",
+    "mounted_already",
+    "one_start_at_a_time",
     "probe",
     "recorded_daemon",
     "recorded_daemons",
@@ -58,7 +62,9 @@ __all__ = [
     "serve_here",
     "start_daemon",
     "start_ticks",
+    "stopped_daemon",
     "unmount",
+    "user_of",
     "users_of",
 ]
 
@@ -78,6 +84,16 @@ def check_mount(config: MountConfig, note: Callable[[str], None]) -> MountConfig
     return preflight.resolve_paths(config)
 
 
+def mounted_already(config: MountConfig, note: Callable[[str], None]) -> Record | None:
+    """The daemon that serves this source at this mount point with these settings; None when nothing is mounted there.
+
+    Raises an MlfsError that names the settings that differ, if any do.
+    """
+    from mountd import preflight
+
+    return preflight.mounted_already(config, note)
+
+
 def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
     """Detach every mlfs mount at `path` or above it whose daemon is gone. Returns how many there were."""
     from mountd import preflight
@@ -92,6 +108,7 @@ recorded_daemon = runtime.read
 recorded_daemons = runtime.records
 is_running = runtime.alive
 start_ticks = runtime.start_ticks
+stopped_daemon = runtime.stopped
 send_signal = runtime.send_signal
 forget_daemon = runtime.remove
 forget_dead_daemons = runtime.stale

@@ -22,6 +22,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.units import format_size
+from mountd.source_words import gone
 from mountd.statistics import MountStatistics
 
 # Readers always wait a little: for the first samples of all, and when an epoch begins. Less than that is no reason to
@@ -54,6 +55,8 @@ SEARCHING = (
 def headline(now: MountStatistics) -> str:
     """See the module."""
     engine = now.engine
+    if said := gone(now):
+        return said
     if not engine.jobs:
         return _without_job(now)
     reading, cases = engine.scheduler.reading, now.explainer.cases

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from mlfs.config import CacheDir, MountConfig
+from mlfs.config import CacheDir, MountConfig, differing
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.places.cache_directory import source_path
 from mlfs.tree.index import check_path
@@ -38,6 +38,7 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     check_fuse(config.allow_other)
     # Before anything looks at the paths: under a dead mount each look ends in ENOTCONN, whatever lies below it.
     for path in dict.fromkeys((config.source, config.mountpoint)):
+        _check_not_stopped(path)
         clean_dead_mounts(path, note)
     # Only now are symbolic links that lay below a dead mount readable.
     config = resolve_paths(config)
@@ -46,6 +47,32 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     _check_mountpoint(config)
     _check_cache_dirs(config)
     _check_own_files(config)
+
+
+def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda line: None) -> runtime.Record | None:
+    """The record of the daemon that serves this source at this mount point already, with these settings.
+
+    None when nothing is mounted there, or when it is for `check` to say what: a mount that hangs, or whose settings are
+    not known. Dead mounts are cleaned up as by `check`. Raises MlfsError for a mount with other settings.
+    """
+    for path in dict.fromkeys((config.source, config.mountpoint)):
+        clean_dead_mounts(path, note)
+    config = resolve_paths(config)
+    entry, record = mounts.mount_at(config.mountpoint), runtime.read(config.mountpoint)
+    if entry is None or not entry.is_mlfs or record is None or not runtime.alive(record):
+        return None
+    if record.settings is None or mounts.probe(entry.mountpoint) is not Health.OK:
+        return None
+    try:
+        running = MountConfig.model_validate(record.settings)
+    except ValueError:
+        return None  # of another version of mlfs
+    others = differing(config, running)
+    if others:
+        message = f"{config.mountpoint} is already mounted by mlfs by process {record.pid}, with other settings:"
+        hint = f"to have these: mlfs unmount {config.mountpoint}, and mount again"
+        raise MlfsError(f"{message} {'; '.join(others)}", hint, ExitCode.MOUNT_POINT)
+    return record
 
 
 def check_fuse(allow_other: bool) -> None:
@@ -91,6 +118,16 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
         note(f"cleaned up a dead mount at {mountpoint} (its daemon had crashed or been killed)")
     message = f"dead mounts at {path} come back as fast as they are taken away"
     raise MlfsError(message, "see: findmnt -t fuse.mlfs", ExitCode.MOUNT_POINT)
+
+
+def _check_not_stopped(path: str) -> None:
+    """Before the mounts there are asked: one whose daemon got SIGSTOP would not answer."""
+    for entry in mounts.enclosing_mlfs(path):
+        pid = runtime.stopped(entry.mountpoint)
+        if pid is not None:
+            message = f"{entry.mountpoint} is already mounted by mlfs by process {pid}, which is stopped"
+            hint = f"kill -CONT {pid}, or to get rid of it: mlfs unmount --force {entry.mountpoint}"
+            raise MlfsError(message, hint, ExitCode.MOUNT_POINT)
 
 
 def _check_not_served(config: MountConfig) -> None:
@@ -193,9 +230,12 @@ def _check_cache_dirs(config: MountConfig) -> None:
 
 def _check_own_files(config: MountConfig) -> None:
     """Nothing is written into the data set: a saved index there would be one more file of it at the next mount."""
-    for flag, path in (("index", config.index), ("log-file", config.log_file)):
+    for flag, path in (("index", config.index), ("log-file", config.log_file), ("report", config.report)):
         if path is not None and is_below(mounts.resolve(path), config.source):
             raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
+    if config.report is not None and not os.access(config.report, os.W_OK | os.X_OK):
+        what = "cannot be written" if os.path.isdir(config.report) else "is no directory"
+        raise ConfigError(f"--report {config.report} {what}", "give a directory of yours")
     if config.index is not None:
         try:
             check_path(config.index)

@@ -38,6 +38,8 @@ class Record:
     """Seconds since 1970."""
     version: str
     log_file: str | None
+    settings: dict[str, object] | None = None
+    """Those of the mount (`MountConfig.to_json`), None where they are not known."""
 
 
 def runtime_dir() -> str:
@@ -118,11 +120,17 @@ def default_log_file(mountpoint: str) -> str:
     return os.path.join(directory, mount_name(mountpoint) + ".log")
 
 
-def write(mountpoint: str, source: str, log_file: str | None, pid: int | None = None) -> Record:
+def write(
+    mountpoint: str,
+    source: str,
+    log_file: str | None,
+    pid: int | None = None,
+    settings: dict[str, object] | None = None,
+) -> Record:
     """Record that `pid` (default: this process) serves `mountpoint`; replaces an older record, atomically."""
     pid = os.getpid() if pid is None else pid
     ticks = start_ticks(pid)
-    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file)
+    record = Record(pid, ticks or 0, mountpoint, source, time.time(), mlfs.__version__, log_file, settings)
     directory = runtime_dir()
     fd, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
     try:
@@ -190,14 +198,30 @@ def alive(record: Record) -> bool:
     return ticks is not None and ticks == record.pid_start_ticks
 
 
-def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
+def stopped(mountpoint: str) -> int | None:
+    """The process that serves this mount point, if it is one that SIGSTOP has stopped; else None."""
+    try:
+        record = read(mountpoint)
+    except MlfsError:  # where records lie cannot be read: then nobody knows
+        return None
+    if record is None or not alive(record) or _state_fields(record.pid)[:1] not in ([b"T"], [b"t"]):
+        return None
+    return record.pid
+
+
+def _state_fields(pid: int) -> list[bytes]:
+    """What /proc says of a process, from its state on; nothing when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold spaces and parentheses itself: count from the last one.
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
+        return []
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
+    fields = _state_fields(pid)
     # In a container without an init nobody reaps the daemon: it stays a zombie, which serves nothing.
     return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 

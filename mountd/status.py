@@ -24,6 +24,7 @@ from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import headline
+from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
@@ -74,7 +75,7 @@ def status(now: MountStatistics) -> Json:
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": messages(engine, now.explainer.cases, about.mountpoint),
+        "messages": [*source_words(now), *messages(engine, now.explainer.cases, about.mountpoint)],
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
@@ -83,6 +84,7 @@ def status(now: MountStatistics) -> Json:
                 engine.ahead[job.name],
                 scheduler.reading.get(job.name, ReadingTime()),
                 now.explainer.cases.get(job.name, CaseStatistics()),
+                scheduler.rank_waits.get(job.name, {}),
             )
             for job in engine.jobs
         ],
@@ -99,6 +101,7 @@ def status(now: MountStatistics) -> Json:
         "stalls": stalls_status(counters.all.stalls) | {"epoch": stalls_status(counters.epoch.stalls)},
         "pfs": pfs_status(engine),
         "tiers": tiers_status(engine),
+        "warming": asdict(scheduler.warming) | {"state": str(scheduler.warming.state)},
         "rates": rates_status(engine),
         "plan": plan_status(engine),
         "peers": peers_status(engine.peering, engine.scheduler.peers_missed),
@@ -106,6 +109,8 @@ def status(now: MountStatistics) -> Json:
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
         "errors": dict(counters.errors),
+        "source_state": source_status(now),
+        "failed_reads": failed_reads_status(now),
         "requests": dict(now.channel.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
@@ -198,8 +203,14 @@ def inference_status(inference: InferenceStatistics) -> Json:
 # -- jobs
 
 
-def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTime, case: CaseStatistics) -> Json:
-    """One job's part of the status."""
+def job_status(
+    job: JobStatistics,
+    ahead: tuple[Ahead, ...],
+    reading: ReadingTime,
+    case: CaseStatistics,
+    waits: Mapping[int, float],
+) -> Json:
+    """One job's part of the status. `waits`: how long each rank's readers have waited, by its index."""
     return {
         "name": job.name,
         "inferred": job.inferred,
@@ -221,7 +232,10 @@ def job_status(job: JobStatistics, ahead: tuple[Ahead, ...], reading: ReadingTim
         "searching": case.searching,
         "searches": case.searches,
         "epochs": job.epochs,
-        "ranks": [rank_status(job, rank, of) for rank, of in zip(job.ranks, ahead, strict=True)],
+        "ranks": [
+            rank_status(job, rank, of, waits.get(index, 0.0))
+            for index, (rank, of) in enumerate(zip(job.ranks, ahead, strict=True))
+        ],
         "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
         "spec": dict(job.specification),
     }
@@ -292,8 +306,8 @@ def loader_status(loader: LoaderStatistics) -> Json:
     }
 
 
-def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
-    """How far one rank is, and how far ahead of it samples are staged."""
+def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s: float) -> Json:
+    """How far one rank is, how far ahead of it samples are staged, and how long its readers have waited in all."""
     length = max(1, rank.length)
     seconds = round(ahead.samples / rank.samples_per_s, 3) if rank.samples_per_s > 0 else None
     return {
@@ -305,8 +319,33 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead) -> Json:
         "steps_per_epoch": -(-length // job.batch_files),
         "agreement": of_rank(job.shares, rank.rank).share,
         "reads_here": rank.reads_here,
+        "waited_s": round(waited_s, 6),
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }
+
+
+# -- the source
+
+
+def source_status(now: MountStatistics) -> Json:
+    """Whether the source's file system is there, and which calls on it hang."""
+    root, source = now.source.root, now.source
+    return {
+        "state": str(root.state),
+        "error": root.error,
+        "since_s": round(root.since_s, 3),
+        "opened_again": root.opened_again,
+        "hanging": source.hanging,
+        "hanging_s": round(source.longest_s, 3),
+        "hanging_path": source.path,
+    }
+
+
+def failed_reads_status(now: MountStatistics) -> Json:
+    """Reads that failed for readers, and what the last one was about."""
+    failed = now.read_failures
+    last = {"error": failed.error, "path": failed.path, "ago_s": round(failed.ago_s, 3)}
+    return {"count": failed.count, "last": last if failed.count else None}
 
 
 # -- bytes and places

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -49,12 +50,22 @@ class Seen:
 
     Attributes:
         source: bytes that the source handed out. sent: bytes that each node has sent over its link. fetched: bytes
-            that all mounts fetched, by route.
+            that all mounts fetched, by route. busy_s, all_s: seconds of all cores together, computing and in all.
     """
 
     source: int
     sent: list[int]
     fetched: Counter[str]
+    busy_s: float
+    all_s: float
+
+
+def core_seconds() -> tuple[float, float]:
+    """Seconds of all cores together since the start of the machine: computing, and in all (proc_stat(5))."""
+    user, nice, system, idle, iowait, *rest = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    busy = user + nice + system + sum(rest[:2])  # stolen time is the hypervisor's, and not ours to use
+    hertz = os.sysconf("SC_CLK_TCK")
+    return busy / hertz, (busy + idle + iowait) / hertz
 
 
 def make_arrays(directory: Path, files: int, side: int) -> int:
@@ -141,9 +152,19 @@ def links_table(seen: Sequence[Seen]) -> Table:
 
 
 def figures(
-    args: argparse.Namespace, total: int, direct: Run, through: Run, model: Sequence[float], seen: Sequence[Seen]
+    args: argparse.Namespace,
+    total: int,
+    alone_s: float,
+    direct: Run,
+    through: Run,
+    model: Sequence[float],
+    seen: Sequence[Seen],
 ) -> bool:
-    """Print each figure beside its limit. Returns whether all hold."""
+    """Print each figure beside its limit. Returns whether all hold.
+
+    Args:
+        alone_s: what an epoch of the training takes that reads the memory of the machine.
+    """
     direct_s = statistics.mean(epoch.seconds for epoch in direct.epochs[1:])
     later_s = statistics.mean(epoch.seconds for epoch in through.epochs[1:])
     bound_s = max(total / 1e6 / args.MBps, model[0])
@@ -162,6 +183,13 @@ def figures(
         holds = holds and good
         text = f"{name}: {figure:.2f} (limit: {relation} {limit:g})" + ("" if good else "  MISSED")
         console.print(text, style="green" if good else "bold red", highlight=False)
+    cores = (seen[-1].busy_s - seen[1].busy_s) / (seen[-1].all_s - seen[1].all_s)
+    cores_s = (seen[-1].busy_s - seen[1].busy_s) / (len(seen) - 2) / (os.cpu_count() or 1)
+    console.print(
+        f"the {os.cpu_count()} cores, which all nodes share, were {cores:.0%} busy in epochs after the first: what an"
+        f" epoch computes takes them {cores_s:.1f} s of its {later_s:.1f} s (the training alone: {alone_s:.1f} s)",
+        highlight=False,
+    )
     equal = direct.final_loss == through.final_loss
     for run in (direct, through):
         console.print(f"final loss, {run.name:8}{float.fromhex(run.final_loss):.9f}  {run.final_loss}", highlight=False)
@@ -194,13 +222,14 @@ def demo(args: argparse.Namespace) -> int:
                 seen: list[Seen] = []
 
                 def look() -> None:
-                    seen.append(Seen(source_counts(root_fd)["bytes"], network.sent_bytes(), cluster.fetched()))
+                    source_bytes = source_counts(root_fd)["bytes"]
+                    seen.append(Seen(source_bytes, network.sent_bytes(), cluster.fetched(), *core_seconds()))
 
                 look()
                 cluster.train(through, lambda node: node.data, words, look, job.split())
         console.print(epochs_table(direct, through, model, seen))
         console.print(links_table(seen))
-        return 0 if figures(args, total, direct, through, model, seen) else 1
+        return 0 if figures(args, total, alone.epochs[1].seconds, direct, through, model, seen) else 1
 
 
 def main() -> int:

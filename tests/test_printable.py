@@ -48,7 +48,7 @@ def test_a_log_has_a_line_for_each_record(tmp_path: Path) -> None:
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     root.handlers.clear()
     try:
-        log_file.log_to(str(tmp_path / "log"))
+        log_file.log_to(str(tmp_path / "log"), "text", 1 << 20, 1)
         for text in HOSTILE:
             logger.warning("file %s", text)
             try:

@@ -7,13 +7,14 @@ only for its own command, and imports what is heavy inside of `run`, so that eve
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import mlfs
 from mlfs.cli.parser import Parser
@@ -44,6 +45,7 @@ _COMMANDS = {
     "order": ("mlfs.cli.order", "add_parser", "print the order in which a job will read the files of a directory"),
     "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
     "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
+    "warmup": ("mlfs.cli.warmup", "add_parser", "fill the caches before training reads"),
     "ls": ("mlfs.cli.ls", "add_parser", "list the mlfs mounts of this machine"),
     "top": ("mlfs.cli.top", "add_parser", "watch a mount: who waits, where reads come from, what would help"),
     "report": ("mlfs.cli.report", "add_parser", "write a page that shows what a mount did, and what would help"),
@@ -57,13 +59,28 @@ _COMMANDS = {
     "simulate": ("mlfs.cli.simulate", "add_parser", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
     "advise": ("mlfs.cli.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
+    "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
 }
+
+
+class _Version(argparse.Action):
+    """Prints the version. The commit is looked for only here, since that may run git."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, *_: object) -> NoReturn:
+        from mlfs.commit import commit
+
+        found = commit()
+        print(f"mlfs {mlfs.__version__}" + (f" (commit {found})" if found else ""))
+        raise SystemExit(int(ExitCode.OK))
 
 
 def build_parser(argv: Sequence[str]) -> Parser:
     """The parser for this command line. A sub-command's module is imported only when its name is in it."""
     parser = Parser(prog="mlfs", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="version", version=f"mlfs {mlfs.__version__}")
+    parser.add_argument("--version", action=_Version, help="print the version and the commit")
     parser.add_argument("--debug", action="store_true", help="on an error show the traceback as well (default: no)")
     commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, (module, function, summary) in _COMMANDS.items():
@@ -72,6 +89,11 @@ def build_parser(argv: Sequence[str]) -> Parser:
         else:
             commands.add_parser(name, help=summary)
     return parser
+
+
+def build_full_parser() -> Parser:
+    """The parser of all commands, which takes a moment to make."""
+    return build_parser(list(_COMMANDS))
 
 
 def main(argv: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
@@ -128,10 +150,22 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _is_homeless() -> bool:
+    """Whether the working directory is gone, so that no relative path leads anywhere."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _unexpected(error: Exception, debug: bool) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         _drop_output()
         return _complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILURE, debug)
+    if isinstance(error, FileNotFoundError) and _is_homeless():
+        said = "the working directory was deleted (cd to one that is there, or give absolute paths)"
+        return _complain(said, ExitCode.USAGE, debug)
     hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
     return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
 

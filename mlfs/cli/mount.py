@@ -7,11 +7,16 @@ In: parsed arguments. Out: a few lines that say what was mounted and what to do 
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli.launchers import ranks_seen
 from mlfs.cli.progress import Progress
+from mlfs.cli.systemd import tell_systemd
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
 from mountd import door
@@ -86,8 +91,16 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--allow-other", action=argparse.BooleanOptionalAction, help=text)
     text = "serve in this process until Ctrl-C (default: no, start a daemon)"
     group.add_argument("--foreground", action=argparse.BooleanOptionalAction, help=text)
+    text = "write a page (as mlfs report does) into DIR whenever a job ends (default: none)"
+    group.add_argument("--report", metavar="DIR", help=text)
     text = "the daemon's log (default: log/NAME.log in ~/.cache/mlfs or $XDG_CACHE_HOME/mlfs)"
     group.add_argument("--log-file", metavar="FILE", help=text)
+    text = "lines of text, or a JSON object a line: text or json (default: text)"
+    group.add_argument("--log-format", metavar="text|json", help=text)
+    text = "begin a new log when it has SIZE, and keep the old one as FILE.1 (default: 16M)"
+    group.add_argument("--log-size", metavar="SIZE", help=text)
+    text = "keep N old logs; 0 never begins a new one, for logrotate and SIGUSR1 (default: 1)"
+    group.add_argument("--log-files", metavar="N", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,7 +111,17 @@ def run(args: argparse.Namespace) -> int:
     config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
     if config.calibration is not None:
         calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
-    config = door.check_mount(config, note=_say)
+    with ExitStack() as turn:
+        turn.enter_context(door.one_start_at_a_time(door.resolve(config.mountpoint), _say))
+        running = None if config.foreground else door.mounted_already(config, _say)
+        if running is not None:
+            print("\n".join(map(printable, already(running))), flush=True)
+            return ExitCode.OK
+        return _mount(door.check_mount(config, note=_say), turn.close)
+
+
+def _mount(config: MountConfig, started: Callable[[], None]) -> int:
+    """Mount, and in the foreground serve. `started` is called once the mount serves."""
     with Progress() as progress:
 
         def note(line: str) -> None:
@@ -106,7 +129,12 @@ def run(args: argparse.Namespace) -> int:
             _say(line)
 
         if config.foreground:
-            return door.serve_here(config, progress, lambda serving: _tell(config, serving, progress))
+
+            def serving(said: door.Serving) -> None:
+                started()
+                _serving_here(config, said, progress)
+
+            return door.serve_here(config, progress, serving)
         if config.log_file is None:
             config = config.model_copy(update={"log_file": door.default_log_file(config.mountpoint)})
         _tell(config, door.start_daemon(config, progress, note), progress)
@@ -115,7 +143,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
+    for warning in serving.get("warnings", ()):
+        _say(printable(str(warning)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
+
+
+def _serving_here(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
+    _tell(config, serving, progress)
+    tell_systemd("READY=1")
 
 
 def _say(text: str) -> None:
@@ -143,7 +178,29 @@ def summary(config: MountConfig, serving: dict[str, Any]) -> list[str]:
         f"  ahead    up to {format_size(config.staging_bytes)} staged, {config.pfs_threads} threads on the source",
         *([f"  log      {config.log_file}"] if config.log_file else []),
         "next, so that files are in memory before they are read (values as in your training script):",
-        f"  mlfs register {place} --sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 "
-        "--world-size 4 --ranks 0-3",
+        *registration(place, os.environ),
         f"then: mlfs status {place}; at the end: mlfs unmount {place}",
     ]
+
+
+def already(running: door.Record) -> list[str]:
+    """The lines that say that there is nothing to do."""
+    place = shlex.quote(running.mountpoint)
+    return [
+        f"already mounted: {running.mountpoint}, served by process {running.pid} with these settings",
+        *registration(place, os.environ),
+    ]
+
+
+def registration(place: str, environment: Mapping[str, str]) -> list[str]:
+    """How to register a job with as many ranks as the environment says; without a launcher that is one process."""
+    ranks = ranks_seen(environment)
+    if ranks is None:
+        values = "--sampler torch-random --seed 0 --epochs 90 --batch-size 64"
+        return [
+            f"  mlfs register {place} {values}",
+            "  (one process; with several: --sampler torch-distributed --world-size N --ranks 0-M, or --from-env under"
+            " torchrun or Slurm)",
+        ]
+    values = f"--sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 {ranks.flags}"
+    return [f"  mlfs register {place} {values}", f"  (ranks as {ranks.launcher} has them in this environment)"]

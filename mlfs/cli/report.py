@@ -1,13 +1,15 @@
 """`mlfs report MOUNT OUT.html`: a page that shows what a mount did, epoch by epoch, and what would help.
 
-In: parsed arguments, MOUNT/.mlfs/status. Out: one file of HTML, written whole or not at all. Called by
-`mlfs.cli.commands`. With --wait it is written when all jobs have finished, or when the mount ends.
+In: parsed arguments, MOUNT/.mlfs/status or a status on standard input. Out: one file of HTML, written whole or not at
+all. Called by `mlfs.cli.commands`; `mlfs mount --report DIR` has the daemon run it when a job ends. With --wait the
+page is written when all jobs have finished, or when the mount ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import time
@@ -22,6 +24,8 @@ _EPILOG = """\
 examples:
   mlfs report /data/imagenet imagenet.html
   mlfs report /data/imagenet imagenet.html --wait &  written at the end
+  mlfs mount /data/imagenet --report ~/reports       a page whenever a job ends
+  mlfs report - imagenet.html < status.json          a saved status
 """
 # The mount answers from memory, and nobody reads the page sooner.
 _LOOK_EVERY_S = 2.0
@@ -36,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Write one self-contained page of HTML about a mount.",
         epilog=_EPILOG,
     )
-    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point, or - for a status on standard input")
     parser.add_argument("out", metavar="OUT", help="the file to write, for example report.html")
     parser.add_argument(
         "--wait", action="store_true", help="write it when all jobs have finished or the mount ends (default: now)"
@@ -48,10 +52,13 @@ def run(args: argparse.Namespace) -> int:
     """Write the report; Ctrl-C while it waits writes what is known by then."""
     from mlfs.cli import client
 
-    mountpoint = client.require_mount(args.mount)
     _check_out(args.out)
-    status = client.read_status(mountpoint)
-    if args.wait:
+    if args.mount == "-":
+        status = _from_standard_input()
+    else:
+        mountpoint = client.require_mount(args.mount)
+        status = client.read_status(mountpoint)
+    if args.wait and args.mount != "-":
         print(f"mlfs: waiting for the jobs of {mountpoint}; Ctrl-C writes the report now", file=sys.stderr, flush=True)
         status = _wait(mountpoint, status)
 
@@ -60,6 +67,16 @@ def run(args: argparse.Namespace) -> int:
     _write(args.out, page(status, time.strftime("%Y-%m-%d %H:%M")))
     print(f"{args.out}: {os.path.getsize(args.out):,} bytes; open it in a browser")
     return ExitCode.OK
+
+
+def _from_standard_input() -> dict[str, Any]:
+    try:
+        status = json.load(sys.stdin)
+    except ValueError:
+        status = None
+    if not isinstance(status, dict):
+        raise ConfigError("standard input is no status of a mount", "mlfs status MOUNT --json prints one")
+    return status
 
 
 def _wait(mountpoint: str, status: dict[str, Any]) -> dict[str, Any]:

@@ -42,11 +42,22 @@ ROUTES = (
     ("pfs", "source"),
 )
 _ALWAYS = ("page_cache", "pfs")  # the other routes are shown once they have answered a read
-_BAR_COLUMNS = 24
-# Rows of a screen of 24 lines that are left for ranks, and for those who read beside the jobs.
-_SHOWN_RANKS = 4
-_SHOWN_STRANGERS = 2
-_SHOWN_TIERS = 3
+_BAR_COLUMNS = 20
+_NAME_COLUMNS = 26
+# A screen narrower than this has fewer columns.
+_WIDE = 76
+# How many ranks of a job, caches and strangers are shown: as many as fit, by the first of these that does.
+_SHOWN = ((64, 16, 8), (16, 8, 4), (8, 4, 3), (4, 3, 2), (3, 2, 1), (2, 1, 1), (1, 1, 0), (1, 0, 0))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How much is shown."""
+
+    wide: bool
+    ranks: int
+    caches: int
+    strangers: int
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -99,7 +110,10 @@ def _watch(mountpoint: str, every_s: float) -> bool:
     from mlfs.cli import client
 
     before: Moment | None = None
-    with _keys() as pressed, Live(console=make_console(), screen=True, auto_refresh=False) as live:
+    for name in ("COLUMNS", "LINES"):  # where a shell exports them, rich would not see that the terminal is resized
+        os.environ.pop(name, None)
+    console = make_console()
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             try:
                 client.require_mount(mountpoint)
@@ -108,7 +122,7 @@ def _watch(mountpoint: str, every_s: float) -> bool:
                 if error.exit_code is ExitCode.NOT_MOUNTED:
                     return True
                 raise
-            live.update(render(now, before or now), refresh=True)
+            live.update(render(now, before or now, *console.size), refresh=True)
             before = now
             try:
                 if pressed(every_s) in ("q", "Q", "\x03"):
@@ -142,8 +156,22 @@ class Moment:
     status: dict[str, Any]
 
 
-def render(now: Moment, before: Moment) -> RenderableType:
+def render(now: Moment, before: Moment, columns: int = 80, lines: int = 24) -> RenderableType:
     """The screen: what the mount does, with rates since the moment before (the same one: nothing is known yet)."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=columns, height=lines, markup=False, highlight=False)
+    for shown in _SHOWN:
+        screen = _screen(now, before, _Look(columns >= _WIDE, *shown))
+        if len(console.render_lines(screen)) <= lines:
+            break
+    return screen
+
+
+def _screen(now: Moment, before: Moment, look: _Look) -> RenderableType:
+    """The screen with so many rows."""
     from rich.console import Group
     from rich.text import Text
 
@@ -151,27 +179,30 @@ def render(now: Moment, before: Moment) -> RenderableType:
     head = Text(one_of(status, "mountpoint"), style="bold", no_wrap=True, overflow="ellipsis")
     head.append(f"  {one_of(status, 'state')} for {duration(status.get('uptime_s'))}", style="dim")
     said = Text(str(status.get("headline") or ""), style="bold")
+    strangers = parts_of(status, "strangers")
     beside = [
         Text(f"beside the jobs: {one_of(one, 'words')}", no_wrap=True, overflow="ellipsis")
-        for one in parts_of(status, "strangers")[-_SHOWN_STRANGERS:]
+        for one in strangers[max(0, len(strangers) - look.strangers) :]
     ]
-    return Group(head, said, _reads(now, before), _waiting(now, before), *_ranks(now, before), _places(status), *beside)
+    reads, waiting, ranks = _reads(now, before, look), _waiting(now, before), _ranks(now, before, look)
+    return Group(head, said, reads, waiting, *ranks, _places(status, look), *beside)
 
 
 def _grid(*columns: str) -> Table:
-    """A table without lines between its rows: the first column left, numbers right."""
+    """A table without lines between its rows: the first column left, numbers right, and bars, which have no name."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        is_bar = not column
+        table.add_column(column, justify="right" if index and not is_bar else "left", no_wrap=True)
     return table
 
 
-def _reads(now: Moment, before: Moment) -> RenderableType:
+def _reads(now: Moment, before: Moment, look: _Look) -> RenderableType:
     """How many reads each route answers in a second, how much that is, and its share; nothing before two moments."""
     seconds = now.time_s - before.time_s
-    table = _grid("reads by route", "reads/s", "bytes/s", "share", "")
+    table = _grid("reads by route", "reads/s", "share", *(("bytes/s", "") if look.wide else ()))
     rates = {key: _read_since(now, before, key) for key, _ in ROUTES}
     in_all = sum(reads for reads, _ in rates.values())
     for key, name in ROUTES:
@@ -179,15 +210,14 @@ def _reads(now: Moment, before: Moment) -> RenderableType:
             continue
         reads, size_bytes = rates[key]
         if seconds <= 0:
-            table.add_row(name, "-", "-", "-", "")
+            table.add_row(name, *["-"] * (3 if look.wide else 2))
             continue
         share = reads / in_all if in_all else 0.0
         table.add_row(
             name,
             f"{reads / seconds:,.0f}",
-            f"{size(size_bytes / seconds)}/s",
             percent(share) if in_all else "-",
-            "#" * round(_BAR_COLUMNS * share),
+            *((f"{size(size_bytes / seconds)}/s", _bar(share)) if look.wide else ()),
         )
     return table
 
@@ -214,8 +244,12 @@ def _waiting(now: Moment, before: Moment) -> RenderableType:
     return Text(f"{waits}; the source gives {size(given / seconds)}/s; {window}", style="red" if waited_s else "")
 
 
-def _ranks(now: Moment, before: Moment) -> list[RenderableType]:
-    """Each job's ranks: how far, how fast, and for how long what is ready will last. Those with the least first."""
+def _ranks(now: Moment, before: Moment, look: _Look) -> list[RenderableType]:
+    """Each job's ranks: how far, how fast, whether their readers wait, and for how long what is ready will last.
+
+    Those that wait come first, then those with the least ready. Waiting is told as that of all readers: how many of a
+    rank's readers (the workers of its loader) wait, on average.
+    """
     from rich.text import Text
 
     shown: list[RenderableType] = []
@@ -223,27 +257,36 @@ def _ranks(now: Moment, before: Moment) -> list[RenderableType]:
     earlier = {one.get("name"): one for one in parts_of(before.status, "jobs")}
     for job in parts_of(now.status, "jobs"):
         name, agreement = one_of(job, "name"), percent(job.get("agreement_recent", job.get("agreement")))
-        table = _grid(f"{name}: {one_of(job, 'state')}", "epoch", "step", "samples/s", "ready", "lasts")
-        positions = {
-            rank.get("rank"): (rank.get("epoch"), rank.get("position"))
-            for rank in parts_of(earlier.get(job.get("name"), {}), "ranks")
-        }
-        ranks = [rank for rank in parts_of(job, "ranks") if rank.get("reads_here", True)]
-        for rank in sorted(ranks, key=_ready)[:_SHOWN_RANKS]:
-            ahead = part(rank, "ahead")
-            epoch, position = positions.get(rank.get("rank"), (None, None))
-            same = seconds > 0 and epoch == rank.get("epoch") and isinstance(position, int)
-            table.add_row(
-                f"rank {count(rank.get('rank'))}",
-                f"{count(rank.get('epoch'))}/{count(job.get('epochs'))}",
-                f"{count(rank.get('step'))}/{count(rank.get('steps_per_epoch'))}",
-                f"{(rank['position'] - position) / seconds:,.0f}" if same and "position" in rank else "-",
-                f"{count(ahead.get('samples'))} ({size(ahead.get('bytes'))})",
-                duration(ahead.get("seconds")),
-            )
-        more = f" ({len(ranks) - _SHOWN_RANKS} more ranks have more ready)" if len(ranks) > _SHOWN_RANKS else ""
-        shown += [table, Text(f"{agreement} of the last reads as predicted{more}", style="dim")]
+        more = ("step", "samples/s", "ready", "lasts") if look.wide else ("ready",)
+        table = _grid(f"{name}: {one_of(job, 'state')}", "epoch", "waiting", *more)
+        first = {rank.get("rank"): rank for rank in parts_of(earlier.get(job.get("name"), {}), "ranks")}
+        ranks = [(rank, first.get(rank.get("rank"), {})) for rank in parts_of(job, "ranks")]
+        ranks = [(rank, old) for rank, old in ranks if rank.get("reads_here", True)]
+        ranks.sort(key=lambda both: (-(_passed(both[0], both[1], "waited_s") or 0.0), _ready(both[0])))
+        for rank, old in ranks[: look.ranks]:
+            ahead, waited_s = part(rank, "ahead"), _passed(rank, old, "waited_s")
+            read = _passed(rank, old, "position") if rank.get("epoch") == old.get("epoch") else None
+            cells = {
+                "epoch": f"{count(rank.get('epoch'))}/{count(job.get('epochs'))}",
+                "waiting": f"{waited_s / seconds:.2f}" if waited_s is not None and seconds > 0 else "-",
+                "step": f"{count(rank.get('step'))}/{count(rank.get('steps_per_epoch'))}",
+                "samples/s": f"{read / seconds:,.0f}" if read is not None and seconds > 0 else "-",
+                "ready": count(ahead.get("samples")),
+                "lasts": duration(ahead.get("seconds")),
+            }
+            table.add_row(f"rank {count(rank.get('rank'))}", *(cells[key] for key in ("epoch", "waiting", *more)))
+        left = len(ranks) - look.ranks
+        others = f" ({left} more ranks wait less)" if left > 0 else ""
+        shown += [table, Text(f"{agreement} of the last reads as predicted{others}", style="dim")]
     return shown
+
+
+def _passed(now: dict[str, Any], before: dict[str, Any], key: str) -> float | None:
+    """By how much a number has grown; None where it is not known, or began anew."""
+    last, first = now.get(key), before.get(key)
+    if not isinstance(last, int | float) or not isinstance(first, int | float) or last < first:
+        return None
+    return last - first
 
 
 def _ready(rank: dict[str, Any]) -> int:
@@ -251,11 +294,22 @@ def _ready(rank: dict[str, Any]) -> int:
     return samples if isinstance(samples, int) else 0
 
 
-def _places(status: dict[str, Any]) -> RenderableType:
+def _places(status: dict[str, Any], look: _Look) -> RenderableType:
     """How full each cache is."""
-    table = _grid("cache", "used", "of", "full", "")
-    for tier in parts_of(status, "tiers")[:_SHOWN_TIERS]:
+    table = _grid("cache", "full", *(("used", "of", "") if look.wide else ("used",)))
+    for tier in parts_of(status, "tiers")[: look.caches]:
         used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
         full = used / capacity if isinstance(used, int) and isinstance(capacity, int) and capacity else 0.0
-        table.add_row(one_of(tier, "name"), size(used), size(capacity), percent(full), "#" * round(_BAR_COLUMNS * full))
+        more = (size(used), size(capacity), _bar(full)) if look.wide else (size(used),)
+        table.add_row(_short(one_of(tier, "name"), look), percent(full), *more)
     return table
+
+
+def _short(name: str, look: _Look) -> str:
+    """A name that leaves room for the numbers behind it: of a long one its beginning and its end."""
+    most = _NAME_COLUMNS if look.wide else _NAME_COLUMNS // 2
+    return name if len(name) <= most else f"{name[: most // 3]}...{name[len(name) - (most - most // 3 - 3) :]}"
+
+
+def _bar(share: float) -> str:
+    return "#" * round(_BAR_COLUMNS * share)

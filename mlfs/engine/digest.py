@@ -68,7 +68,7 @@ class Digest:
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[tuple[int, int, float, int]] = deque()
-        self._waited_s = 0.0  # in READs, not told yet
+        self._waited_s: dict[int, float] = {}  # by file, in READs, not told yet
         self._busy = False
         self._soon = Coalesced(EVENTS_DELAY_S)
 
@@ -100,10 +100,10 @@ class Digest:
         self._soon.call()
         self._events.append((entry, GAVE, 0.0, size_bytes))
 
-    def waited(self, seconds: float) -> None:
-        """A reader has waited in a READ."""
+    def waited(self, entry: int, seconds: float) -> None:
+        """A reader has waited in a READ of the file."""
         self._soon.call()
-        self._waited_s += seconds
+        self._waited_s[entry] = self._waited_s.get(entry, 0.0) + seconds
 
     async def run(self) -> None:
         """For as long as the mount lives."""
@@ -111,8 +111,8 @@ class Digest:
             await self._soon.wait()
             self._busy, left = True, len(self._events)
             if self._waited_s:
-                waited_s, self._waited_s = self._waited_s, 0.0
-                self._step(ReadersWaited(waited_s))
+                waited_s, self._waited_s = self._waited_s, {}
+                self._step(*(ReadersWaited(entry, seconds) for entry, seconds in waited_s.items()))
             while left:
                 turn = min(left, EVENTS_A_TURN)
                 left -= turn

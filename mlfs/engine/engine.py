@@ -34,6 +34,7 @@ from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.tickets import Tickets
+from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import JobError
 from mlfs.explain.port import Observer
@@ -210,6 +211,14 @@ class Engine:
         """End a job; False when there is none of that name."""
         self._shared.ended(name)
         return self._jobs.end(name)
+
+    def warm_up(self, samples: SampleIds | None) -> int:
+        """Have the tiers keep these samples, in this order; with None, no more of them. Returns the warm-up's number.
+
+        It takes the place of the warm-up before.
+        """
+        self._driver.step(e.WarmUp(samples))
+        return self.scheduler.statistics().warming.run
 
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""

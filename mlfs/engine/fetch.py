@@ -22,6 +22,7 @@ from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, TierPlace
 from mlfs.places.source import OpenFile, Source
 from mlfs.plan.scheduler.commands import Item
+from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
@@ -31,7 +32,7 @@ log = logging.getLogger("mlfs.engine")
 STRIPES = 64
 # A sample that is too large to be held whole is pushed in pieces of this size.
 CHUNK_BYTES = 4 << 20
-LARGEST_WHOLE_BYTES = 64 << 20
+LARGEST_WHOLE_BYTES = LARGEST_KEPT_BYTES
 # A file that changes again while it is read is read again so often.
 TRIES = 3
 
@@ -105,24 +106,27 @@ class Fetcher:
 
     # -- whole samples
 
-    def fetch(self, sample: int, place: int, instead: int = 0, close_later: bool = False) -> Fetched:
+    def fetch(
+        self, sample: int, place: int, instead: int = 0, close_later: bool = False, stage: bool = True
+    ) -> Fetched:
         """Get the sample whole and push it into the page cache.
 
         Args:
             place: where to get it; a tier that does not have it is passed over for the source.
             instead: the tier to take it from if the source fails, 0 for none.
             close_later: the source's file stays open until `close_read`, which has to follow.
+            stage: push it; without it the sample is for the places of this node alone.
         """
         try:
             for _ in range(TRIES):
-                fetched = self._fetch_once(sample, place, instead, close_later)
+                fetched = self._fetch_once(sample, place, instead, close_later, stage)
                 if fetched is not None:
                     return fetched
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
         except OSError as error:
             return Fetched(sample, error=error)
 
-    def _fetch_once(self, sample: int, place: int, instead: int, close_later: bool) -> Fetched | None:
+    def _fetch_once(self, sample: int, place: int, instead: int, close_later: bool, stage: bool) -> Fetched | None:
         """None when a change was noticed meanwhile: what was read may be older than it."""
         entry = self._samples.file_of(sample)
         generation = self._manifest.generation_view[entry]
@@ -143,7 +147,8 @@ class Fetcher:
                 if held is None:
                     raise
         if held is not None:
-            return held._replace(staged=self.push(entry, generation, self._offset(sample), held.data or b""))
+            staged = stage and self.push(entry, generation, self._offset(sample), held.data or b"")
+            return held._replace(staged=staged)
         assert content is not None
         if self._manifest.generation_view[entry] != generation:
             return None
@@ -151,7 +156,7 @@ class Fetcher:
             self._replace(entry, content.changed)
             generation = self._manifest.generation_view[entry]
         self._verified[sample] = 1
-        staged = self.push(entry, generation, self._offset(sample), content.data)
+        staged = stage and self.push(entry, generation, self._offset(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
 
     def _offset(self, sample: int) -> int:

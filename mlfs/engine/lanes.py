@@ -30,11 +30,12 @@ KEPT_AT_ONCE_BYTES = 2 << 20
 class _Batch:
     """A lane's fetch: what it has not begun, and what it has done."""
 
-    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items")
+    __slots__ = ("claims", "counted", "done", "fetch", "item_of", "items", "stage")
 
     def __init__(self, fetch: c.Fetch) -> None:
         self.fetch = fetch.fetch
         self.items = fetch.items
+        self.stage = fetch.stage
         self.item_of = {item.sample: item for item in fetch.items}
         self.claims = dict(self.item_of)  # whoever takes an item out has it
         self.done: dict[int, e.Landed] = {}
@@ -125,7 +126,7 @@ class Lanes:
                 if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
                     fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
                 else:
-                    fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead)
+                    fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead, stage=batch.stage)
                 landed = landed_of(batch.fetch, fetched)
                 if item.keep_in and not landed.error and self._places[landed.place].is_afar:
                     keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here

@@ -121,6 +121,10 @@ class Ranges:
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
+    def entry_of(self, number: int) -> int:
+        """The entry of a large file's handle."""
+        return self._large[number].entry
+
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:
         """Bytes through a large file's handle."""
         handle = self._large[number]
@@ -133,9 +137,10 @@ class Ranges:
         self._digest.source_gave(handle.entry, len(result))
         return result
 
-    def _waited(self, seconds: float) -> None:
+    def _waited(self, file: int, seconds: float) -> None:
+        """A READ has waited, of a large file's handle or of another file."""
         self._counters.stall(seconds)
-        self._digest.waited(seconds)
+        self._digest.waited(self._large[file].entry if file in self._large else file, seconds)
 
     def close_large(self, number: int) -> int:
         """Close a large file's handle; returns its entry."""

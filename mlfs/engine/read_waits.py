@@ -17,10 +17,10 @@ class ReadWaits:
     """See the module.
 
     Args:
-        waited: told how many seconds each wait took.
+        waited: told of each wait for which open file it was, and how many seconds it took.
     """
 
-    def __init__(self, clock: Callable[[], float], waited: Callable[[float], None]) -> None:
+    def __init__(self, clock: Callable[[], float], waited: Callable[[int, float], None]) -> None:
         self._clock = clock
         self._waited = waited
         self._waiting: dict[int, tuple[int, float]] = {}  # by open file: READs that wait, and since when
@@ -37,4 +37,4 @@ class ReadWaits:
             if count > 1:
                 self._waiting[file] = count - 1, since_s
             else:
-                self._waited(self._clock() - since_s)
+                self._waited(file, self._clock() - since_s)

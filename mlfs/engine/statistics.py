@@ -17,7 +17,7 @@ from mlfs.follow.job_statistics import JobStatistics
 from mlfs.measure.speeds import SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
 from mlfs.plan.scheduler.look_ahead import Ahead
-from mlfs.plan.scheduler.scheduler import Statistics as SchedulerStatistics
+from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import CounterStatistics
 
 

@@ -23,7 +23,7 @@ h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; border-bottom:
 .advice { font-size: 1.15em; background: #f2f6fb; border-left: 4px solid #4c72b0; padding: .6em 1em; }
 .message { background: #fdf6e3; border-left: 4px solid #dd8452; padding: .3em 1em; }
 table { border-collapse: collapse; } td, th { padding: .15em 1.2em .15em 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
+th + th, td.number { text-align: right; font-variant-numeric: tabular-nums; } svg { max-width: 100%; height: auto; }
 footer { color: #777; margin-top: 3em; font-size: .85em; }
 """
 
@@ -66,7 +66,7 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
     """A job: what it is, what was learned of it, and its epochs."""
     how = "inferred from its reads" if job.get("inferred") else "registered"
     yield f"<h2>Job {_text(job.get('name', '-'))}: {_text(job.get('state', '-'))}, {how}</h2>"
-    spec = ", ".join(f"{key} {value}" for key, value in part(job, "spec").items())
+    spec = ", ".join(_field(key, value) for key, value in part(job, "spec").items() if value not in ("", None, []))
     yield f"<p>{_text(spec)}</p>" if spec else ""
     learned = [str(what) for what in parts_of(job, "found_out")]
     loader = [
@@ -102,6 +102,16 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
         epochs = sorted(brought)
         gib = [brought[epoch] / _GIB for epoch in epochs]
         yield _picture("What the source gave", pictures.source_bytes(epochs, gib, bound_bytes / _GIB))
+
+
+def _field(key: str, value: object) -> str:
+    """A field of a registration, as `mlfs register` writes its flags."""
+    name, text = key.replace("_", "-"), str(value)
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, list):
+        text = " ".join(str(one) for one in value)
+    return f"{name} {text}"
 
 
 def _epochs(status: dict[str, Any]) -> Iterator[str]:

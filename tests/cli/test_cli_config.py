@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from mlfs.config import (
     CacheDir,
     MountConfig,
     cgroup_limit_bytes,
+    differing,
     free_bytes,
     limit_files,
     load_config,
@@ -74,6 +76,9 @@ def test_relative_paths_are_those_of_where_they_were_written(tmp_path: Path, mon
         ("ssd = 4", "DIR:SIZE"),
         ('ssd = ["/scratch:0"]', "keeps nothing"),
         ("log-file = 4", "log-file"),
+        ('log-format = "xml"', "log-format"),
+        ('log-size = "1K"', "log-size: 1024"),
+        ("log-files = -1", "log-files"),
         ('staging = "1K"', "staging"),
         ('source-timeout = "soon"', "soon"),
         ("ram = ", "valid TOML"),
@@ -156,3 +161,24 @@ def test_the_smallest_of_cgroup_and_machine_counts() -> None:
     assert memory_limit_bytes((files | {"/sys/fs/cgroup/memory.max": "5000"}).get) == 5000
     assert memory_limit_bytes((files | {"/sys/fs/cgroup/memory.max": "5000000"}).get) == 1024000
     assert memory_limit_bytes({}.get) == GIB
+
+
+def test_settings_that_differ_are_named_and_the_same_words_are_the_same(tmp_path: Path) -> None:
+    def config(limit: int = 1 << 30, **flags: object) -> MountConfig:
+        made = load_config({"source": str(tmp_path), **flags}, limit_bytes=limit)
+        return MountConfig.model_validate(json.loads(made.to_json()))  # as the daemon's record has it
+
+    assert differing(config(), config(limit=1 << 31)) == []  # defaults are the same, whatever they come to
+    assert differing(config(ram="50%"), config(limit=1 << 31, ram="50%")) == []
+    assert differing(config(ram="256M"), config(ram=str(1 << 28))) == []
+    assert differing(config(ssd=["/a:1G"]), config(ssd=["/a:1024M"])) == []
+    assert differing(config(log_file="/x"), config()) == ["log-file /x, now none"]
+    assert differing(config(), config(log_file="/x")) == []
+    assert differing(config(foreground=True), config()) == []
+    assert differing(config(rescan=True), config(rescan=True)) == ["rescan on, now on"]
+    assert differing(config(source=str(tmp_path / "b")), config()) == [f"source {tmp_path}/b, now {tmp_path}"]
+    assert differing(config(ram="128M", ssd=["/a:1G", "/b:2G"], infer="off"), config()) == [
+        "ram 128 MiB, now 512 MiB",
+        "ssd /a:1 GiB /b:2 GiB, now none",
+        "infer off, now on",
+    ]

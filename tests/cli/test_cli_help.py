@@ -14,7 +14,8 @@ from mlfs.cli.commands import build_parser
 README = (Path(__file__).parents[2] / "README.md").read_text()
 COMMANDS = (
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
-    "simulate", "cache", "peers", "ls", "top", "doctor", "report",
+    "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion",
+    "warmup",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from cli_support import TINY_FS, wait_for
 
 from mlfs.cli import main as cli
 from mlfs.cli import progress as shown
+from mlfs.cli.launchers import ranks_seen
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
 from mountd import launch, mounts, runtime
@@ -34,13 +36,19 @@ def source(open_dir: Path) -> str:
     return path
 
 
-def run_mount(source: str, behaviour: str = "serve") -> subprocess.CompletedProcess[bytes]:
+def environment(behaviour: str = "serve", **more: str) -> dict[str, str]:
+    """Without what a launcher of the tests may have set."""
+    kept = {name: text for name, text in os.environ.items() if ranks_seen({name: text}) is None}
+    return kept | {"TINY_FS": behaviour, "PYTHONPATH": str(Path(__file__).parents[2])} | more
+
+
+def run_mount(source: str, behaviour: str = "serve", flags: Sequence[str] = ()) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-c", RUN, "mount", source, *SMALL],
+        [sys.executable, "-c", RUN, "mount", source, *SMALL, *flags],
         capture_output=True,
         check=False,
         timeout=120,
-        env={**os.environ, "TINY_FS": behaviour, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env=environment(behaviour),
     )
 
 
@@ -61,13 +69,47 @@ def test_it_returns_when_the_mount_answers_and_says_what_is_next(source: str) ->
     assert "mlfs register " in out
     assert os.path.exists(f"{source}/.mlfs/status")
     assert os.getsid(record.pid) == record.pid, "Ctrl-C in the terminal would end the daemon"
+    assert "--sampler torch-random --seed 0" in out, "no launcher is seen"
     again = run_mount(source)
-    assert again.returncode == ExitCode.MOUNT_POINT
-    assert f"already mounted by mlfs by process {record.pid}".encode() in again.stderr
+    assert (again.returncode, again.stderr) == (0, b"")
+    assert f"already mounted: {printable(source)}, served by process {record.pid}" in os.fsdecode(again.stdout)
+    other = run_mount(source, flags=("--staging", "2M", "--infer", "off"))
+    assert other.returncode == ExitCode.MOUNT_POINT
+    assert f"already mounted by mlfs by process {record.pid}, with other settings:".encode() in other.stderr
+    assert b"staging 2 MiB, now 1 MiB; infer off, now on (to have these: mlfs unmount" in other.stderr
+    assert other.stderr.count(b"\n") == 1
     assert subprocess.run([sys.executable, "-m", "mlfs.cli.main", "unmount", source], check=True).returncode == 0
     assert left_behind(source) == []
     assert os.listdir(source) == ["a.jpg"]
     assert not os.path.exists(f"/proc/{record.pid}") or not runtime.alive(record)
+
+
+def test_starts_at_the_same_time_make_one_mount(source: str) -> None:
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUN, "mount", source, *SMALL], stdout=subprocess.PIPE, env=environment()
+        )
+        for _ in range(3)
+    ]
+    said = sorted(command.communicate(timeout=120)[0].split()[0] for command in commands)
+    assert [command.returncode for command in commands] == [0, 0, 0]
+    assert said == [b"already", b"already", b"mounted"]
+    assert sum(entry.mountpoint == source for entry in mounts.mount_table()) == 1
+    assert not [name for name in os.listdir(runtime.runtime_dir()) if name.endswith(".lock")]
+    assert cli.main(["unmount", source]) == ExitCode.OK
+
+
+def test_what_a_killed_daemon_left_is_cleaned_up_and_mounted_anew(source: str) -> None:
+    run_mount(source)
+    record = runtime.read(source)
+    assert record is not None
+    os.kill(record.pid, signal.SIGKILL)
+    wait_for(lambda: runtime.start_ticks(record.pid) is None)
+    again = run_mount(source)
+    assert again.returncode == 0
+    assert b"cleaned up a dead mount" in again.stderr
+    assert again.stdout.startswith(b"mounted ")
+    assert cli.main(["unmount", source]) == ExitCode.OK
 
 
 def test_the_daemons_reason_is_the_commands(source: str) -> None:

@@ -49,7 +49,7 @@ def told(epochs: int) -> dict[str, Any]:
         "agreement_by_epoch": {str(epoch): {"agreement": 0.5 + 0.1 * min(epoch, 5)} for epoch in range(epochs)},
         "pfs_bytes_by_epoch": {str(epoch): (epochs - epoch) << 30 for epoch in range(epochs)},
         "found_out": ["the script never calls set_epoch"],
-        "spec": {"sampler": "torch-distributed", "seed": 7},
+        "spec": {"sampler": "torch-distributed", "seed": 7, "root": "", "drop_last": False, "ranks": [0, 3]},
     }
     status["rates"] = {
         "pfs": {"measured": [[1, 5e7], [4, 1.2e8]], "calibrated": [], "refined": []},
@@ -86,7 +86,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         "page cache",
         "the script never calls set_epoch",
         "25.0 %",
-        "seed 7",
+        "seed 7, drop-last no, ranks 0 3</p>",
         "ssd:/scratch",
     ):
         assert text in shown, text

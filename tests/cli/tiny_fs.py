@@ -3,7 +3,8 @@
 Run as a program: `tiny_fs.py --config-fd N --status-fd M` (as `mlfs mount` does) or `tiny_fs.py MOUNTPOINT`.
 It shows data.bin and .mlfs/status, .mlfs/control and .mlfs/lifecycle, notes every command it is given in the status,
 refuses a seed of -1 with EINVAL, and writes and removes its runtime record. $TINY_FS says what it does: serve
-(default), error, die, silent, broken (reports that it serves, and does not).
+(default), error, die, silent, broken (reports that it serves, and does not). $TINY_STATUS
+names a file with more of its status.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class TinyFs(pyfuse3.Operations):
     def _text(self, inode: int) -> bytes:
         if inode == STATUS:
             status = {"pid": os.getpid(), "state": "serving", "mountpoint": self.mountpoint, "commands": self.commands}
+            if os.environ.get("TINY_STATUS"):
+                with open(os.environ["TINY_STATUS"], encoding="utf-8") as file:
+                    status |= json.load(file)
             return json.dumps(status).encode()
         return CONTENT if inode == DATA else json.dumps(self.answer).encode()
 
@@ -99,10 +103,10 @@ def _report(status_fd: int | None, message: dict[str, object]) -> None:
         os.write(status_fd, json.dumps(message).encode() + b"\n")
 
 
-def serve(mountpoint: str, source: str, status_fd: int | None) -> None:
+def serve(mountpoint: str, source: str, status_fd: int | None, settings: dict[str, object] | None = None) -> None:
     """Mount, report, serve until SIGTERM or until it is unmounted."""
     pyfuse3.init(TinyFs(mountpoint), mountpoint, {"fsname=mlfs:tiny", "subtype=mlfs", "default_permissions"})
-    runtime.write(mountpoint, source, None)
+    runtime.write(mountpoint, source, None, settings=settings)
     _report(status_fd, {"progress": {"phase": "scan", "dirs": 1, "files": 2}})
     _report(status_fd, {"serving": {"pid": os.getpid(), "files": 1, "bytes": len(CONTENT), "how": "scanned 0.1 s"}})
     try:
@@ -131,7 +135,7 @@ def main() -> None:
     if behaviour == "broken":
         _report(status_fd, {"serving": {"pid": os.getpid()}})
         time.sleep(60)
-    return serve(config["mountpoint"], config["source"], status_fd)
+    return serve(config["mountpoint"], config["source"], status_fd, config)
 
 
 if __name__ == "__main__":

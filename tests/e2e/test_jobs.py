@@ -44,7 +44,9 @@ def test_a_registered_job_is_predicted_and_read_once(images: Path, tmp_path: Pat
         reads = status["reads"]["all"]
         assert sum(route["reads"] for route in reads.values()) == 3 * FILES
         assert status["pfs"]["total_bytes"] == sum(p.stat().st_size for p in images.glob("*/*"))
-        assert [rank["epoch"] for rank in status["jobs"][0]["ranks"]] == [2, 2]
+        ranks = status["jobs"][0]["ranks"]
+        assert [rank["epoch"] for rank in ranks] == [2, 2]
+        assert sum(rank["waited_s"] for rank in ranks) == pytest.approx(status["stalls"]["total_s"], abs=0.05)
         assert status["tiers"][0]["samples"] == FILES
 
 

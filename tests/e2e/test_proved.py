@@ -43,9 +43,10 @@ def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -
         assert job_of(mount)["agreement_by_epoch"] == {str(epoch): told for epoch in range(3)}
         assert [rank["agreement"] for rank in job_of(mount)["ranks"]] == [1.0, 1.0]
         metrics = (mount.path / ".mlfs/metrics").read_text()
-        assert 'mlfs_agreement{job="proof"} 1.0' in metrics
+        own = f'job="proof",mountpoint="{mount.path}"'
+        assert f"mlfs_agreement{{{own}}} 1.0" in metrics
         for rank in range(RANKS):
-            assert f'mlfs_epoch_agreement{{job="proof",rank="{rank}"}} 1.0' in metrics
+            assert f'mlfs_epoch_agreement{{{own},rank="{rank}"}} 1.0' in metrics
         line = r"job proof: epoch (\d+) ended, agreement (.*), \d+ bytes from the PFS"
         lines = dict(re.findall(line, log.read_text()))  # a rank that begins much later has the line said again
         counted = f"1.0 ({FILES} of {FILES} opens; rank 0 1.0, rank 1 1.0)"

@@ -105,7 +105,7 @@ def test_what_is_remembered_of_opens_is_bounded() -> None:
 
 def test_reads_of_a_file_that_come_together_are_one_wait() -> None:
     now, waits = [0.0], []
-    reads = ReadWaits(lambda: now[0], waits.append)
+    reads = ReadWaits(lambda: now[0], lambda file, seconds: waits.append(seconds))
     with reads.of(1):
         now[0] = 1.0
         with reads.of(1), reads.of(2):

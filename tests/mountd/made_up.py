@@ -25,7 +25,7 @@ from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
-from mlfs.plan.scheduler.scheduler import Statistics as SchedulerStatistics
+from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
 from mountd.prime_inodes import PrimerStatistics
 from mountd.requests import ChannelStatistics

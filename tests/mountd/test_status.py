@@ -177,14 +177,14 @@ def test_a_search_tells_where_it_is() -> None:
 def test_metrics_tell_the_same() -> None:
     text = metrics(mount(engine(job()))).decode()
     for line in (
-        'mlfs_reads_total{route="page_cache"} 900.0',
-        'mlfs_fetched_bytes_total{route="pfs"} 1e+09',
-        "mlfs_stall_seconds_total 1.5",
-        'mlfs_tier_bytes{tier="ssd:/scratch"} 4e+09',
-        'mlfs_agreement{job="train"} 0.99',
-        'mlfs_epoch_agreement{job="train",rank="1"} 1.0',
-        'mlfs_epoch{job="train",rank="0"} 1.0',
-        "mlfs_rss_bytes 6.7108864e+07",
+        'mlfs_reads_total{mountpoint="/data/set",route="page_cache"} 900.0',
+        'mlfs_fetched_bytes_total{mountpoint="/data/set",route="pfs"} 1e+09',
+        'mlfs_stall_seconds_total{mountpoint="/data/set"} 1.5',
+        'mlfs_tier_bytes{mountpoint="/data/set",tier="ssd:/scratch"} 4e+09',
+        'mlfs_agreement{job="train",mountpoint="/data/set"} 0.99',
+        'mlfs_epoch_agreement{job="train",mountpoint="/data/set",rank="1"} 1.0',
+        'mlfs_epoch{job="train",mountpoint="/data/set",rank="0"} 1.0',
+        'mlfs_rss_bytes{mountpoint="/data/set"} 6.7108864e+07',
     ):
         assert line in text.splitlines()
 
@@ -203,6 +203,6 @@ def test_counters_for_prometheus_never_fall() -> None:
     counters.taken_back("ram", 1, 10)
     after = told(counters)
     changed = set(after) - set(before)
-    assert changed == {'mlfs_reads_taken_back_total{route="ram"} 1.0'}
+    assert changed == {'mlfs_reads_taken_back_total{mountpoint="/data/set",route="ram"} 1.0'}
     assert counters.statistics().all.reads["ram"] == Tally(2, 17)
     assert counters.statistics().all.reads["page_cache"] == Tally(0, 0)

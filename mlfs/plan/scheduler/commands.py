@@ -36,12 +36,14 @@ class Fetch(NamedTuple):
     Attributes:
         fetch: its number. pool: the place whose threads do it. waited_for: readers wait for it, in threads of their
             own; they may go on as soon as the bytes are in place.
+        stage: whether they are pushed at all; without it the samples are only to be kept, and land unstaged.
     """
 
     fetch: int
     pool: int
     items: Sequence[Item]
     waited_for: bool = False
+    stage: bool = True
 
 
 class Abandon(NamedTuple):

@@ -19,6 +19,10 @@ SAME_TIME_S: Final = 1e-6
 far below any waiting time, and above the error of rounding seconds in floating point."""
 
 
+LARGEST_KEPT_BYTES: Final = 64 << 20
+"""A larger sample is never held whole in memory, so no place of a node keeps it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlaceInfo:
     """A place, as decisions see it. Places are numbered: the source is 0, then come the node's tiers, then its peers.

@@ -8,7 +8,9 @@ scheduler numbers fetches; the driver numbers tickets, one for each reader who w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
 
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
@@ -47,8 +49,9 @@ class ReadWaits(NamedTuple):
 
 
 class ReadersWaited(NamedTuple):
-    """Readers have waited so long for bytes of files that they had opened before."""
+    """Readers have waited so long for bytes of a file that they had opened before, and that this sample is in."""
 
+    sample: int
     seconds: float
 
 
@@ -239,6 +242,12 @@ class PeerBack(NamedTuple):
     place: int
 
 
+class WarmUp(NamedTuple):
+    """Have this node's places keep these samples, in the order of need; None: have them keep no more of them."""
+
+    samples: npt.NDArray[Any] | None
+
+
 class Stopped(NamedTuple):
     """Nothing is fetched ahead from now on; with False, fetching ahead goes on after all."""
 
@@ -253,5 +262,5 @@ Event = (
     ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
     | CopiesFound | CopyLost | Dropped | PagesLost | Outdated | Resized | JobInstalled | JobEnded | EpochKnown
     | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
-    | PeerBack | Stopped | TimePassed
+    | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

@@ -16,7 +16,7 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
+from mlfs.plan.scheduler.pool_queue import BATCH_S, PEERS_BATCH_S, PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
@@ -85,7 +85,7 @@ class Fetching:
             self._pool_of.append(pool)
             self._is_peer.append(peer)
             if pool == number:
-                self._queues[pool] = PoolQueue(pool, place.lanes)
+                self._queues[pool] = PoolQueue(pool, place.lanes, PEERS_BATCH_S if peer else BATCH_S)
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """What `status` shows, a frozen record a pool."""
@@ -162,6 +162,32 @@ class Fetching:
         self._items[fetch, sample] = item
         return item
 
+    # -- ahead of everybody, for this node's places
+
+    def idle_lane_takes(self) -> int:
+        """How many samples a lane of the source can take that nobody else wants now; 0 for no such lane."""
+        queue = self._queues[SOURCE]
+        return 0 if self._stopped or queue.items or not queue.has_lane else queue.batch_samples
+
+    def fill(self, samples: Sequence[int]) -> list[int]:
+        """Have a lane of the source fetch samples that are ABSENT, for the places of this node that have room.
+
+        Returns those that no place takes: they are not fetched.
+        """
+        fetch, queue, passed_over = self._fetches + 1, self._queues[SOURCE], self._routing.passed_over
+        promised = {sample: self._keeping.promise(fetch, sample, passed_over) for sample in samples}
+        items = [Item(sample, SOURCE, 0, keep_in) for sample, keep_in in promised.items() if keep_in]
+        if items:
+            self._fetches = fetch
+            wanted = {item.sample: Wanted(item.sample, SOURCE, None, 0) for item in items}
+            self._running[fetch] = Running(fetch, queue, wanted, queue.lane_begins(), fills=True)
+            for item in items:
+                self._table.move(item.sample, Verb.FILL)
+                self._flying[item.sample] = fetch
+                self._items[fetch, item.sample] = item
+            self._out.append(Fetch(fetch, SOURCE, items, stage=False))
+        return [sample for sample, keep_in in promised.items() if not keep_in]
+
     def hangs(self, sample: int) -> None:
         """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place."""
         running = self._running.get(self._flying.get(sample, 0))
@@ -237,16 +263,16 @@ class Fetching:
         running = self._running.pop(ended.fetch, None)
         if running is None:
             return
-        queue = running.queue
+        queue, more = running.queue, bool(running.queue.items) or running.fills
         done = [one for one in ended.landed if not one.error]
         if ended.landed and len(done) == len(ended.landed) and all(self._by_pool(one, queue.pool) for one in done):
-            lanes = running.lanes if queue.items else 0
+            lanes = running.lanes if more else 0
             if self._routing.is_probed(queue.pool):  # a probe's few samples count as if all lanes worked like this
                 lanes = queue.governor.allowed
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
         running.give_back()
-        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s)
+        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more)
 
     def _by_pool(self, landed: Landed, pool: int) -> bool:
         return self._pool_of[landed.place] == pool

@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.plan.scheduler.window import Window
@@ -39,6 +40,7 @@ class Following:
         window: Window,
         keeping: Keeping,
         reading_times: ReadingTimes,
+        rank_waits: RankWaits,
         beside: Beside,
         out: list[Command],
     ) -> None:
@@ -46,6 +48,7 @@ class Following:
         self._window = window
         self._keeping = keeping
         self._reading_times = reading_times
+        self._rank_waits = rank_waits
         self._beside = beside
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
@@ -58,6 +61,8 @@ class Following:
     def install(self, job: FollowedJob) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
         self.end(job.name)
+        if not job.observed:  # it is no job that goes on
+            self._rank_waits.forget(job.name)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
         self._tell_members()
         self._out.append(CountReads(job))
@@ -128,7 +133,7 @@ class Following:
 
     def read(self, read: ReadSeen) -> None:
         """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
-        followed, coming = False, Seen(None)
+        followed, coming, reader = False, Seen(None), None
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -138,11 +143,13 @@ class Following:
                 self._came(job, seen, read.source_bytes)
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
+                    reader = job.name, seen.match.rank_index
                 followed = followed or (job.predicting and not seen.apart)
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
 
+        self._rank_waits.read(read.sample, reader)
         if not followed:
             self._read_beside(read, coming.coming)
 

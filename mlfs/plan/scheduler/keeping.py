@@ -178,6 +178,16 @@ class Keeping:
         self._promised_bytes[first] += bytes_
         return tuple(numbers[index] for index in chosen)
 
+    def is_promised(self, sample: int) -> bool:
+        """Whether a fetch of the sample is under way, or just over, and a place is going to keep what it brings."""
+        return sample in self._promises
+
+    def has_room(self, sample: int) -> bool:
+        """Whether a place of this node has room for the sample, if that is for anybody."""
+        size = self._table.sizes[sample]
+        rooms = (self._room(number, size) for number in self._stores)
+        return any(room.footprint_bytes <= room.free_bytes and not 0 < room.largest_bytes < size for room in rooms)
+
     def _promise_only(self, fetch: int, sample: int, size_bytes: int, passed_over: Sequence[bool]) -> tuple[int, ...]:
         """Promise room in the only place that stores; there is no plan."""
         number = self._stores[0]

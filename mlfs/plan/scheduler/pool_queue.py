@@ -18,6 +18,9 @@ from mlfs.plan.scheduler.followed import FollowedJob
 # be cheap beside the batch. A longer batch delays no reader, who takes his sample back if the lane has not begun it.
 # With 2 ms a local source gave 8,000 samples a second, with 4 ms 9,300, with 8 ms 10,200 (medians of 5, 2 cores).
 BATCH_S = 0.004
+# The same for samples of peers. All of a batch is asked for at once, and the first answer takes a millisecond or two,
+# in which two agents are woken: with batches of 4 ms of them a lane mostly waited.
+PEERS_BATCH_S = 0.03
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
@@ -38,13 +41,18 @@ class Wanted(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A fetch of a lane. A lane whose fetch hangs does not count as working: another lane may take its place."""
+    """A fetch of a lane. A lane whose fetch hangs does not count as working: another lane may take its place.
+
+    Attributes:
+        fills: it warms the places up, and more of that is likely to wait although nothing is queued.
+    """
 
     fetch: int
     queue: PoolQueue
     wanted: dict[int, Wanted]
     lanes: int
     hangs: bool = False
+    fills: bool = False
 
     def hang(self) -> None:
         """Somebody has waited for it too long: its lane does not count as working from now on."""
@@ -62,12 +70,14 @@ class PoolQueue:
     """Samples to fetch by one pool of lanes.
 
     Attributes:
+        batch_s: how long a batch shall take a lane.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
     """
 
     pool: int
     lanes: int
+    batch_s: float = BATCH_S
     items: deque[Wanted] = field(default_factory=deque)
     sample_s: float = 0.001
     working: int = 0
@@ -81,6 +91,11 @@ class PoolQueue:
         """Whether another lane may work."""
         return self.working < self.governor.allowed
 
+    @property
+    def batch_samples(self) -> int:
+        """How many samples make about `batch_s` of work."""
+        return max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""
         self.working += 1
@@ -91,20 +106,20 @@ class PoolQueue:
         self.working -= 1
 
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
-        """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
+        """The next batch, by sample: about `batch_s` of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
-        most = max(1, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
+        most = self.batch_samples
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
                 batch[wanted.sample] = wanted
         return batch
 
-    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float) -> None:
-        """A batch is over: the governor decides by it how many lanes may work."""
+    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool) -> None:
+        """A batch is over: the governor decides by it how many lanes may work. `more`: whether more work waits."""
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
-        if self.items:
+        if more:
             self.governor.done(samples, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()

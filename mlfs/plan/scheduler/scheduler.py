@@ -8,7 +8,7 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `look_ahead`
 (uses that are counted ahead), `beside` (the same for strangers), `fetching` (single flight, lanes), `waiting` (readers
 who wait, second tries), `routing` (which place a sample is fetched from), `keeping` (what is kept and where),
-`following` (jobs).
+`following` (jobs), `warming` (copies for this node's places before anybody reads).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,49 +23,23 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
-from mlfs.plan.scheduler.fetching import Fetching, PoolStatistics
+from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
-from mlfs.plan.scheduler.keeping import Keeping, KeepingStatistics
+from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
-from mlfs.plan.scheduler.neighbours import NeighboursStatistics
-from mlfs.plan.scheduler.reading_times import ReadingTime, ReadingTimes
-from mlfs.plan.scheduler.routing import Rates, Routing, RoutingStatistics
+from mlfs.plan.scheduler.rank_waits import RankWaits
+from mlfs.plan.scheduler.reading_times import ReadingTimes
+from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
+from mlfs.plan.scheduler.statistics import Statistics
 from mlfs.plan.scheduler.waiting import Waiting
+from mlfs.plan.scheduler.warming import Warming
 from mlfs.plan.scheduler.window import Window
 
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.
 LOOK_A_STEP = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What the scheduler tells of itself.
-
-    Attributes:
-        window_bytes, window_capacity_bytes: the staging window. dropping: samples on their way out of it.
-        waiting: readers who wait. waited_s: seconds that readers have waited, all together.
-        fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
-        stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.
-        pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
-    """
-
-    window_bytes: int
-    window_capacity_bytes: int
-    dropping: int
-    waiting: int
-    waited_s: float
-    fetches: int
-    looking: bool
-    stopped: bool
-    peers_missed: int
-    pools: Mapping[int, PoolStatistics]
-    routing: RoutingStatistics
-    keeping: KeepingStatistics
-    reading: Mapping[str, ReadingTime]
-    neighbours: NeighboursStatistics
 
 
 class Scheduler:
@@ -102,9 +75,11 @@ class Scheduler:
         self._out = out
         self._window, self._routing, self._keeping, self._fetching = window, routing, keeping, fetching
         self._reading_times = ReadingTimes()
-        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, out)
+        self._rank_waits = RankWaits()
+        self._waiting = Waiting(table, limits, window, routing, keeping, fetching, self._rank_waits, out)
         self._beside = Beside(table)
-        self._following = Following(table, window, keeping, self._reading_times, self._beside, out)
+        self._warming = Warming(table, keeping, fetching)
+        self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s = math.inf
@@ -138,6 +113,7 @@ class Scheduler:
             e.PeerAsks: self._peer_asks,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
+            e.WarmUp: self._warm_up,
             e.Stopped: self._stopped,
             e.TimePassed: self._time_passed,
         }
@@ -193,7 +169,8 @@ class Scheduler:
             table.window_bytes, table.window_capacity_bytes, self._window.dropping, self._waiting.waiting,
             self._waiting.waited_s, fetching.under_way, self._look, fetching.stopped, fetching.peers_missed,
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
-            self._reading_times.statistics(), self._beside.statistics(),
+            self._reading_times.statistics(), self._beside.statistics(), self._warming.statistics(),
+            self._rank_waits.statistics(),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
@@ -236,12 +213,18 @@ class Scheduler:
         self._fetching.dispatch()
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
+        if not self._look:
+            self._warming.dispatch()
         self._window.send()
         self._set_alarm(now_s)
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
-        wake_s = now_s if self._look else min(self._waiting.next_due_s(), self._beside.next_due_s())
+        wake_s = (
+            now_s
+            if self._look or self._warming.has_more
+            else min(self._waiting.next_due_s(), self._beside.next_due_s())
+        )
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
@@ -259,6 +242,7 @@ class Scheduler:
 
     def _released(self, released: e.Released, now_s: float) -> None:
         if self.table.closed(released.sample):
+            self._rank_waits.closed(released.sample)
             self._window.retire(released.sample)
 
     def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
@@ -267,6 +251,7 @@ class Scheduler:
 
     def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
         self._read_waited_s += waited.seconds
+        self._rank_waits.waited(waited.sample, waited.seconds, opened=True)
 
     def _source_gave(self, gave: e.SourceGave, now_s: float) -> None:
         self._following.source_gave(gave.sample, gave.size_bytes)
@@ -358,6 +343,9 @@ class Scheduler:
         if self._window.landed(sample, landed.staged):
             self._waiting.outdated(sample)
             return
+        if self._warming.is_under_way(sample):
+            self._warming.landed(landed)
+            self._stage_again(sample, now_s)
         if wanted is not None and not landed.staged and self._waiting.anybody(sample):
             self._waiting.begin(sample, now_s)
             return
@@ -370,6 +358,7 @@ class Scheduler:
         """A lane's fetch failed: the sample is left to its reader. What a peer did not have comes from the source."""
         self.table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
+        self._warming.failed(sample)
         if not peer:
             self._out.append(Count("prefetch_failed"))
         self._waiting.failed(sample, error, now_s)
@@ -390,10 +379,12 @@ class Scheduler:
         if self._fetching.fetch_of(recalled.sample) != recalled.fetch:
             return
         self._fetching.forget(recalled.fetch, recalled.sample)
+        self._warming.taken_back(recalled.sample)
         self._waiting.recalled(recalled.sample, now_s)
 
     def _kept(self, kept: e.Kept, now_s: float) -> None:
         self._keeping.kept(kept.fetch, kept.sample, kept.place, kept.used_bytes)
+        self._warming.kept(kept.sample, kept.place)
 
     def _copies_found(self, found: e.CopiesFound, now_s: float) -> None:
         for sample in found.samples:
@@ -417,11 +408,15 @@ class Scheduler:
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
                 continue
             table.move(sample, Verb.LOSE)
-            predicted = table.pending[sample] > self._beside.counted(sample)
-            needs = self._following.who_needs(sample) if predicted else None
-            if needs is not None and table.fits_window(sample) and not self._fetching.stopped:
-                self._fetching.reserve(sample, *needs, now_s, first=True)
+            self._stage_again(sample, now_s)
         self._look = True
+
+    def _stage_again(self, sample: int, now_s: float) -> None:
+        """A sample is ABSENT although a job may need it: then it is staged before anything else, if there is room."""
+        predicted = self.table.pending[sample] > self._beside.counted(sample)
+        needs = self._following.who_needs(sample) if predicted else None
+        if needs is not None and self.table.fits_window(sample) and not self._fetching.stopped:
+            self._fetching.reserve(sample, *needs, now_s, first=True)
 
     def _outdated(self, outdated: e.Outdated, now_s: float) -> None:
         self._window.outdated(outdated.sample)
@@ -441,6 +436,7 @@ class Scheduler:
     def _job_ended(self, ended: e.JobEnded, now_s: float) -> None:
         self._following.end(ended.name)
         self._reading_times.forget(ended.name)
+        self._rank_waits.forget(ended.name)
         self._look = True
 
     def _epoch_known(self, known: e.EpochKnown, now_s: float) -> None:
@@ -481,7 +477,7 @@ class Scheduler:
         elif self._routing.is_elsewhere(self._keeping.owner(sample)) and not self._is_in_place(sample):
             self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
         else:
-            self._waiting.wait(asks.ticket, sample, now_s)
+            self._waiting.wait(asks.ticket, sample, now_s, is_peer=True)
 
     def _is_in_place(self, sample: int) -> bool:
         state = self.table.state[sample]
@@ -494,6 +490,9 @@ class Scheduler:
 
     def _peer_back(self, back: e.PeerBack, now_s: float) -> None:
         self._routing.peer_lost(back.place, False)
+
+    def _warm_up(self, warm_up: e.WarmUp, now_s: float) -> None:
+        self._warming.begin(warm_up.samples)
 
     def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
         self._fetching.stop(stopped.stop)

@@ -49,7 +49,7 @@ class Verb:
     EXPECT    a predicted use was counted ahead.       USED    the last predicted use is over.
     TOUCH     a reader rescues it from being dropped.  LET_GO  its pages shall be dropped.
     SEND      the dropper gets it.                     GONE    the dropper is done with it.
-    LOSE      the kernel has taken its pages back.
+    LOSE      the kernel has taken its pages back.   FILL    a lane begins to fetch it, for this node's places only.
     """
 
     RESERVE: Final = 0
@@ -65,11 +65,12 @@ class Verb:
     SEND: Final = 10
     GONE: Final = 11
     LOSE: Final = 12
+    FILL: Final = 13
 
 
 VERB_NAMES: Final = (
     "RESERVE", "CANCEL", "BEGIN", "DEMAND", "LAND", "FAIL", "EXPECT", "USED", "TOUCH", "LET_GO", "SEND", "GONE",
-    "LOSE",
+    "LOSE", "FILL",
 )  # fmt: skip
 
 ILLEGAL: Final = -1
@@ -77,7 +78,7 @@ ILLEGAL: Final = -1
 # state -> verb -> next state. Any transition that is missing here is illegal. LAND leads to RECENT; where a predicted
 # use is to come, the table goes on to STAGED by itself (`SampleTable.move`).
 ALLOWED: Final[dict[int, dict[int, int]]] = {
-    State.ABSENT: {Verb.RESERVE: State.QUEUED, Verb.DEMAND: State.FETCHING},
+    State.ABSENT: {Verb.RESERVE: State.QUEUED, Verb.DEMAND: State.FETCHING, Verb.FILL: State.FETCHING},
     State.QUEUED: {Verb.BEGIN: State.FETCHING, Verb.DEMAND: State.FETCHING, Verb.CANCEL: State.ABSENT},
     State.FETCHING: {Verb.LAND: State.RECENT, Verb.FAIL: State.ABSENT},
     State.STAGED: {Verb.USED: State.RECENT, Verb.LET_GO: State.DROPPING, Verb.LOSE: State.ABSENT},
@@ -106,10 +107,12 @@ class SampleTable:
         held_by: the number of the place of this node that holds a copy, 0 (the source) for none.
         pending: predicted uses that are counted ahead and not over; it saturates at 255.
         readers: how many readers hold each sample open; a sample that nobody holds open is missing.
+        filling: samples that are FETCHING for this node's places only (`Verb.FILL`): they are not to be staged, and the
+            window has no room for them.
         sizes: bytes by sample; changes are reported by `resize`.
 
     Invariants:
-        window_bytes = sum of the footprints of all samples that are not ABSENT.
+        window_bytes = sum of the footprints of all samples that are not ABSENT, but for those of `filling`.
         A sample in the page cache is STAGED exactly while its `pending` is above 0; `expect` and `fulfil` are the only
         ones that change `pending`, and the only ones that need to know this.
     """
@@ -120,6 +123,7 @@ class SampleTable:
         self.pending = bytearray(n_samples)
         self.held_by = bytearray(n_samples)
         self.readers: dict[int, int] = {}
+        self.filling: set[int] = set()
         self.sizes = sizes
         self.window_capacity_bytes = window_capacity_bytes
         self.window_bytes = 0
@@ -138,7 +142,12 @@ class SampleTable:
         new = _NEXT[old][verb]
         if new == ILLEGAL:
             raise IllegalTransitionError(f"sample {sample}: {VERB_NAMES[verb]} in state {STATE_NAMES[old]}")
-        if old == State.ABSENT:
+        if verb == Verb.FILL:
+            self.filling.add(sample)
+        elif sample in self.filling:  # it is over
+            self.filling.discard(sample)
+            self.window_bytes += footprint_bytes(self.sizes[sample]) if new != State.ABSENT else 0
+        elif old == State.ABSENT:
             self.window_bytes += footprint_bytes(self.sizes[sample])
         elif new == State.ABSENT:
             self.window_bytes -= footprint_bytes(self.sizes[sample])
@@ -185,5 +194,5 @@ class SampleTable:
 
     def resize(self, sample: int, old_bytes: int, new_bytes: int) -> None:
         """The sample's size has changed, and `sizes` has the new one: the window counts it."""
-        if self.state[sample] != State.ABSENT:
+        if self.state[sample] != State.ABSENT and sample not in self.filling:
             self.window_bytes += footprint_bytes(new_bytes) - footprint_bytes(old_bytes)

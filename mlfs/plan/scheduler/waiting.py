@@ -16,6 +16,7 @@ from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDi
 from mlfs.plan.scheduler.config import SAME_TIME_S, SOURCE, Limits
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
+from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.routing import Routing
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.window import Window
@@ -25,10 +26,11 @@ FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM,
 
 
 class Waiter(NamedTuple):
-    """A reader who waits since `since_s`."""
+    """A reader who waits since `since_s`; or another node, which is nobody's rank here."""
 
     ticket: int
     since_s: float
+    is_peer: bool = False
 
 
 @dataclass(slots=True)
@@ -56,9 +58,11 @@ class Waiting:
         routing: Routing,
         keeping: Keeping,
         fetching: Fetching,
+        rank_waits: RankWaits,
         out: list[Command],
     ) -> None:
         self._table = table
+        self._rank_waits = rank_waits
         self._limits = limits
         self._window = window
         self._routing = routing
@@ -87,7 +91,7 @@ class Waiting:
         """Whether somebody waits for the sample."""
         return sample in self._waiters
 
-    def wait(self, ticket: int, sample: int, now_s: float) -> None:
+    def wait(self, ticket: int, sample: int, now_s: float, is_peer: bool = False) -> None:
         """A reader opened a sample that was not in place when the driver looked."""
         state = self._table.state[sample]
         if state == State.DROPPING and self._window.rescue(sample):
@@ -98,7 +102,7 @@ class Waiting:
         if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._limits.largest_whole_bytes:
             self._out.append(OpenDirect(ticket, sample))
             return
-        self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s))
+        self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s, is_peer))
         if state in (State.ABSENT, State.QUEUED):
             self.begin(sample, now_s)
         elif state == State.FETCHING and sample not in self._flights and sample not in self._lane_due_s:
@@ -133,7 +137,7 @@ class Waiting:
         self._flights.pop(sample, None)
         self._lane_due_s.pop(sample, None)
         for waiter in self._waiters.pop(sample, ()):
-            self.waited_s += now_s - waiter.since_s
+            self._count(sample, waiter, now_s)
             self._out.append(Answer(waiter.ticket, sample))
 
     def outdated(self, sample: int) -> None:
@@ -169,8 +173,15 @@ class Waiting:
         self._table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
         for waiter in self._waiters.pop(sample, ()):
-            self.waited_s += now_s - waiter.since_s
+            self._count(sample, waiter, now_s)
             self._out.append(Refuse(waiter.ticket, sample, error, timed_out))
+
+    def _count(self, sample: int, waiter: Waiter, now_s: float) -> None:
+        """A reader's wait is over."""
+        seconds = now_s - waiter.since_s
+        self.waited_s += seconds
+        if not waiter.is_peer:
+            self._rank_waits.waited(sample, seconds)
 
     # -- time
 
@@ -225,5 +236,5 @@ class Waiting:
             self._routing.come_back(now_s)
         small = self._table.sizes[sample] <= self._limits.largest_whole_bytes
         for waiter in self._waiters.pop(sample, ()):
-            self.waited_s += now_s - waiter.since_s
+            self._count(sample, waiter, now_s)
             self._out.append(OpenDirect(waiter.ticket, sample, unstaged and small))
