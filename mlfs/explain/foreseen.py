@@ -30,7 +30,7 @@ from mlfs.explain.evidence import beyond_chance, bits_of_distinct
 from mlfs.orders.mt19937 import first_words
 from mlfs.orders.torch_generator import Tape
 
-# In the largest table: 3 MB, a tenth of a second of a core. Random crops of 30,000 images, or all that follows a
+# In the largest table: 4 MB, a tenth of a second of a core. Random crops of 30,000 images, or all that follows a
 # smaller epoch: its validation, a checkpoint.
 MOST_PLACES = 1 << 18
 # The state of that many seeds stays in the second-level cache; between two portions other threads have their turn.

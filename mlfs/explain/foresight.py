@@ -38,14 +38,14 @@ class Foresight:
     def __init__(self, ids: SampleIds, generators: Sequence[Generator]) -> None:
         self.generators = tuple(generators[:MOST_GENERATORS])
         self._ids = ids
-        self._index_of: dict[int, int] = {}
+        self._samples: _Samples | None = None
         self._tables: list[tuple[Generator, Foreseen]] = []
         self._needed = 0  # reads that tell; 0 while there is no table
         self._last: OrderedDict[int, deque[int]] = OrderedDict()  # last reads by process
 
     async def prepare(self, runner: Workers) -> None:
         """Make the tables, the likely places first: they are looked up as soon as they are there."""
-        self._index_of = await runner.run(POOL, _inverse, self._ids)
+        self._samples = await runner.run(POOL, _Samples, self._ids)
         n, of_generators = len(self._ids), [spans(generator.places) for generator in self.generators]
         for step in range(max(map(len, of_generators), default=0)):
             for generator, found in zip(self.generators, of_generators, strict=True):
@@ -62,9 +62,9 @@ class Foresight:
             if len(self._last) > MOST_PROCESSES:
                 self._last.popitem(last=False)
         last.append(entry)
-        if as_predicted or not 0 < self._needed <= len(last):
+        if as_predicted or self._samples is None or not 0 < self._needed <= len(last):
             return None
-        reads = [self._index_of.get(entry, -1) for entry in last]
+        reads = [self._samples.of(entry) for entry in last]
         for begin in range(len(reads) - self._needed, -1, -1):
             head = reads[begin:]
             if min(head) < 0 or len(set(head)) < len(head):
@@ -75,6 +75,16 @@ class Foresight:
         return None
 
 
-def _inverse(ids: SampleIds) -> dict[int, int]:
-    """Samples by file. A worker thread's work."""
-    return {entry: sample for sample, entry in enumerate(np.asarray(ids).tolist()) if entry >= 0}
+class _Samples:
+    """Samples by file. Layouts that list files as the mount does need no memory for that, others four bytes a file."""
+
+    def __init__(self, ids: SampleIds) -> None:
+        ascend = bool(np.all(ids[1:] > ids[:-1]))
+        self._ids = ids
+        self._sorter = None if ascend else np.argsort(ids, kind="stable").astype(np.int32)
+
+    def of(self, entry: int) -> int:
+        """The sample that a file is, the first one of several; -1 for none."""
+        at = int(np.searchsorted(self._ids, entry, sorter=self._sorter))
+        sample = at if self._sorter is None or at == len(self._ids) else int(self._sorter[at])
+        return sample if at < len(self._ids) and self._ids[sample] == entry else -1

@@ -22,6 +22,9 @@ STEPS_TOLD = 4
 """Steps of a process that show an evaluation: in a shuffled epoch of 100 samples so many come once in ten thousand."""
 MOST_PROCESSES = 64
 """Processes that may evaluate: eight ranks with as many workers each. A few reads of each may wait."""
+MOST_PASSES = 3
+"""Passes over the files, or over parts of them, that one evaluation makes: more jumps back, and these are runs of files
+in an order of their own, which is the training's."""
 TRAINS_AGAIN = 4
 """Samples of the next epoch that a rank reads before it is past the end: one or two may seem to be read by chance."""
 
@@ -39,13 +42,14 @@ class _Chain:
 
     Attributes:
         last: what it read last. steps: how many plain steps it took. jumped: whether its last step was none.
+        passes: how often it began anew, further in front.
         waiting: its reads that wait.
     """
 
-    __slots__ = ("jumped", "last", "steps", "waiting")
+    __slots__ = ("jumped", "last", "passes", "steps", "waiting")
 
     def __init__(self, read: Read, jumped: bool) -> None:
-        self.last, self.steps, self.jumped = read.sample, 0, jumped
+        self.last, self.steps, self.passes, self.jumped = read.sample, 0, 1, jumped
         self.waiting = [read]
 
 
@@ -100,7 +104,8 @@ class Evaluation:
             return Verdict.WAITS
         step, chain.last = read.sample - chain.last, read.sample
         is_plain = 0 <= step <= LONGEST_STEP
-        if not is_plain and (fits or chain.jumped or not self._is_sure):
+        chain.passes += step < 0
+        if not is_plain and (fits or chain.jumped or not self._is_sure or chain.passes > MOST_PASSES):
             self._trains(read.process)
             return Verdict.TRAINING
         chain.jumped = not is_plain

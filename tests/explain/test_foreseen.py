@@ -70,24 +70,27 @@ def test_what_the_epochs_before_drew_tells_where_to_look(images: int, accepted: 
         assert asked[0][1] - asked[0][0] <= (2 * (places[-1] - places[-2]) if epoch else MOST_PLACES)
 
 
-def foresight(generators: list[Generator], n: int) -> Foresight:
-    """One that is ready. A file's number is its sample's and a thousand."""
-    made = Foresight(np.arange(1000, 1000 + n), generators)
+def foresight(generators: list[Generator], ids: np.ndarray) -> Foresight:
+    """One that is ready."""
+    made = Foresight(ids, generators)
     trio.run(made.prepare, Inline(0.0))
     return made
 
 
+@pytest.mark.parametrize("ascending", [True, False])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_place_is_told_by_the_first_read_that_leaves_no_doubt(workers: int) -> None:
+def test_the_place_is_told_by_the_first_read_that_leaves_no_doubt(workers: int, ascending: bool) -> None:
     n, batch = 600, 16
+    ids = np.arange(1000, 1000 + n) if ascending else np.random.default_rng(1).permutation(n) + 1000
     generators = [Generator(seed, True, 3, (500, 3700)) for seed in (4, 5)]
-    made, needed = foresight(generators, n), 0
+    made, needed = foresight(generators, ids), 0
     first, next_epoch = order(n, 5, 3700), order(n, 5, 6950)
     for sample in first[-20:]:
-        assert made.read(1000 + sample, 7, as_predicted=True) is None
+        assert made.read(int(ids[sample]), 7, as_predicted=True) is None
     for turn in range(batch):
         for worker in range(workers):
-            found = made.read(1000 + next_epoch[worker * batch + turn], 7 + worker, as_predicted=turn == 1)
+            sample = next_epoch[worker * batch + turn]
+            found = made.read(int(ids[sample]), 7 + worker, as_predicted=turn == 1)
             needed += 1
             if found is not None:
                 assert found == Place(generators[1], 6950)
@@ -97,7 +100,7 @@ def test_the_place_is_told_by_the_first_read_that_leaves_no_doubt(workers: int) 
 
 
 def test_reads_of_another_order_or_of_files_that_are_no_samples_tell_nothing() -> None:
-    made = foresight([Generator(5, True, 3, (500,))], 600)
+    made = foresight([Generator(5, True, 3, (500,))], np.arange(1000, 1600))
     for sample in order(600, 6, 900)[:50]:
         assert made.read(1000 + sample, 7, as_predicted=False) is None
     for entry in range(50):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from loaders import Loader
 
-from mlfs.follow.evaluation import STEPS_TOLD
+from mlfs.follow.evaluation import MOST_PASSES, STEPS_TOLD
 from mlfs.follow.job import JobRun
 from mlfs.follow.plain_order import WALKED_AHEAD
 from mlfs.job import parse_job
@@ -84,6 +84,19 @@ def test_who_reads_in_another_order_between_epochs_does_not_evaluate() -> None:
     others = random.Random(1).sample(range(300), 40)
     assert not any(job.observe(entry, 100, 7).apart for entry in others)
     assert job.score.observed >= 300 + 39  # one may wait for the next
+
+
+@pytest.mark.parametrize("passes", [2, 12])
+def test_an_evaluation_makes_few_passes_and_runs_of_files_in_a_random_order_are_none(passes: int) -> None:
+    job = job_of(600, batch_size=8)
+    load(job)
+    for entry in job.streams.epoch_ids(0, 0).tolist():
+        job.observe(entry, 100, 7)
+    begins = sorted(random.Random(2).sample(range(0, 600, 20), passes), reverse=True)
+    apart = [job.observe(entry, 100, 7).apart for begin in begins for entry in range(begin, begin + 20)]
+    few = passes <= MOST_PASSES
+    assert sum(apart) == 20 * passes - STEPS_TOLD - (passes - 1) if few else sum(apart) < 20 * MOST_PASSES
+    assert job.score.observed == 600 if few else job.score.observed >= 600 + 20 * (passes - MOST_PASSES)
 
 
 def test_the_next_epoch_ends_an_evaluation_that_was_left_early() -> None:
