@@ -21,6 +21,7 @@ from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
+from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import headline
@@ -54,6 +55,7 @@ TAKEN_BACK = (
 )
 # Less than that happens anywhere now and then.
 TAKEN_BACK_SHARE = 0.01
+WARMING_UP = "the caches are being filled (mlfs warmup): {done:,} of {whole:,} samples were looked after so far"
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
@@ -143,6 +145,10 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
             about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}
             said.append(MISSING_PREDICTION.format(name=job.name, **about))
     said += taken_back(engine)
+    warming = engine.scheduler.warming
+    if warming.state is WarmingState.RUNNING:
+        parts = (warming.there, warming.fetched, warming.no_room, warming.not_kept, warming.failed)
+        said.append(WARMING_UP.format(done=sum(one.samples for one in parts), whole=warming.whole.samples))
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))
