@@ -137,7 +137,7 @@ def load_config(
     """
     given = _checked_keys({k: v for k, v in flags.items() if v is not None}, "")
     merged = _load_toml(toml_path) if toml_path is not None else {}
-    merged |= _absolute(given, os.getcwd(), expand_user=False)
+    merged |= _absolute(given, None, expand_user=False)
     if "source" not in merged:
         raise ConfigError("no source directory is given", "mlfs mount SOURCE [MOUNTPOINT]")
     limit = memory_limit_bytes() if limit_bytes is None else limit_bytes
@@ -239,11 +239,16 @@ def _load_toml(path: str) -> dict[str, Any]:
     return _absolute(named, os.path.dirname(os.path.abspath(path)), expand_user=True)
 
 
-def _absolute(values: dict[str, Any], base: str, *, expand_user: bool) -> dict[str, Any]:
-    """Paths made absolute. Only in TOML is `~` expanded: on the command line the shell has done it."""
+def _absolute(values: dict[str, Any], base: str | None, *, expand_user: bool) -> dict[str, Any]:
+    """Paths made absolute. Only in TOML is `~` expanded: on the command line the shell has done it.
+
+    Args:
+        base: what they are relative to; None for the working directory, which need not be there for absolute paths.
+    """
 
     def absolute(path: str) -> str:
-        return os.path.normpath(os.path.join(base, os.path.expanduser(path) if expand_user else path))
+        path = os.path.expanduser(path) if expand_user else path
+        return os.path.abspath(path) if base is None else os.path.normpath(os.path.join(base, path))
 
     result = dict(values)
     for key in _PATH_KEYS:

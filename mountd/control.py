@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import trio
 from mlfs.engine import warm_up
 from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
-from mlfs.errors import JobError, MlfsError
+from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
@@ -29,6 +30,7 @@ from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.reach import check_reach
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
+from mountd.ending import Ending
 from mountd.job_reports import JobReports
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
@@ -41,6 +43,9 @@ log = logging.getLogger("mlfs.control")
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
+MOUNT_AGAIN = (
+    "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
+)
 OPS = ("register", "unregister", "warmup", "drain", "resume", "record")
 
 
@@ -82,7 +87,7 @@ class Control:
         self.source = source
         self.parts = parts
         self.recorders = recorders
-        self.primer = primer
+        self._ending = Ending(engine, primer)
         self.outside = outside
         self.answer: Json = {"ok": True}
         self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
@@ -92,7 +97,12 @@ class Control:
         """What goes on beside the requests, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.recorders.run)
+            nursery.start_soon(self._ending.run)
             nursery.start_soon(self.job_reports.run)
+
+    def end_for_good(self) -> None:
+        """The daemon is told to end: fetch nothing ahead and take no job any more."""
+        self._ending.begin(math.inf)
 
     # -- the tree
 
@@ -172,6 +182,8 @@ class Control:
             field = error.field if isinstance(error, JobError) else ""
             message = error.message if field in error.message else f"{field}: {error.message}"
             answer = {"ok": False, "error": message, "hint": error.hint, "field": field}
+            if not isinstance(error, JobError):
+                answer["exit_code"] = int(error.exit_code)
             log.info("refused: %s", error)
         except Exception as error:  # of another package's sampler, perhaps: a line that fails must say why
             log.exception("a command failed in an unforeseen way")
@@ -183,6 +195,8 @@ class Control:
     async def _carry_out(self, line: bytes) -> Json:
         op, fields = self._understand(line)
         if op == "register":
+            if self._ending.is_near:
+                raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
             return await self._register(parse_job(fields))
         if op == "unregister":
             return self._unregister(fields)
@@ -190,9 +204,11 @@ class Control:
             return await self._warm_up(fields)
         if op == "record":
             return self._record(fields)
-        if op in ("drain", "resume"):
-            self.primer.pause(op == "drain")
-            self.engine.stop_prefetching(op == "drain")
+        if op == "drain":
+            self._ending.begin()
+            return {}
+        if op == "resume":
+            self._ending.call_off()
             return {}
         raise JobError(f"op: {op!r} is unknown", nearest(op, OPS) or "register or unregister", "op")
 

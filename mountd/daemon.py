@@ -55,6 +55,9 @@ from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.log_file import log_to, reopen_log
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
+from mountd.read_failures import ReadFailures
+from mountd.source_watch import watch
+from mountd.source_words import unreadable_words
 from mountd.statistics import About, Parts
 from mountd.virtual import VirtualFiles
 
@@ -84,6 +87,7 @@ POOLS = {
     "drop": 1,
     "inodes": 1,
     "look": 1,
+    "source": 1,
     "peers": 4,
     "giving": 2,
 }
@@ -103,11 +107,13 @@ def serve(config: MountConfig, report: Report) -> int:
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
         manifest, how = _manifest(config, source_fd, report)
-        source = PosixSource(source_fd, manifest)
+        covered = config.mountpoint == config.source  # then its path leads to this mount
+        source = PosixSource(source_fd, manifest, None if covered else config.source)
+        cleanup.callback(source.close)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
         places = _places(config, source, samples, showcase, cleanup)
-        outside = files_behind(b"/proc/self/fd/%d" % source_fd)
+        outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
         service = _Service(config, samples, source, places, showcase, outside, how, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
@@ -178,6 +184,7 @@ class _Service:
         self.pages = MountPages(
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
         )  # fmt: skip
+        self.read_failures = ReadFailures(self.manifest.path)
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -188,8 +195,8 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer))
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time())
-        parts = Parts(about, engine, explainer, self.channel, primer)
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable())
+        parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
         control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report)
         settings = self.config.model_dump()
         runtime.write(self.config.mountpoint, self.config.source, self.config.log_file, settings=settings)
@@ -208,7 +215,8 @@ class _Service:
                 nursery.start_soon(engine.run)
                 nursery.start_soon(control.run)
                 nursery.start_soon(primer.run)
-                nursery.start_soon(self._stop_on_signal, engine, primer, nursery.cancel_scope)
+                nursery.start_soon(watch, self.source, engine.runner)
+                nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
                 nursery.start_soon(self._announce)
                 nursery.start_soon(self._reopen_log_on_signal)
                 await self.channel.serve()
@@ -218,6 +226,16 @@ class _Service:
             self._detach()
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
+
+    def _unreadable(self) -> tuple[int, str]:
+        """How many directories the scan could not read, and the first of them."""
+        left_out = self.manifest.unreadable.tolist()
+        return len(left_out), os.fsdecode(self.manifest.path(left_out[0])) if left_out else ""
+
+    def _warnings(self) -> list[str]:
+        """What whoever mounts should know at once."""
+        count, first = self._unreadable()
+        return [unreadable_words(count, first, self.config.source)] if count else []
 
     def _make_explainer(self) -> Explainer:
         if not self.config.infer:
@@ -251,7 +269,9 @@ class _Service:
         if self.config.allow_other:
             options.add("allow_other")
         try:
-            self.channel.mount(Handlers(engine, virtual, primer, self.pages), self.config.mountpoint, options)
+            self.channel.mount(
+                Handlers(engine, virtual, primer, self.pages, self.read_failures), self.config.mountpoint, options
+            )
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",
@@ -275,18 +295,18 @@ class _Service:
                     "files": self.manifest.n_files,
                     "bytes": self.manifest.total_bytes,
                     "how": self.how,
+                    "warnings": self._warnings(),
                 }
             }
         )
         log.info("serving %s at %s", self.config.source, self.config.mountpoint)
 
-    async def _stop_on_signal(self, engine: Engine, primer: InodePrimer, serving: trio.CancelScope) -> None:
+    async def _stop_on_signal(self, engine: Engine, control: Control, serving: trio.CancelScope) -> None:
         """SIGTERM and Ctrl-C: fetch nothing more, let readers finish, then unmount. A second one does not wait."""
         with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             if not self.told_to_stop:
                 log.info("%s: stopping", signal.Signals(await anext(signals)).name)
-            primer.pause(True)
-            engine.stop_prefetching(True)
+            control.end_for_good()
             with trio.move_on_after(STOP_PATIENCE_S) as patience:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._let_readers_finish, engine, patience)

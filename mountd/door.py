@@ -24,6 +24,7 @@ from mountd.mounts import (
     probe,
     resolve,
     unmount,
+    user_of,
     users_of,
 )
 from mountd.runtime import Record, agent_socket
@@ -61,7 +62,9 @@ __all__ = [
     "serve_here",
     "start_daemon",
     "start_ticks",
+    "stopped_daemon",
     "unmount",
+    "user_of",
     "users_of",
 ]
 
@@ -105,6 +108,7 @@ recorded_daemon = runtime.read
 recorded_daemons = runtime.records
 is_running = runtime.alive
 start_ticks = runtime.start_ticks
+stopped_daemon = runtime.stopped
 send_signal = runtime.send_signal
 forget_daemon = runtime.remove
 forget_dead_daemons = runtime.stale

@@ -29,6 +29,7 @@ from mountd.inodes import (
 )
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
+from mountd.read_failures import ReadFailures
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
 LISTED_AT_ONCE = 256
@@ -87,8 +88,17 @@ def kind_of(a: Attributes) -> Kind:
 class Handlers:
     """Requests of one mount. Methods raise OSError; those that may wait are async."""
 
-    def __init__(self, engine: Engine, virtual: VirtualFiles, inode_primer: InodePrimer, pages: MountPages) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        virtual: VirtualFiles,
+        inode_primer: InodePrimer,
+        pages: MountPages,
+        failures: ReadFailures,
+    ) -> None:
         self.manifest = engine.manifest
+        self._failures = failures
+        self._below: os.statvfs_result | None = None
         self._virtual = virtual
         self._pages = pages
         self._inode_primer = inode_primer
@@ -227,6 +237,7 @@ class Handlers:
             if not answer.take():
                 self._digest.soon()
             elif error is not None:
+                self._failures.note(entry, error)
                 answer.refuse(error)
             else:
                 self._digest.opened(entry, pid, source_bytes)
@@ -241,7 +252,11 @@ class Handlers:
         if inode >= FIRST_VIRTUAL:
             return Opened(await self._virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
-        handle, source_bytes = await self._opens.open(entry)
+        try:
+            handle, source_bytes = await self._opens.open(entry)
+        except Exception as error:
+            self._failures.note(entry, error)
+            raise
         self._digest.opened(entry, pid, source_bytes)
         return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
@@ -249,9 +264,15 @@ class Handlers:
         """Bytes that the kernel does not have."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
-        if handle >= FIRST_LARGE_HANDLE:
-            return await self._ranges.read_large(handle, offset, size)
-        return await self._ranges.read(entry_of_handle(handle), generation_of_handle(handle), offset, size)
+        large = handle >= FIRST_LARGE_HANDLE
+        entry = self._ranges.entry_of(handle) if large else entry_of_handle(handle)
+        try:
+            if large:
+                return await self._ranges.read_large(handle, offset, size)
+            return await self._ranges.read(entry, generation_of_handle(handle), offset, size)
+        except Exception as error:
+            self._failures.note(entry, error)
+            raise
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""
@@ -270,6 +291,14 @@ class Handlers:
         else:
             self._digest.released(entry_of_handle(handle))
 
-    async def statvfs(self) -> os.statvfs_result:
-        """Sizes of the source file system. May hang as long as that does; whoever gives up leaves a thread of few."""
-        return await self._runner.run("statvfs", self._source.statvfs)
+    async def statvfs(self) -> os.statvfs_result | None:
+        """Sizes of the source's file system, as they were while it is gone; None if nobody has asked before.
+
+        It may hang as long as the source does; whoever gives up leaves a thread of few. An error here would say that
+        this mount is dead: it lives, whatever became of the source.
+        """
+        try:
+            self._below = await self._runner.run("statvfs", self._source.statvfs)
+        except OSError:
+            return self._below
+        return self._below

@@ -22,6 +22,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.units import format_size
+from mountd.source_words import gone
 from mountd.statistics import MountStatistics
 
 # Readers always wait a little: for the first samples of all, and when an epoch begins. Less than that is no reason to
@@ -54,6 +55,8 @@ SEARCHING = (
 def headline(now: MountStatistics) -> str:
     """See the module."""
     engine = now.engine
+    if said := gone(now):
+        return said
     if not engine.jobs:
         return _without_job(now)
     reading, cases = engine.scheduler.reading, now.explainer.cases
@@ -94,7 +97,7 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> 
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
     if job.state is JobState.DRIFTING:
         return (
-            f"nothing is fetched ahead, because {_percent(1 - job.recent.share)} of the last {job.recent.opens} reads"
+            f"{_ahead_of_drift(engine)}, because {_percent(1 - job.recent.share)} of the last {job.recent.opens} reads"
             " were not as registered: register what the script does"
         )
     epoch = _telling(time)
@@ -112,6 +115,12 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> 
         return f"epoch {epoch.epoch} waits {_percent(share)}, and all epochs so far {_percent(whole)}; nothing to do"
     verb = "waits" if epoch is time.epochs[-1] else "waited"
     return f"epoch {epoch.epoch} {verb} {_percent(share)}: {_why(engine, job, epoch)}"
+
+
+def _ahead_of_drift(engine: EngineStatistics) -> str:
+    """What is fetched ahead while no prediction is believed."""
+    rule = engine.scheduler.neighbours.used
+    return "nothing is fetched ahead" if rule is None else f"only {rule} is fetched ahead"
 
 
 def _why(engine: EngineStatistics, job: JobStatistics, epoch: EpochTime) -> str:

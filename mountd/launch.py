@@ -4,7 +4,8 @@ In: a checked `MountConfig`. Out: what the daemon reported when it began to serv
 process, no mount and no runtime record are left. Called through mountd.door.
 
 The daemon gets its config as JSON on one pipe and reports on another, one JSON object a line: {"progress": {"phase",
-"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how"}} or {"error": {"message", "hint", "exit_code"}}.
+"dirs", "files"}}, then {"serving": {"pid", "files", "bytes", "how", "warnings"}} or {"error": {"message", "hint",
+"exit_code"}}.
 With --foreground the daemon runs in this process, and the same reports come by calls.
 """
 
@@ -103,7 +104,7 @@ def start_daemon(config: MountConfig, progress: ProgressDisplay, note: Note) -> 
 
 
 class _Interrupts:
-    """Ctrl-C and SIGTERM while the daemon starts: both raise KeyboardInterrupt, once there is a daemon to end.
+    """Ctrl-C, SIGTERM and SIGHUP while the daemon starts: all raise KeyboardInterrupt, once there is a daemon to end.
 
     An interrupt that comes while the daemon is being started (in the middle of Popen, say) is raised by `arm`: raised
     at once, it would lose the only reference to a process that already runs.
@@ -114,7 +115,8 @@ class _Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # nohup
+        for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])):
             self._before[number] = signal.signal(number, self._handle)
         return self
 

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.agreement import NO_RANK
+from mlfs.places.source_statistics import RootState
 from mlfs.printable import printable
 from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
 from mountd.statistics import MountStatistics
@@ -59,6 +60,14 @@ METRICS = (
     Definition("mlfs_fetched_bytes_total", "bytes", ("route",), "Bytes of those fetches"),
     Definition("mlfs_stalls_total", "reads", (), "Reads that had to wait"),
     Definition("mlfs_stall_seconds_total", "seconds", (), "Time that readers waited, all together"),
+    Definition("mlfs_failed_reads_total", "reads", (), "Reads that failed for readers"),
+    Definition("mlfs_source_there", "1", (), "1 while the source's file system is there, 0 while it is gone"),
+    Definition(
+        "mlfs_source_opened_again_total", "times", (), "Times that the source was gone or hung, and was found again"
+    ),
+    Definition(
+        "mlfs_source_hanging_seconds", "seconds", (), "Time that the source has not answered; 0 below two seconds"
+    ),
     Definition("mlfs_errors_total", "failures", ("kind",), "Failures that were survived, by kind"),
     Definition("mlfs_staging_bytes", "bytes", (), "Bytes in the staging window"),
     Definition("mlfs_staging_capacity_bytes", "bytes", (), "Most bytes that the staging window may have"),
@@ -95,7 +104,7 @@ class _Families(Collector):
         for one in METRICS:
             family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
             families[one.name] = family(one.name, one.meaning, labels=("mountpoint", *one.labels))
-        told = (_mount(now), _counters(now.engine.counters), _places(now.engine), _jobs(now.engine))
+        told = (_mount(now), _source(now), _counters(now.engine.counters), _places(now.engine), _jobs(now.engine))
         for values in told:
             for name, labels, value in values:
                 families[name].add_metric([printable(label) for label in (now.about.mountpoint, *labels)], value)
@@ -106,6 +115,14 @@ def _mount(now: MountStatistics) -> Iterator[_Value]:
     yield "mlfs_info", (now.about.source, now.process.version), 1
     yield "mlfs_uptime_seconds", (), now.process.uptime_s
     yield "mlfs_rss_bytes", (), now.process.rss_bytes
+
+
+def _source(now: MountStatistics) -> Iterator[_Value]:
+    root = now.source.root
+    yield "mlfs_failed_reads_total", (), now.read_failures.count
+    yield "mlfs_source_there", (), int(root.state is RootState.THERE)
+    yield "mlfs_source_opened_again_total", (), root.opened_again
+    yield "mlfs_source_hanging_seconds", (), now.source.longest_s
 
 
 def _counters(counters: CounterStatistics) -> Iterator[_Value]:

@@ -114,6 +114,13 @@ def mount_at(path: str) -> MountEntry | None:
     return topmost(mount_table(), resolve(path))
 
 
+def user_of(path: str) -> int | None:
+    """The user who has mounted the FUSE file system at `path`; None where that is not known."""
+    entry = mount_at(path)
+    words = (option.partition("=") for option in entry.options) if entry is not None else ()
+    return next((int(value) for name, _, value in words if name == "user_id" and value.isdecimal()), None)
+
+
 def enclosing_mlfs(path: str) -> list[MountEntry]:
     """The topmost mlfs mounts at `path` and above it, nearest first."""
     entries, resolved, found = mount_table(), resolve(path), []

@@ -38,6 +38,7 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     check_fuse(config.allow_other)
     # Before anything looks at the paths: under a dead mount each look ends in ENOTCONN, whatever lies below it.
     for path in dict.fromkeys((config.source, config.mountpoint)):
+        _check_not_stopped(path)
         clean_dead_mounts(path, note)
     # Only now are symbolic links that lay below a dead mount readable.
     config = resolve_paths(config)
@@ -117,6 +118,16 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
         note(f"cleaned up a dead mount at {mountpoint} (its daemon had crashed or been killed)")
     message = f"dead mounts at {path} come back as fast as they are taken away"
     raise MlfsError(message, "see: findmnt -t fuse.mlfs", ExitCode.MOUNT_POINT)
+
+
+def _check_not_stopped(path: str) -> None:
+    """Before the mounts there are asked: one whose daemon got SIGSTOP would not answer."""
+    for entry in mounts.enclosing_mlfs(path):
+        pid = runtime.stopped(entry.mountpoint)
+        if pid is not None:
+            message = f"{entry.mountpoint} is already mounted by mlfs by process {pid}, which is stopped"
+            hint = f"kill -CONT {pid}, or to get rid of it: mlfs unmount --force {entry.mountpoint}"
+            raise MlfsError(message, hint, ExitCode.MOUNT_POINT)
 
 
 def _check_not_served(config: MountConfig) -> None:

@@ -198,14 +198,30 @@ def alive(record: Record) -> bool:
     return ticks is not None and ticks == record.pid_start_ticks
 
 
-def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
+def stopped(mountpoint: str) -> int | None:
+    """The process that serves this mount point, if it is one that SIGSTOP has stopped; else None."""
+    try:
+        record = read(mountpoint)
+    except MlfsError:  # where records lie cannot be read: then nobody knows
+        return None
+    if record is None or not alive(record) or _state_fields(record.pid)[:1] not in ([b"T"], [b"t"]):
+        return None
+    return record.pid
+
+
+def _state_fields(pid: int) -> list[bytes]:
+    """What /proc says of a process, from its state on; nothing when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold spaces and parentheses itself: count from the last one.
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return None
+        return []
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot; None when there is none (a zombie is none)."""
+    fields = _state_fields(pid)
     # In a container without an init nobody reaps the daemon: it stays a zombie, which serves nothing.
     return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
 

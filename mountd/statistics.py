@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import mlfs
@@ -16,7 +16,10 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.statistics import ExplainerStatistics
+from mlfs.places.posix import PosixSource
+from mlfs.places.source_statistics import SourceStatistics
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
+from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.requests import ChannelStatistics
 
 
@@ -33,12 +36,15 @@ class About:
 
     Attributes:
         how: how its list of files was made. started: when, in seconds since 1970.
+        unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
     """
 
     source: str
     mountpoint: str
     how: str
     started: float
+    unreadable: int = 0
+    first_unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +71,30 @@ class MountStatistics:
     explainer: ExplainerStatistics
     channel: ChannelStatistics
     primer: PrimerStatistics
+    source: SourceStatistics = field(default_factory=SourceStatistics)
+    read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
 
 
 class Parts:
     """The parts of a mount, to be asked about themselves."""
 
     def __init__(
-        self, about: About, engine: Engine, explainer: Explainer, channel: Channel, primer: InodePrimer
+        self,
+        about: About,
+        engine: Engine,
+        explainer: Explainer,
+        channel: Channel,
+        primer: InodePrimer,
+        source: PosixSource,
+        read_failures: ReadFailures,
     ) -> None:
         self._about = about
         self._engine = engine
         self._explainer = explainer
         self._channel = channel
         self._primer = primer
+        self._source = source
+        self._read_failures = read_failures
 
     def statistics(self) -> MountStatistics:
         """Ask them all."""
@@ -90,6 +107,8 @@ class Parts:
             explainer=self._explainer.statistics(),
             channel=self._channel.statistics(),
             primer=self._primer.statistics(),
+            source=self._source.statistics(),
+            read_failures=self._read_failures.statistics(),
         )
 
 

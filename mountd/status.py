@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import headline
+from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 
 Json = dict[str, object]
@@ -76,7 +77,7 @@ def status(now: MountStatistics) -> Json:
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": messages(engine, now.explainer.cases, about.mountpoint),
+        "messages": [*source_words(now), *messages(engine, now.explainer.cases, about.mountpoint)],
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [
@@ -110,6 +111,8 @@ def status(now: MountStatistics) -> Json:
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
         "errors": dict(counters.errors),
+        "source_state": source_status(now),
+        "failed_reads": failed_reads_status(now),
         "requests": dict(now.channel.requests),
         "memory": {"rss_bytes": now.process.rss_bytes},
     }
@@ -325,6 +328,30 @@ def rank_status(job: JobStatistics, rank: RankStatistics, ahead: Ahead, waited_s
         "waited_s": round(waited_s, 6),
         "ahead": {"samples": ahead.samples, "bytes": ahead.bytes, "seconds": seconds},
     }
+
+
+# -- the source
+
+
+def source_status(now: MountStatistics) -> Json:
+    """Whether the source's file system is there, and which calls on it hang."""
+    root, source = now.source.root, now.source
+    return {
+        "state": str(root.state),
+        "error": root.error,
+        "since_s": round(root.since_s, 3),
+        "opened_again": root.opened_again,
+        "hanging": source.hanging,
+        "hanging_s": round(source.longest_s, 3),
+        "hanging_path": source.path,
+    }
+
+
+def failed_reads_status(now: MountStatistics) -> Json:
+    """Reads that failed for readers, and what the last one was about."""
+    failed = now.read_failures
+    last = {"error": failed.error, "path": failed.path, "ago_s": round(failed.ago_s, 3)}
+    return {"count": failed.count, "last": last if failed.count else None}
 
 
 # -- bytes and places

@@ -57,6 +57,12 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{NAME}{node}"]
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Has MPI speak TCP and nothing else: it would find that all nodes share a memory, and the links were idle."""
+        names = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
+        return names | {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
+
+    @property
     def launcher(self) -> Path:
         """A script that MPI's mpiexec takes for ssh: it runs a command on the node with an address."""
         path = self._directory / "on_node"
@@ -67,6 +73,10 @@ class Network:
         )
         path.chmod(0o755)
         return path
+
+    def cut(self, node: int, cut: bool) -> None:
+        """Cut the link of a node, or mend it."""
+        _run(f"ip link set {NAME}{node} {'down' if cut else 'up'}")
 
     def sent_bytes(self) -> list[int]:
         """The bytes that each node has sent over its link, by the interface's own counter."""

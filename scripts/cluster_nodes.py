@@ -24,8 +24,6 @@ PORT = 29511  # of the training's own rendezvous, on the first node
 COMMAND_TIMEOUT_S = 60.0
 # Four nodes share this machine's cores, and whatever else it does: a node that has to wait for a core is not lost.
 PEERS = ("--peer-timeout", "10")
-# MPI speaks TCP and nothing else: it would find that all nodes share a memory, and the links would be idle.
-TCP_ONLY = {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "MPIR_CVAR_NOLOCAL": "1"}
 
 
 @dataclass
@@ -122,7 +120,7 @@ class Cluster:
             bar = progress.add_task(f"training, {run.name}: epoch 1 of {epochs}", total=epochs)
             process = subprocess.Popen(
                 launch, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True,
-                start_new_session=True, env=os.environ | TCP_ONLY,
+                start_new_session=True, env=os.environ | self._network.environment,
             )  # fmt: skip
             try:
                 assert process.stdout is not None

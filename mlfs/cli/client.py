@@ -26,10 +26,12 @@ _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def require_mount(path: str) -> str:
-    """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none."""
+    """The resolved mount point of the mlfs mount at `path`. Raises NOT_MOUNTED, with a hint, when there is none;
+    FAILURE when its daemon was stopped by a signal."""
     resolved = door.resolve(path)
     entry = door.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
+        _check_not_stopped(resolved)
         return resolved
     raise not_mounted(resolved)
 
@@ -51,6 +53,7 @@ def not_mounted(path: str) -> MlfsError:
 
 def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
     """The content of MOUNT/.mlfs/NAME."""
+    _check_not_stopped(mountpoint)
 
     def read() -> bytes:
         with open(os.path.join(mountpoint, ".mlfs", name), "rb", buffering=0) as file:
@@ -78,6 +81,7 @@ def send(
 ) -> dict[str, Any]:
     """Write a command to MOUNT/.mlfs/NAME and return the answer. Raises JobError, with the field, for a refusal."""
     line = json.dumps(command).encode() + b"\n"
+    _check_not_stopped(mountpoint)
 
     def write() -> tuple[bool, bytes]:
         # It is a single write(2), as the daemon takes each write as one line. The answer is read through the same
@@ -115,10 +119,26 @@ def _accepted(fd: int, line: bytes) -> bool:
     return True
 
 
-def _refusal(answer: dict[str, Any]) -> JobError:
+def _refusal(answer: dict[str, Any]) -> MlfsError:
     reason, field = str(answer.get("error") or "the mount refused the command"), str(answer.get("field") or "")
     message = f"{field}: {reason}" if field and field not in reason else reason
-    return JobError(message, str(answer.get("hint") or ""), field)
+    hint = str(answer.get("hint") or "")
+    if answer.get("exit_code") in tuple(ExitCode):  # it is not about a job
+        return MlfsError(message, hint, ExitCode(answer["exit_code"]))
+    return JobError(message, hint, field)
+
+
+def _check_not_stopped(mountpoint: str) -> None:
+    """Raise for a daemon that got SIGSTOP, in a debugger perhaps: whoever asked it would wait for nothing."""
+    pid = door.stopped_daemon(mountpoint)
+    if pid is not None:
+        raise stopped(mountpoint, pid)
+
+
+def stopped(mountpoint: str, pid: int) -> MlfsError:
+    """The error for a mount whose daemon is stopped."""
+    message = f"the daemon of the mount at {mountpoint} (process {pid}) is stopped"
+    return MlfsError(message, f"kill -CONT {pid}, or to get rid of it: mlfs unmount --force {mountpoint}")
 
 
 def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
@@ -129,6 +149,14 @@ def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
     if error.errno in _GONE:
         message = f"the daemon of the mount at {mountpoint} is gone"
         return MlfsError(message, f"clean up with: mlfs unmount {mountpoint}", ExitCode.NOT_MOUNTED)
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid() == 0:
+        user = door.user_of(mountpoint)
+        whose = f"user {user}" if user else "another user"
+        hint = (
+            f"do it as that user: setpriv --reuid {user or 'UID'} --clear-groups mlfs ...; or mount with --allow-other"
+        )
+        message = f"{mountpoint} was mounted by {whose}, and FUSE keeps root out, too"
+        return MlfsError(message, hint, ExitCode.NOT_PERMITTED)
     if error.errno in (errno.EACCES, errno.EPERM):
         message = f"{mountpoint}: only the user who mounted it and root may do this"
         return MlfsError(

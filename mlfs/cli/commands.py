@@ -150,10 +150,22 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _is_homeless() -> bool:
+    """Whether the working directory is gone, so that no relative path leads anywhere."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _unexpected(error: Exception, debug: bool) -> int:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         _drop_output()
         return _complain(f"the output cannot be written: {error.strerror}", ExitCode.FAILURE, debug)
+    if isinstance(error, FileNotFoundError) and _is_homeless():
+        said = "the working directory was deleted (cd to one that is there, or give absolute paths)"
+        return _complain(said, ExitCode.USAGE, debug)
     hint = "" if debug else " (run it again as `mlfs --debug ...` for the traceback)"
     return _complain(f"unexpected {type(error).__name__}: {error}{hint}", ExitCode.FAILURE, debug)
 

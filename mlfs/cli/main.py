@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mlfs.cli.commands import main as run
 
         return run(argv)
+    _fill_standard_descriptors()
     # Another handler means that Ctrl-C is ignored (`nohup mlfs ... &`) or belongs to a program that embeds this one.
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
@@ -36,6 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if ours:
             signal.signal(signal.SIGINT, _leave)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what was closed (`mlfs mount ... <&- >&- 2>&-`): the next file would get its number, and be written to."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for as long as this process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -143,6 +143,8 @@ def _mount(config: MountConfig, started: Callable[[], None]) -> int:
 
 def _tell(config: MountConfig, serving: door.Serving, progress: Progress) -> None:
     progress.close()
+    for warning in serving.get("warnings", ()):
+        _say(printable(str(warning)))
     print("\n".join(map(printable, summary(config, serving))), flush=True)
 
 

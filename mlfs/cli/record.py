@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Stop:
-    """Ctrl-C and SIGTERM end the recording, whenever they come; nothing is raised in the middle of a line."""
+    """Ctrl-C, SIGTERM and a terminal that is closed end the recording, whenever they come; nothing is raised in the
+    middle of a line. What is ignored (by nohup) stays ignored."""
 
     def __init__(self) -> None:
         self.read_end, self._write_end = os.pipe()
@@ -79,7 +80,8 @@ class _Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Stop:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else [])):
             self._before[number] = signal.signal(number, self._note)
         return self
 

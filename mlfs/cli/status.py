@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
+from mlfs.cli.tables import NumberTable
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.shown import NONE, count, duration, is_number, out_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
 _EPILOG = """\
 examples:
@@ -168,7 +168,10 @@ def _inference(status: dict[str, Any]) -> list[RenderableType]:
         lines.append(f"{told['state']}: {told['why']}")
     if told.get("state") == "searching" and "seeds_tried" not in told:
         lines.append("searching for an order that explains the reads")
-    if "seeds_tried" in told:
+    if told.get("seeds_tried") == 0:
+        line = f"getting ready to try {count(told.get('seeds'))} seeds ({told.get('stage', NONE)}): "
+        lines.append(f"{line}the first search of a mount takes up to half a minute before it begins")
+    elif "seeds_tried" in told:
         line = f"searching for the seed ({told.get('stage', NONE)}): {count(told['seeds_tried'])} of "
         line += f"{count(told.get('seeds'))} tried ({percent(told.get('share'))}), "
         line += f"at most {duration(told.get('remaining_s'))} left, with {told.get('with', NONE)}"
@@ -193,24 +196,6 @@ def _title(text: str) -> RenderableType:
     return Text(text, style="bold")
 
 
-def _table(*columns: str) -> Table:
-    """First column left, numbers right."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    from rich.text import Text
-
-    # Text: names with square brackets are no markup.
-    table.add_row(*(Text(cell) for cell in cells))
-
-
 def _jobs(status: dict[str, Any]) -> list[RenderableType]:
     from rich.text import Text
 
@@ -229,11 +214,10 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
         if unknown:
             title += f" ({count(sum(unknown.values()))} opens, of epoch {', '.join(unknown)}, came before their order"
             title += " was known)"
-        table = _table("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
+        table = NumberTable("rank", "epoch", "step", "position", "ahead: samples", "bytes", "time")
         for rank in parts_of(job, "ranks"):
             ahead = part(rank, "ahead")
-            _row(
-                table,
+            table.add(
                 count(rank.get("rank")),
                 out_of(rank.get("epoch"), job.get("epochs")),
                 out_of(rank.get("step"), rank.get("steps_per_epoch")),
@@ -272,26 +256,26 @@ def _reads(status: dict[str, Any]) -> list[RenderableType]:
     reads, fetches = part(status, "reads"), part(status, "fetches")
     epoch, total = part(reads, "epoch"), part(reads, "all")
     columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
-    table = _table("route", *columns)
+    table = NumberTable("route", *columns)
     names = dict(_ROUTES)
     # Routes of a later version (peers, say) come behind those that are known here.
     names |= {name: name for part in (total, epoch, fetches) for name in part if name not in names}
     for key, name in names.items():
         now, ever, ahead = part(epoch, key), part(total, key), part(fetches, key)
         cells = [count(now.get("reads")), size(now.get("bytes")), count(ever.get("reads")), size(ever.get("bytes"))]
-        _row(table, name, *cells, count(ahead.get("count")), size(ahead.get("bytes")))
+        table.add(name, *cells, count(ahead.get("count")), size(ahead.get("bytes")))
     return [_title("reads and fetches by route"), table]
 
 
 def _tiers(status: dict[str, Any]) -> list[RenderableType]:
-    table = _table("name", "used", "of", "full", "samples", "errors")
+    table = NumberTable("name", "used", "of", "full", "samples", "errors")
     staging = part(status, "staging")
     rows = [*parts_of(status, "tiers"), *([{"name": "staging", **staging}] if staging else [])]
     for tier in rows:
         used, capacity = tier.get("used_bytes"), tier.get("capacity_bytes")
         full = used / capacity if is_number(used) and is_number(capacity) and capacity else None
         cells = (size(used), size(capacity), percent(full), count(tier.get("samples")), count(tier.get("errors")))
-        _row(table, str(tier.get("name", NONE)), *cells)
+        table.add(str(tier.get("name", NONE)), *cells)
     return [_title("tiers"), table] if rows else []
 
 
@@ -302,12 +286,11 @@ def _peers(status: dict[str, Any]) -> list[RenderableType]:
     peers = part(status, "peers")
     if not peers:
         return []
-    table = _table("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
+    table = NumberTable("node", "name", "is", "holds", "bytes", "gave", "got", "missed", "shared")
     for member in parts_of(peers, "members"):
         lost_s = member.get("lost_s")
         here = " (here)" if member.get("node") == peers.get("node") else ""
-        _row(
-            table,
+        table.add(
             f"{count(member.get('node'))}{here}",
             _shortened(str(member.get("name", NONE))),
             f"lost {duration(lost_s)}" if is_number(lost_s) else str(member.get("state", NONE)),
@@ -332,14 +315,14 @@ def _shortened(name: str) -> str:
 
 def _rates(status: dict[str, Any]) -> list[RenderableType]:
     """The best bandwidth of each place; nothing while none is known."""
-    table = _table("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
+    table = NumberTable("place", "measured", "by lanes", "calibrated", "by lanes", "refined", "by lanes")
     rows = 0
     for name, rates in part(status, "rates").items():
         kinds = ("measured", "calibrated", "refined")
         best = [max(parts_of(rates, kind), key=lambda point: point[1], default=None) for kind in kinds]
         if any(best):
             cells = [part for point in best for part in ((_rate(point[1]), str(point[0])) if point else (NONE, NONE))]
-            _row(table, name, *cells)
+            table.add(name, *cells)
             rows += 1
     return [_title("bandwidths"), table] if rows else []
 

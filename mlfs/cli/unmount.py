@@ -123,22 +123,30 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
     entry = door.mount_at(mountpoint)
     if entry is None or not entry.is_mlfs:
         return _end_leftover_daemon(mountpoint)
-    health = door.probe(mountpoint)
+    stopped = door.stopped_daemon(mountpoint)
+    if stopped is not None and not force:
+        from mlfs.cli.client import stopped as is_stopped
+
+        raise is_stopped(mountpoint, stopped)
+    health = door.Health.HUNG if stopped is not None else door.probe(mountpoint)
     if health is door.Health.DEAD:
         return _clean_up_dead(mountpoint)
     hung = health is door.Health.HUNG
     daemon = _daemon(mountpoint, hung)
     if hung and not force:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
-    drained = not hung and _control(mountpoint, "drain")
     try:
-        done = door.unmount(mountpoint, entry) or (not force and _wait_for_users(entry, timeout_s, daemon))
+        drained = not hung and _control(mountpoint, "drain")
+        done = door.unmount(mountpoint, entry) or (not force and _wait_for_users(entry, timeout_s, daemon, drained))
         if not done and not force:
             raise _busy(mountpoint, timeout_s, daemon)
-    except BaseException:
-        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead.
-        if drained:
+    except BaseException as error:
+        # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead. Where it cannot be done (kill -9)
+        # the daemon does not hear of this any more, and goes on by itself (mountd.ending).
+        if not hung and door.mount_at(mountpoint) == entry:
             _control(mountpoint, "resume")
+            if isinstance(error, KeyboardInterrupt):
+                _say(f"{mountpoint} stays mounted, and goes on as before")
         raise
     if not done:
         door.detach(mountpoint, entry)
@@ -224,7 +232,7 @@ def _control(mountpoint: str, op: str) -> bool:
     return True
 
 
-def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) -> bool:
+def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, drained: bool) -> bool:
     """Try to unmount until it succeeds, and say who uses the mount whenever that changes. False when time is up."""
     mountpoint = entry.mountpoint
     deadline, told = time.monotonic() + timeout_s, ""
@@ -236,6 +244,8 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None) 
             if now != told:
                 _say(f"{mountpoint} is in use by {now}; waiting")
                 told = now
+            if drained:
+                _control(mountpoint, "drain")  # still at it
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
         if door.unmount(mountpoint, entry):
             return True
@@ -257,7 +267,7 @@ def _in_words(users: list[User]) -> str:
 def _busy(mountpoint: str, timeout_s: float, daemon: Record | None) -> MlfsError:
     who = _in_words(_users(mountpoint, daemon))
     message = f"{mountpoint} is still in use after {timeout_s:g} s by {who}"
-    return MlfsError(message, "end them, give a longer --timeout, or use --force", ExitCode.BUSY)
+    return MlfsError(message, "it stays mounted; end them, give a longer --timeout, or use --force", ExitCode.BUSY)
 
 
 def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:

@@ -43,6 +43,13 @@ from mlfs.tree.samples import Samples, Version
 
 log = logging.getLogger("mlfs.peers")
 
+# Files whose change times nodes compare when they join: enough that a few that were replaced meanwhile do not matter.
+PROBED_FILES = 32
+OTHER_TIMES = (
+    "its source shows other change times (ctime): it is another copy of the data set, or its file system makes them up;"
+    " each node reads its own"
+)
+
 PEER_LANES = 4
 # The pool of threads that put samples where the agent can send them from. It is none of those in which lanes wait for
 # peers: else all lanes of two nodes would wait for each other, and nobody would be left to give.
@@ -269,11 +276,26 @@ class Peering:
             "fingerprint": self._fingerprint,
             "name": socket.gethostname(),
             "capacities_bytes": list(self._scheduler.capacities_bytes),
+            "ctimes": self._ctimes(),
         }
         session.about[session.node] = about
         session.tell({"about": about})
         log.info("the agent of node %d of %d has come", session.node, session.nodes)
         return session
+
+    def _ctimes(self) -> list[int]:
+        """The change times of some files, by which nodes find out whether they see one file system."""
+        manifest, files = self._samples.manifest, self._samples.manifest.files
+        return [manifest.ctime_ns_view[int(entry)] for entry in files[:: max(1, len(files) // PROBED_FILES)]]
+
+    def _sees_same_times(self, about: Mapping[str, Any]) -> bool:
+        """Whether another node sees the change times that this one does, but for files that were replaced meanwhile.
+
+        A copy of another change time is never used: such nodes would ask each other in vain for every sample.
+        """
+        pairs = list(zip(self._ctimes(), about.get("ctimes", ()), strict=False))
+        same = [mine for mine, theirs in pairs if mine == theirs]
+        return 2 * len(same) >= len(pairs)
 
     def _shared_fds(self) -> tuple[list[int], list[int], list[int]]:
         """Descriptors of what the agent may read by itself: files in memory, directories of copies."""
@@ -317,8 +339,8 @@ class Peering:
 
     def _heed(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
         if packet.kind is link.Kind.WANTED:
-            for token, sample, size_bytes, mtime_ns in packet.records.tolist():
-                self._wish(session, token, sample, Version(size_bytes, mtime_ns))
+            for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
+                self._wish(session, token, sample, Version(size_bytes, mtime_ns, ctime_ns))
         elif packet.kind is link.Kind.LOST:
             self._lose(session, packet.records["node"].tolist())
         elif packet.kind is link.Kind.BACK:
@@ -377,6 +399,9 @@ class Peering:
             if about["fingerprint"] != self._fingerprint:
                 session.refuse(node, "it serves another data set, or another state of it")
                 log.warning("node %d is no peer: %s", node, session.refused[node])
+            elif not self._sees_same_times(about):
+                session.refuse(node, OTHER_TIMES)
+                log.warning("node %d is no peer: %s", node, OTHER_TIMES)
             elif node != session.node:
                 peers.append(node)
         self._enter(session, peers)

@@ -121,6 +121,10 @@ class Ranges:
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
 
+    def entry_of(self, number: int) -> int:
+        """The entry of a large file's handle."""
+        return self._large[number].entry
+
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:
         """Bytes through a large file's handle."""
         handle = self._large[number]

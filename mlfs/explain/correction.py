@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from mlfs.explain.attempt import Attempt
-from mlfs.explain.beginning import Beginnings, enough
+from mlfs.explain.beginning import Beginning, Beginnings, enough
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.families import Families
@@ -29,6 +29,7 @@ from mlfs.explain.misfit import (
     is_mere_walk,
     may_lack_set_epoch,
 )
+from mlfs.explain.next_epoch import NextEpoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
@@ -66,6 +67,8 @@ class Case:
         attempt: the search in a process of its own, while it is under way.
         loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
             matcher learns of a loader from reads in another order than it expects is wrong.
+        next_epoch: tells where the next epoch begins. found_words: the words drawn before the epoch that has begun, as
+            it has told, until a search takes them up.
     """
 
     def __init__(self, job: JobRun) -> None:
@@ -78,6 +81,8 @@ class Case:
         self.attempt: Attempt | None = None
         self.loader: LearnedLoader | None = None
         self.beginnings = Beginnings()
+        self.next_epoch = NextEpoch(job)
+        self.found_words: int | None = None
         self._in_vain = 0  # how many of the last searches found nothing
         self._seen = self._not_before = 0  # how many opens the job had seen at the last search, and must for the next
 
@@ -86,12 +91,20 @@ class Case:
         """Whether so many searches found nothing that there will be none."""
         return self._in_vain >= MOST_SEARCHES
 
+    def hear(self) -> bool:
+        """Opens were counted: whether they show where an epoch begins that does not come as the job has it."""
+        if not self.job.inferred and not self.searching and self.found_words is None:
+            self.found_words = self.next_epoch.heard()
+        return self.found_words is not None
+
     def needs_search(self) -> bool:
         """Whether the job's reads call for one now."""
         if self.job.inferred or self.job.finished:
             return False
         if self.searching:
             return False
+        if self.found_words is not None:
+            return True
         self._taken_back()
         waits = self.given_up or self.job.score.observed < self._not_before
         if waits and not self.beginnings.another_began(self.job, FEWEST_OPENS):
@@ -144,6 +157,7 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
+        self.next_epoch, self.found_words = NextEpoch(job), None
         self._in_vain = self._seen = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
@@ -189,7 +203,9 @@ class CorrectionSearch:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
         if case is not None and case.job is job:
-            if job.score.agreement_of_last(LAST_OPENS) == 1.0:
+            if case.hear() or (not job.inferred and case.next_epoch.wants_foresight):
+                self._wanted.set()
+            elif job.score.agreement_of_last(LAST_OPENS) == 1.0:
                 case.comes_as_told()
                 self._take_back(case)
             elif case.needs_search():
@@ -211,9 +227,17 @@ class CorrectionSearch:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 for case in self._cases.values():
+                    if not case.job.inferred and case.next_epoch.wants_foresight:
+                        nursery.start_soon(self._foresee, case)
                     if case.needs_search():
                         case.search_begins()
                         nursery.start_soon(self._search_for, case)
+
+    async def _foresee(self, case: Case) -> None:
+        try:
+            await case.next_epoch.foresee(self._jobs.runner)
+        except Exception:  # whatever it is: such an epoch is searched for then
+            log.exception("job %s: getting ready for the next epoch failed", case.job.spec.name)
 
     async def _search_for(self, case: Case) -> None:
         try:
@@ -297,7 +321,10 @@ class CorrectionSearch:
     async def _find_place(self, case: Case, drawing: Drawing) -> bool:
         """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
         job, n_samples = case.job, len(case.job.streams.sample_ids)
-        begun = case.beginnings.latest(job)
+        begun, words = case.beginnings.latest(job), case.found_words
+        case.found_words = None
+        if words is not None and begun.opens:
+            return await self._go_on_at(case, drawing, begun, words, job.score.observed)
         while begun.opens and not enough(begun, n_samples):
             if not self._is_followed(case, job) or not disagrees(job):
                 return False
@@ -312,11 +339,18 @@ class CorrectionSearch:
         found = await runner.run(POOL, place_nearby, data_set, asked)
         if found is None:
             found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))
-        if found is None or not self._is_followed(case, job):
-            return False
-        correction = switched(job, drawing, begun.epoch, found.words)
+        return found is not None and await self._go_on_at(case, drawing, begun, found.words, seen)
+
+    async def _go_on_at(self, case: Case, drawing: Drawing, begun: Beginning, words: int, seen: int) -> bool:
+        """Have the job go on with an epoch that begins after so many words.
+
+        Args:
+            seen: how many opens the job had counted up to the last of those that the epoch has begun with.
+        """
+        job = case.job
+        correction = switched(job, drawing, begun.epoch, words)
         if correction is None:
-            correction = moved(job, drawing, begun.epoch, found.words, case.told)
+            correction = moved(job, drawing, begun.epoch, words, case.told)
         if correction is None or not self._is_followed(case, job):
             return False
         # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.

@@ -47,6 +47,7 @@ class Explainer:
             nursery.start_soon(self._corrections.run)
             if self._inference is not None:
                 nursery.start_soon(self._inference.run)
+                nursery.start_soon(self._inference.foresee)
 
     # -- what the engine tells
 

@@ -80,6 +80,7 @@ class Inference:
         self._part = Part(FirstReads(), lambda _: False)  # of those, the ones that a job is to be found for
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
+        self._before: InferredJob | None = None  # the same, until another job goes on
         self._validating: tuple[InferredJob, bool] | None = None  # its first epoch has ended; whether its workers stay
         self._woken = False
         self._offered: list[Fields] = []  # what explains the reads of other nodes
@@ -87,7 +88,7 @@ class Inference:
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
         self._attempt: Attempt | None = None  # the last one
-        self._wanted = trio.Event()
+        self._wanted, self._to_foresee = trio.Event(), trio.Event()
         self._scope: trio.CancelScope | None = None
 
     # -- what the engine tells
@@ -103,10 +104,15 @@ class Inference:
         if inferred is not None:
             if inferred.follow(entry, process, parent):
                 self._lose(inferred)
+            elif inferred.wants_foresight:
+                self._to_foresee.set()
             return
         if process in self._failed_for or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
+        if self._before is not None and not self._before.foreseen and self._before.begins_elsewhere(entry, process):
+            self._lost = self._before
+            self._wake()
         if self._part.has(process):
             self._part.reads.add(entry, process, parent)
         if self._busy:
@@ -143,7 +149,7 @@ class Inference:
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
         if not inferred.decided and (inferred.lost_early or not borne_out(inferred.job.score.history)):
             self._refuted += inferred.alternatives
-        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
+        self._reads, self._lost, self._before = self._reads.joined(inferred.unfit), inferred, inferred
         self._wake()
         self._jobs.end(inferred.job.spec.name)
 
@@ -168,7 +174,7 @@ class Inference:
         told, self._told = self._told, any(not job.inferred for job in self._jobs.jobs.values())
         if self._registered and not before:
             self._cancel()
-            self._busy, self._lost = False, None
+            self._busy, self._lost, self._before = False, None, None
             self._inferred.end_all()
         elif (before and not self._registered) or (told and not self._told):
             self._cancel()
@@ -207,6 +213,17 @@ class Inference:
                 self._busy = self._wanted.is_set()
         finally:
             self._cancel()
+
+    async def foresee(self) -> None:
+        """Get ready for epochs of which nobody knows where they begin, for as long as the mount lives."""
+        while True:
+            await self._to_foresee.wait()
+            self._to_foresee = trio.Event()
+            for inferred in [one for one in self._inferred.in_use.values() if one.wants_foresight]:
+                try:
+                    await inferred.foresee(self._jobs.runner)
+                except Exception:  # whatever it is: such an epoch is searched for then
+                    log.exception("getting ready for the next epoch failed")
 
     async def _infer(self) -> None:
         """From reads to a job: by a known explanation, by the order of the files, or by a search for a seed."""
@@ -262,7 +279,7 @@ class Inference:
     async def _goes_on(self, lost: InferredJob) -> bool:
         """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
         inferred, reads, needed = self._inferred, self._searched(), self._needed
-        installed = await inferred.install_alternative(lost, reads, needed)
+        installed = lost.foreseen is None and await inferred.install_alternative(lost, reads, needed)
         installed = installed or await inferred.install_place_of(lost, reads, needed)
         if installed:
             self._explained(reads)
@@ -403,7 +420,7 @@ class Inference:
         self._inferred.end_walks()
         self._reads = self._inferred.but_explained(self._reads, by)
         self._part = Part(FirstReads(), lambda _: False)
-        self._lost, self._wanted = None, trio.Event()
+        self._lost, self._before, self._wanted = None, None, trio.Event()
         reads, inferred = self._reads, self._inferred
         others = reads.of(lambda pid: not inferred.is_on_trial(reads.firsts[pid][0], pid, reads.parents[pid]))
         if others.enough(self._needed) and not inferred.full:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import deque
 
 from mlfs.explain.evidence import JUDGED_OPENS, refuted
+from mlfs.explain.explanations import continued, passed_before
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.search_stages import COMMON_SEEDS
+from mlfs.explain.foreseen import Generator
+from mlfs.explain.foresight import Foresight
+from mlfs.explain.port import Workers
+from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw
 from mlfs.follow.job import JobRun
 
 # An epoch counts as read in the explained order from so many opens on that came as predicted, if most of them did.
@@ -26,9 +30,12 @@ class InferredJob:
     Attributes:
         fields: the explanation in use. alternatives: all that explain what was read first, best first.
         unfit: the reads since the last twelve in a row that came as explained.
-        lost_after: once the reads don't come as explained any more, the last epoch that did.
+        lost_after: once the reads don't come as explained any more, the last epoch that did. foreseen: what goes on as
+            they do, if that was found by a look; None while it is to be searched for.
         was_chosen: whether the first reads of an epoch have chosen this explanation from several.
         first_epoch: the first one that came as explained; the job may have been installed at the end of it.
+        foresight: tells where the next epoch begins; None before half of this one was read, or where that is known.
+        drawn_before: words that the generator had given before the epochs before this job's first, in their order.
     """
 
     def __init__(
@@ -38,6 +45,8 @@ class InferredJob:
         alternatives: list[Fields],
         was_chosen: bool = False,
         first_epoch: int | None = None,
+        foresight: Foresight | None = None,
+        drawn_before: tuple[int, ...] = (),
     ) -> None:
         self.job = job
         self.fields = fields
@@ -49,24 +58,73 @@ class InferredJob:
         self._read_others = first_epoch is not None
         self._counted = job.score.observed
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
+        self.foreseen: Fields | None = None
+        self.foresight = foresight
+        self.drawn_before = drawn_before
+        start, timeline = job.spec.start_epoch, job.epochs.timeline
+        self._foresee_at = timeline.base(start) + job.streams.length(start) // 2  # the position in the middle
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
+        if self.job.evaluation.is_by(process):
+            self.unfit = FirstReads()
+            return False
         score = self.job.score
         # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
         observed, self._counted = score.observed - self._counted, score.observed
         # None: held back, while the order of an epoch is being computed. Several: held back until now.
         newest = [score.history[at].agrees for at in range(-min(observed, len(score.history)), 0)]
         self._judged.extend(newest)
+        elsewhere = self.begins_elsewhere(entry, process, bool(newest) and newest[-1])
         if observed > 0 and all(self._judged):
             if self.unfit.total:
                 self.unfit = FirstReads()
             return False
         self.unfit.add(entry, process, parent)
-        lost = refuted(len(self._judged), sum(self._judged))
+        lost = elsewhere or refuted(len(self._judged), sum(self._judged))
         if lost:
             self.lost_after = self.last_epoch()
         return lost
+
+    # -- where the next epoch begins
+
+    @property
+    def wants_foresight(self) -> bool:
+        """Whether it is time to get ready for the next epoch, of which nobody knows where it begins."""
+        if self.foresight is not None or self.job.matcher.ranks[0].frontier < self._foresee_at:
+            return False
+        return not self.decided and self.job.streams.sample_ids.ndim == 1 and bool(self.drawings)
+
+    async def foresee(self, runner: Workers) -> None:
+        """Get ready for it."""
+        epoch = self.job.ranks.current_epochs()[1]
+        generators = dict.fromkeys(self._generator(fields, epoch) for fields in self.drawings)
+        self.foresight = Foresight(self.job.streams.sample_ids, list(generators))
+        await self.foresight.prepare(runner)
+
+    def places(self, fields: Fields, epoch: int) -> tuple[int, ...]:
+        """Words that the generator had given before each epoch up to this one, if this explanation is right."""
+        return (*self.drawn_before, *(passed_before(fields, before) for before in range(epoch + 1)))
+
+    def begins_elsewhere(self, entry: int, process: int, as_predicted: bool = False) -> bool:
+        """Whether a read shows that an epoch has begun at another place than the explanation says.
+
+        It is asked on when the explanation has failed: where several workers read, each has shown too little by then.
+        """
+        place = self.foresight.read(entry, process, as_predicted) if self.foresight is not None else None
+        if place is None:
+            return False
+        epoch = self.last_epoch()
+        fitting = (fields for fields in self.drawings if self._generator(fields, epoch) == place.generator)
+        fields: Fields = next(fitting, {})
+        going_on = continued([fields], epoch, (Draw(place.generator.seed, place.words),)) if fields else []
+        if going_on:
+            told = {name: value for name, value in fields.items() if name != "words_once"}
+            self.foreseen = told | going_on[0]
+        return bool(going_on)
+
+    def _generator(self, fields: Fields, epoch: int) -> Generator:
+        return Generator(int(str(fields["seed"])), True, SAMPLER_SEED_WORD, self.places(fields, epoch))
 
     def learn_alternatives(self, alternatives: list[Fields]) -> None:
         """More became known of where the seed was drawn: these explain what was read first, best first."""

@@ -143,12 +143,18 @@ class InferredJobs:
 
     # -- another one
 
-    async def install_first(self, alternatives: list[Fields], reads: FirstReads) -> bool:
-        """Install the first explanation that makes a job, where its readers are; keep the others to choose from."""
+    async def install_first(
+        self, alternatives: list[Fields], reads: FirstReads, drawn_before: tuple[int, ...] = ()
+    ) -> bool:
+        """Install the first explanation that makes a job, where its readers are; keep the others to choose from.
+
+        Args:
+            drawn_before: words that its generator had given before the epochs before it.
+        """
         for fields in alternatives:
             made = await self._jobs.runner.run(POOL, self._streams_from, fields, 0, *_shown(reads))
             if made is not None:
-                await self._install(fields, alternatives, *made, reads)
+                await self._install(fields, alternatives, *made, reads, drawn_before=drawn_before)
                 return True
         return False
 
@@ -173,10 +179,15 @@ class InferredJobs:
 
     async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
         """Whether the reads begin where a generator of the epochs before goes on; a job from there is installed."""
-        ids, runner = lost.job.streams.sample_ids, self._jobs.runner
-        data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
-        found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
-        return found is not None and await self.install_first([found], reads)
+        ids, runner, found = lost.job.streams.sample_ids, self._jobs.runner, lost.foreseen
+        if found is None:
+            data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
+            found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
+        if found is None:
+            return False
+        before = [fields for fields in lost.drawings if fields["seed"] == found["seed"]]
+        drawn_before = lost.places(before[0], lost.lost_after) if before else ()
+        return await self.install_first([found], reads, drawn_before)
 
     async def expect_validation(self, inferred: InferredJob, persistent: bool) -> None:
         """The script validates after each epoch: what that draws shifts the second epoch."""
@@ -241,28 +252,32 @@ class InferredJobs:
         name: str = "",
         was_chosen: bool = False,
         goes_on_from: InferredJob | None = None,
+        drawn_before: tuple[int, ...] = (),
     ) -> None:
         """Make a job that begins where the readers are, show it the reads that were seen, and have it followed.
 
         Args:
             goes_on_from: the job that came as explained until now; its loader is known.
+            drawn_before: see `install_first`.
         """
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
         name = name or next(name for name in names if name not in self.in_use)
         told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        like, first_epoch = None, None
+        like = first_epoch = foresight = None
         if goes_on_from is not None:
             matcher = goes_on_from.job.matcher
             like, first_epoch = LearnedLoader(matcher.shape, matcher.lag), goes_on_from.first_epoch
+            foresight, drawn_before = goes_on_from.foresight, goes_on_from.drawn_before
         job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, like=like, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
         await self._jobs.install(job)
-        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen, first_epoch)
+        inferred = InferredJob(job, fields, alternatives, was_chosen, first_epoch, foresight, drawn_before)
+        self.in_use[name] = inferred
         log.info("inferred from the reads: %s", in_words(fields))
 
 

@@ -91,8 +91,8 @@ class Whereabouts(NamedTuple):
 
 def whereabouts(job: JobRun, drawing: Drawing, epoch: int) -> Whereabouts:
     """The places to look at for an epoch, the likeliest first."""
-    expected = _words_before(job, drawing, epoch)
-    last = _words_before(job, drawing, epoch - 1) if epoch > job.spec.start_epoch else 0
+    expected = words_before(job, drawing, epoch)
+    last = words_before(job, drawing, epoch - 1) if epoch > job.spec.start_epoch else 0
     again = [(place, place + 1) for place in sorted(_known(job).values())[:1]]  # the script was started again
     near = (*again, (max(0, expected - AROUND), expected + AROUND), (last, last + ONWARD))
     return Whereabouts(near, ((last, last + FAR), (0, last)) if last else ((0, FAR),))
@@ -104,7 +104,7 @@ def _known(job: JobRun) -> Mapping[int, int]:
     return order.drawn_before if isinstance(order, PlacedOrder) else {}
 
 
-def _words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
+def words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     """Words drawn before an epoch, as the job has it."""
     order, spec = job.streams.order, job.spec
     if isinstance(order, PlacedOrder):
@@ -119,7 +119,7 @@ def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Correctio
     that the loader takes fewer words (persistent workers, epochs that are left before the sampler's end).
     """
     spec, sampler = job.spec, built_in(job.spec.sampler)
-    step = words - _words_before(job, drawing, epoch - 1) if epoch > spec.start_epoch else drawing.an_epoch
+    step = words - words_before(job, drawing, epoch - 1) if epoch > spec.start_epoch else drawing.an_epoch
     if sampler is None or not 0 < step < drawing.an_epoch:
         return None
     for variant in switches(spec.model_dump(), sampler.fields):
@@ -143,7 +143,7 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) 
     if known and epoch > min(known) and known[min(known)] == words:
         epoch = min(known)  # the script was started again
     for before in {start, epoch - 1} if epoch > start else ():
-        known.setdefault(before, _words_before(job, drawing, before))
+        known.setdefault(before, words_before(job, drawing, before))
     known = {at: begun for at, begun in sorted(known.items()) if at < epoch} | {epoch: words}
 
     as_told = {"words_before": told.words_before or 0, "words_between": told.words_between or 0}

@@ -4,10 +4,10 @@ Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
 The scheduler knows a job as `mlfs.plan.scheduler.followed.FollowedJob`. The parts, in the order in which a read meets
-them: `shared_samples` (is it another job's?), `strangers` (is it a reader of the job's at all?), `held_reads` (does it
-wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
-loader?), `second_run` (was the script started again?), `local_ranks` (how far are the ranks?). Beside them
-`epochs_at_hand`, and for the status `findings`, `bytes_read` and `rank_rates`.
+them: `shared_samples` (is it another job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the
+job's at all?), `held_reads` (does it wait for an epoch's order?), `matching` (which position of which rank is it?),
+`loader_watch` (what does it tell of the loader?), `second_run` (was the script started again?), `local_ranks` (how far
+are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `bytes_read` and `rank_rates`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from mlfs.follow.agreement import Share, by_epoch
 from mlfs.follow.bytes_read import BytesRead
 from mlfs.follow.epoch_index import EpochIndex, Ids
 from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.evaluation import Evaluation
+from mlfs.follow.evaluation import Verdict as Whose
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
-from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
+from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
 from mlfs.follow.matching import Open, StreamMatcher
+from mlfs.follow.plain_order import walked_to
 from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS, Score
 from mlfs.follow.second_run import SecondRun
@@ -36,7 +39,7 @@ from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
 from mlfs.follow.strangers import Readers
-from mlfs.follow.trial import Family, Key, Read, Trial, Verdict
+from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.followed import Given, Match, Seen
@@ -45,8 +48,6 @@ RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
 above the half below which it fails, so that a job between the two does not go to and fro."""
 GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are served as they come: register it again"
-WALKED_AHEAD = 16
-"""Files that are fetched ahead for a stranger who walks the directories: enough to keep a few lanes at work."""
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count
 as strangers: so long the other ranks may take to prove themselves."""
@@ -109,6 +110,7 @@ class JobRun:
         self.loader = LoaderWatch(spec, streams, self.epochs, self.matcher)
         self.second_run = SecondRun(self._expect)
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
+        self.evaluation = Evaluation(self.epochs.timeline, spec.start_epoch)
         self.findings = Findings(spec.start_epoch, inferred)
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
@@ -165,25 +167,13 @@ class JobRun:
             findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
-            ranks=tuple(self._rank_statistics(index) for index in range(len(spec.ranks))),
+            ranks=self.ranks.statistics(self.rates.by_rank),
             batch_files=streams.batch_files,
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
             specification=spec.understood(),
             readers=self.readers.statistics(),
-        )
-
-    def _rank_statistics(self, index: int) -> RankStatistics:
-        frontier = self.ranks.progress[index].frontier
-        epoch = self.epochs.epoch_of(frontier)
-        return RankStatistics(
-            rank=self.spec.ranks[index],
-            epoch=epoch,
-            position=frontier - self.epochs.timeline.base(epoch),
-            length=self.streams.length(epoch),
-            reads_here=index not in self.ranks.silent,
-            samples_per_s=self.rates.by_rank.get(index, 0.0),
         )
 
     # -- reads
@@ -200,11 +190,27 @@ class JobRun:
         sharing = [other.matcher for other in others if other.member[sample]]
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
+        if self.evaluation.may_come:
+            seen = self._may_evaluate(Read(sample, process, parent, at_s))
+            if seen is not None:
+                return seen
         if process not in self.readers.own:
             return self._observe_unproved(Read(sample, process, parent, at_s))
         if self.held.hold(sample, process, parent, at_s, self.matcher):
             return NOTHING_YET
         return self._match(sample, process, parent, at_s)
+
+    def _may_evaluate(self, read: Read) -> Seen | None:
+        """A read at the end of an epoch: what it comes to, if it is the evaluation's, or waits; None if it is not."""
+        readers, evaluation = self.readers, self.evaluation
+        if not readers.own or not readers.are_the_jobs(read.process, read.parent, self.matcher):
+            return None
+        verdict = evaluation.read(read, self.matcher.fits(read.sample, read.process))
+        if verdict is Whose.EVALUATION:
+            return Seen(None, apart=True, coming=walked_to(read.sample, self.member))
+        if verdict is Whose.WAITS:
+            return NOTHING_YET
+        return self._match_all([*due, read]) if (due := evaluation.take_due()) else None
 
     def _observe_unproved(self, read: Read, before: bool = False) -> Seen:
         """A read of a process that has not proved to read for the job: the job's, or on trial.
@@ -214,7 +220,8 @@ class JobRun:
         """
         readers, matcher = self.readers, self.matcher
         doubtful = not read.parent and bool(readers.own) and not matcher.fits(read.sample, read.process)
-        if self._may_begin_a_rank(read) or (readers.are_the_jobs(read.process, read.parent, matcher) and not doubtful):
+        is_kin = readers.are_the_jobs(read.process, read.parent, matcher)
+        if readers.may_begin_a_rank(read, matcher) or (is_kin and not doubtful):
             if self.held.hold(*read, matcher):
                 return NOTHING_YET
             return self._match_unproved(read) if readers.own else self._match_first(read)
@@ -238,13 +245,9 @@ class JobRun:
             if not family.is_stranger:
                 family.call_stranger()
                 self._disown(family)
-            return Seen(None, apart=True, coming=self._walked_to(read.sample)) if family.order.is_plain else APART
+            coming = walked_to(read.sample, self.member) if family.order.is_plain else ()
+            return Seen(None, apart=True, coming=coming)
         return NOTHING_YET
-
-    def _walked_to(self, sample: int) -> list[int]:
-        """What comes next in the order of the directories."""
-        following = range(sample + 1, min(len(self.member), sample + 1 + WALKED_AHEAD))
-        return [other for other in following if self.member[other]]
 
     def _match_first(self, read: Read) -> Seen:
         """A read before anybody has proved to read for the job. Where several families read, each is seen alone too."""
@@ -258,7 +261,7 @@ class JobRun:
         if first is None or seen.restarted:
             return seen
         history = self.score.history
-        proved = readers.claims(read, history, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
+        proved = readers.claims(read, self.matcher, partial(self._expect, self.epochs.at_hand)) or bool(readers.own)
         if not proved or readers.are_alone or all(opened.agrees for opened in history):
             return seen
         return self._match_without_others(first, readers.key_of(read.process, read.parent))
@@ -268,7 +271,7 @@ class JobRun:
         matcher astray: match them anew without those, and put the others on trial."""
         fitting: list[Open] = []
         others: list[Open] = []
-        for opened in self.score.history:
+        for opened in self.matcher.opens():
             mine = self.readers.key_of(opened.process, opened.parent) == proved or self.readers.fits_alone(opened)
             (fitting if mine else others).append(opened)
         matcher = self._expect(self.epochs.at_hand)
@@ -290,21 +293,9 @@ class JobRun:
             given += seen.given
         return Seen(None, given)
 
-    def _may_begin_a_rank(self, read: Read) -> bool:
-        """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
-        readers = self.readers
-        if not readers.own or readers.is_apart(read.process, read.parent):
-            return False
-        vacant = any(readers.is_vacant(index, self.matcher) for index in range(len(self.spec.ranks)))
-        return vacant and self.matcher.fits(read.sample, read.process)
-
     def _begin_trial(self, at_s: float, before: bool) -> Trial:
         """Matchers for reads that may be the job's after all."""
-        own, first = self.matcher, self.epochs.first
-        joins = StreamMatcher(
-            len(own.ranks), own.batch_size, 0, own.stream_length, self.epochs.at_hand, own.shape, own.single,
-            own.one_rank, starts=[rank.floor for rank in own.ranks],
-        )  # fmt: skip
+        own, first, joins = self.matcher, self.epochs.first, self.matcher.joining()
         again = joins if first is None else self.second_run.expected(own, first)
         told, as_told = self.told, None
         if told is not None and told.epochs.first is not None:
@@ -329,9 +320,21 @@ class JobRun:
 
     def _match_waiting(self, family: Family) -> Seen:
         """A family has turned out to read for the job: match the reads that waited for that, as one."""
+        reads = [*family.earlier, *family.waiting]
+        whole = self.matcher.joining()
+        for read in reads if family.earlier else ():
+            whole.observe(read.sample, read.process, read.parent)
+        if share_of(whole) < PROVED_SHARE:  # before its trial it read something else
+            reads = list(family.waiting)
+        return self._match_all(reads)
+
+    def _match_all(self, reads: Iterable[Read]) -> Seen:
+        """Match reads that waited, as one."""
         match: Match | None = None
         given: list[tuple[int, Given]] = []
-        for read in family.waiting:
+        for read in reads:
+            if self.held.hold(*read, self.matcher):
+                continue
             seen = self._match_unproved(read)
             if seen.restarted:
                 return seen
@@ -343,10 +346,11 @@ class JobRun:
 
     def _disown(self, family: Family) -> None:
         """What a stranger read before it was known to be one does not count, as far as it was not predicted."""
-        opens = [(seen.process, seen.parent) for seen in self.score.history if not seen.agrees]
-        for process, parent in dict.fromkeys(opens):
-            if self.readers.key_of(process, parent) == family.key:
-                self.matcher.disown(process, REMEMBERED_OPENS)
+        unfit = [seen for seen in self.matcher.opens() if not seen.agrees]
+        unfit = [seen for seen in unfit if self.readers.key_of(seen.process, seen.parent) == family.key]
+        for process in dict.fromkeys(seen.process for seen in unfit):
+            self.matcher.disown(process, REMEMBERED_OPENS)
+        family.keep(Read(seen.entry, seen.process, seen.parent, UNTIMED) for seen in unfit)
 
     def leave_out(self, opens: Iterable[Open]) -> None:
         """These reads turned out to be strangers'."""
@@ -375,6 +379,7 @@ class JobRun:
             return Seen(None, given)
         frontier = matcher.ranks[match.rank_index].frontier
         self.ranks.read(match.rank_index, frontier)
+        self.evaluation.rank_came_to(match.rank_index, frontier, max(matcher.shape.batch, self.batch_files))
         self.held.rank_came_to(frontier)
         return Seen(match, given)
 
@@ -455,6 +460,7 @@ class JobRun:
             self.spec, self.streams, self.epochs, matcher, from_start=False, shape_is_learned=shape_is_learned
         )  # fmt: skip
         self.ranks = LocalRanks(self.spec, self.epochs, matcher, self.ranks.silent)
+        self.evaluation = Evaluation(self.epochs.timeline, self.spec.start_epoch)
 
     def forget_restart(self) -> None:
         """What seemed to be a second run of the script is something else."""

@@ -40,6 +40,10 @@ CHANCE = 0.25
 MOST_EARLY = 0.98
 """Quantile of how early opens come, for the slack: two in a hundred may be a stranger's."""
 
+FEWEST_OF_SINGLES = 32
+"""Opens below which several processes are not believed to take single samples whenever they are free: such a shape
+allows for any order nearby, so that what workers begin with fits it too, and nothing would be learned of them any more.
+"""
 LEAST_SLACK = 4
 """The slack of a loader whose threads take samples at most one turn early (see `_explained`): the least above none."""
 
@@ -73,11 +77,14 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     in_order = [epochs[epoch] for epoch in sorted(epochs)]
     counts: Counter[int] = Counter()
     last: dict[int, int] = {}
+    parent_of: dict[int, int] = {}
     seen: list[Seen] = []
     repeated: dict[tuple[int, EpochIndex], list[tuple[int, int]]] = defaultdict(list)
     for o in opens:
-        again = o.again and any(len(index.codes(last.get(o.process, o.entry))) > 1 for index in in_order[:1])
-        for entry in [last.get(o.process, o.entry), o.entry] if again else [o.entry]:
+        parent_of[o.process] = o.parent
+        before = last.get(o.process, o.entry)
+        again = o.again if any(len(index.codes(before)) > 1 for index in in_order[:1]) else 0
+        for entry in [*[before] * again, o.entry]:
             count = counts[entry]
             counts[entry] += 1
             for index in in_order:
@@ -92,8 +99,10 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
                 break
         last[o.process] = o.entry
     unknown: set[int] = set()
+    parents = list(dict.fromkeys(parent_of.values()))
     for (process, index), opened in repeated.items():
-        places = _in_one_rank([entry for _, entry in opened], index)
+        parent = parent_of[process]
+        places = _in_one_rank([entry for _, entry in opened], index, parents.index(parent) if parent else -1)
         if not places:
             unknown.update(at for at, _ in opened)
         for (at, _), (rank, offset) in zip(opened, places, strict=False):
@@ -101,28 +110,53 @@ def seen_by_count(opens: Iterable[Open], epochs: Mapping[int, EpochIndex]) -> li
     return [one for at, one in enumerate(seen) if at not in unknown]
 
 
-def _in_one_rank(entries: list[int], index: EpochIndex) -> list[tuple[int, int]]:
+def _in_one_rank(entries: list[int], index: EpochIndex, parent: int) -> list[tuple[int, int]]:
     """Where a process has opened entries that an epoch has several times: (rank, index in its stream).
 
-    Each open of an entry is of the next place that the rank has it at. The process reads for the rank in which most of
-    its opens are one behind the other. Nothing while two ranks have as many.
+    The process reads for the rank in which most of its opens are one behind the other. Nothing while two ranks have as
+    many, unless they have the same samples at the same places: then each parent process is one of the ranks.
+
+    Args:
+        parent: the number of its parent process among all, -1 where it is not known.
     """
-    best: list[tuple[int, int]] = []
+    best: list[list[tuple[int, int]]] = []
     most = -1
     for rank in range(len(index.ids)):
-        times: Counter[int] = Counter()
-        places: list[tuple[int, int]] = []
-        for entry in entries:
-            offsets = [code - rank * index.length for code in index.codes(entry) if code // index.length == rank]
-            if offsets:
-                places.append((rank, offsets[min(times[entry], len(offsets) - 1)]))
-            else:  # only other ranks have it
-                places.append(divmod(index.codes(entry)[0], index.length))
-            times[entry] += 1
+        places = _places_in_rank(entries, rank, index)
         following = sum(b == a + 1 and of == rank for (_, a), (of, b) in pairwise(places))
         if following >= most:
-            best, most = [] if following == most else places, following
-    return best
+            best, most = [*(best if following == most else []), places], following
+    alike = all([at for _, at in places] == [at for _, at in best[0]] for places in best)
+    if len(best) > 1 and not (alike and parent >= 0):
+        return []
+    return best[parent % len(best)]
+
+
+def _places_in_rank(entries: list[int], rank: int, index: EpochIndex) -> list[tuple[int, int]]:
+    """The places of a process' opens if it reads for this rank: those that make the longest runs.
+
+    A batch may begin with the last repetitions of a sample whose first ones end another worker's batch: so the first
+    place that the rank has an entry at need not be the one, and the opens that follow tell.
+    """
+    offsets = [
+        [code - rank * index.length for code in index.codes(entry) if code // index.length == rank] for entry in entries
+    ]
+    places: list[tuple[int, int]] = []
+    used: set[int] = set()
+    while len(places) < len(entries):
+        at, length, start = len(places), 0, -1
+        for offset in offsets[at]:
+            run = 0
+            while at + run < len(entries) and offset + run in offsets[at + run]:
+                run += 1
+            if offset not in used and run > length:
+                length, start = run, offset
+        if start < 0:  # only other ranks have it, or it was opened more often than the rank has it
+            places.append((rank, offsets[at][-1]) if offsets[at] else divmod(index.codes(entries[at])[0], index.length))
+        else:
+            places += [(rank, start + step) for step in range(length)]
+            used.update(range(start, start + length))
+    return places
 
 
 def learn(seen: list[Seen], stream_length: int, batch_hint: int, single: bool = True) -> Shape | None:
@@ -252,6 +286,8 @@ def _whoever_is_free(
         reach = max(reach, int(np.quantile(early, MOST_EARLY, method="higher")))
     aligned = [start % batch == 0 for xs in parts.values() for start, _ in _runs_in_time(xs)]
     slack = 2 * (reach + 1)
+    if batch == 1 and len(parts) > len(whole) and sum(map(len, whole.values())) < FEWEST_OF_SINGLES:
+        return None
     if sum(aligned) < GOOD * len(aligned) or slack > CHANCE * batch * stream_length or reach > stream_length // 2:
         return None
     return Shape(batch, 0, slack)

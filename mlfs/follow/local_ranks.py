@@ -11,11 +11,12 @@ for them. Nobody waits for a silent rank. If it begins to read after all, it cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
 from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.job_statistics import RankStatistics
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.progress import RankProgress
 from mlfs.job import JobSpec
@@ -60,6 +61,22 @@ class LocalRanks:
         """Epochs of the slowest and of the fastest rank."""
         frontiers = self.frontiers
         return self._epochs.epoch_of(min(frontiers)), self._epochs.epoch_of(max(frontiers))
+
+    def statistics(self, samples_per_s: Mapping[int, float]) -> tuple[RankStatistics, ...]:
+        """Frozen figures of each rank. Args: how fast each reads, as far as known."""
+        return tuple(self._statistics_of(rank, samples_per_s.get(rank, 0.0)) for rank in range(len(self.progress)))
+
+    def _statistics_of(self, index: int, samples_per_s: float) -> RankStatistics:
+        frontier, timeline = self.progress[index].frontier, self._epochs.timeline
+        epoch = self._epochs.epoch_of(frontier)
+        return RankStatistics(
+            rank=self._spec.ranks[index],
+            epoch=epoch,
+            position=frontier - timeline.base(epoch),
+            length=timeline.streams.length(epoch),
+            reads_here=index not in self._silent,
+            samples_per_s=samples_per_s,
+        )
 
     # -- reads
 

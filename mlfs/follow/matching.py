@@ -142,13 +142,11 @@ class StreamMatcher:
         score = Score(len(self.starts))
         tracker = self._tracker_for(shape, lag, starts, score, trusts_shape=True)
         over: list[tuple[int, Given]] = []
-        for seen in history:
-            last_entry = tracker.last_entry_of(seen.process)
-            for entry in [last_entry, seen.entry] if seen.again and last_entry >= 0 else [seen.entry]:
-                match, given = tracker.observe(entry, seen.process, seen.parent)
-                over += given
-                if match is not None:
-                    over.append((match.rank_index, (match.position, match.position + 1)))
+        for seen in self.opens():
+            match, given = tracker.observe(seen.entry, seen.process, seen.parent)
+            over += given
+            if match is not None:
+                over.append((match.rank_index, (match.position, match.position + 1)))
         agreed = sum(seen.agrees for seen in history)
         if score.agreed <= agreed or score.agreed - agreed < least_share * (len(history) - agreed):
             return []
@@ -158,8 +156,31 @@ class StreamMatcher:
         self._learn_at = tracker.unfit + self._patience
         return over
 
+    def opens(self) -> list[Open]:
+        """The last opens, those among them that were not counted because a process opened its last entry once more.
+
+        Whether such an open is one more sample is known with the loader's shape, so who observes opens again needs all.
+        """
+        last: dict[int, Open] = {}
+        opens: list[Open] = []
+        for seen in self.score.history:
+            if seen.again and seen.process in last:
+                opens += [last[seen.process]] * seen.again
+            last[seen.process] = seen._replace(again=0, agrees=False)
+            opens.append(seen._replace(again=0))
+        for process, times in self._tracker.opened_again():
+            opens += [last[process]] * times if process in last else []
+        return opens
+
     def _tracker_for(self, shape: Shape, lag: int, starts: list[int], score: Score, trusts_shape: bool) -> Tracker:
         return Tracker(shape, lag, starts, self.stream_length, self._epochs, score, self.one_rank, trusts_shape)
+
+    def joining(self) -> StreamMatcher:
+        """A matcher of the same job and loader that has seen nothing, and begins where the ranks are."""
+        return StreamMatcher(
+            len(self.ranks), self.batch_size, 0, self.stream_length, self._epochs, self.shape, self.single,
+            self.one_rank, starts=[rank.floor for rank in self.ranks],
+        )  # fmt: skip
 
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
         """From now on an open may belong to any of these epochs, where so far it could only belong to some of them."""

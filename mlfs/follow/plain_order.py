@@ -11,6 +11,7 @@ further where something in between is not read.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 
 LONGEST_STEP = 8
 """Files that a walk may leave out at a time: those that a pattern does not match, or that a process beside it reads."""
@@ -20,8 +21,16 @@ JUDGED_STEPS = 32
 """The last steps, which it is judged by."""
 PLAIN_SHARE = 0.8
 """Share of them that must go on: a walk jumps where a directory ends, or where another process goes on."""
+WALKED_AHEAD = 16
+"""Files that are fetched ahead for who reads in this order: enough to keep a few lanes at work."""
 REMEMBERED_PROCESSES = 64
 """Processes of a family whose places are remembered: those that `xargs -P` keeps at work."""
+
+
+def walked_to(sample: int, member: Sequence[int]) -> list[int]:
+    """What comes next in the order of the directories. Args: member: by sample, whether it is of the job."""
+    following = range(sample + 1, min(len(member), sample + 1 + WALKED_AHEAD))
+    return [other for other in following if member[other]]
 
 
 class PlainOrder:

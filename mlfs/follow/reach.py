@@ -68,10 +68,13 @@ class Reach:
         progress, position = self._ranks[occurrence.rank_index], occurrence.position
         return progress.is_done(position), occurrence.epoch.epoch, abs(position - progress.frontier)
 
-    def may_begin(self, occurrence: Occurrence) -> bool:
+    def may_begin(self, occurrence: Occurrence, is_vacant: bool = False) -> bool:
         """Whether a process may begin there: at the start of a worker's stream, in this epoch of the rank or the next.
 
         Where whoever is free takes the next batch, a process may begin at any batch that is about to be read.
+
+        Args:
+            is_vacant: whether nobody reads that worker's stream, though some opens may have been taken for its own.
         """
         progress, shape = self._ranks[occurrence.rank_index], self._shape
         position, x, epoch = occurrence.position, occurrence.x, occurrence.epoch
@@ -86,7 +89,7 @@ class Reach:
         # frontier is compared because opens that fit nothing mark positions as read, but don't move the frontier.
         follower = position + (1 if shape.batch > 1 else shape.workers)
         passed = progress.frontier > follower and self._stream_length > MOST_SKIPPED
-        if passed and progress.is_done(position) and progress.is_done(follower):
+        if passed and not is_vacant and progress.is_done(position) and progress.is_done(follower):
             return False
         return turn < shape.slack and epoch.base <= progress.frontier + epoch.length
 

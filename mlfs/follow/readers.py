@@ -35,7 +35,7 @@ class Reader:
         self.last_entry = -1
         self.rank_index = -1
         self.streak = 0
-        self._opened_again = False  # it has opened its last entry once more
+        self._opened_again = 0  # how often it has opened its last entry once more
 
     def reads_next(self, entry: int) -> WorkerStream | None:
         """The likeliest stream, if an open of the entry is simply the next one of it, and beyond doubt. Else None.
@@ -51,13 +51,18 @@ class Reader:
         self.streak += 1
         return stream
 
+    @property
+    def opened_again(self) -> int:
+        """How often it has opened its last entry once more since, which was not counted."""
+        return self._opened_again
+
     def opens_again(self) -> None:
         """It opened its last entry once more, which is not counted."""
-        self._opened_again = True
+        self._opened_again += 1
 
-    def opens(self, entry: int, agrees: bool) -> bool:
-        """It opened an entry, predicted or not. Returns whether it had opened the one before once more."""
-        again, self._opened_again = self._opened_again, False
+    def opens(self, entry: int, agrees: bool) -> int:
+        """It opened an entry, predicted or not. Returns how often it had opened the one before once more."""
+        again, self._opened_again = self._opened_again, 0
         self.last_entry = entry
         self.streak = self.streak + 1 if agrees else 0
         return again

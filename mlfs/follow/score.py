@@ -42,7 +42,7 @@ class Cell:
 class Open(NamedTuple):
     """An observed open, how it was counted, and the position it was matched to (-1: none).
 
-    `again`: before it, its process had opened its previous entry once more, which was not counted.
+    `again`: how often its process had opened its previous entry once more before it, which was not counted.
     """
 
     entry: int
@@ -52,7 +52,7 @@ class Open(NamedTuple):
     agrees: bool
     rank_index: int
     position: int
-    again: bool = False
+    again: int = 0
 
 
 class Score:

@@ -4,8 +4,8 @@ Pure. In: reads that the job's own matcher has seen. Out: whether they are those
 has followed it. Used by `mlfs.follow.job`.
 
 When reads are lost, a second matcher begins to watch them from the job's start. If it predicts its first reads, and
-more of them than the job's own matcher does, the script was started again. If not, it is forgotten, and the next lost
-read begins another one.
+more of them than the job's own matcher does, and if they are of samples that were read before, the script was started
+again. If not, it is forgotten, and the next lost read begins another one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ LOST_OPENS = 8
 batches' worth. A single one that was predicted says that the run under way still reads."""
 FIRST_OPENS = 32
 """Opens by which a second run is judged: several batches, in which chance agrees now and then, and not in most."""
+FEWEST_READ_BEFORE = 8
+"""How many of them must be of samples that were read before: by chance one or two are, in an order that repeats its
+samples; where fewer are, the first run had hardly begun, and the reads are still its own."""
 AGREEMENT = 0.8
 """Share of them that must be predicted. The first opens of each worker may be in doubt, so it is less than all."""
 
@@ -41,6 +44,7 @@ class SecondRun:
         self.matcher: StreamMatcher | None = None
         self.is_kin = False
         self._expect = expect
+        self._read_before = 0  # reads that `matcher` takes for samples that the run under way had read
 
     def leads(
         self, entry: int, process: int, parent: int, match: Match | None, own: StreamMatcher, first: EpochIndex | None
@@ -60,12 +64,14 @@ class SecondRun:
                 seen.agrees and (seen.process == process or (parent and seen.parent == parent))
                 for seen in own.score.history
             )
-            self.matcher = self.expected(own, first)
-        self.matcher.observe(entry, process, parent)
+            self.matcher, self._read_before = self.expected(own, first), 0
+        at, _ = self.matcher.observe(entry, process, parent)
+        self._read_before += at is not None and at != match and own.ranks[at.rank_index].is_done(at.position)
         if self.matcher.score.observed < FIRST_OPENS:
             return False
         agreement = self.matcher.score.agreement or 0.0
-        if agreement >= AGREEMENT and agreement > own.score.agreement_of_last(FIRST_OPENS):
+        again = agreement >= AGREEMENT and self._read_before >= FEWEST_READ_BEFORE
+        if again and agreement > own.score.agreement_of_last(FIRST_OPENS):
             return True
         self.matcher = None
         return False

@@ -16,7 +16,7 @@ job's after all if the family proves itself.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from mlfs.follow.job_statistics import ReadersStatistics, Stranger
 from mlfs.follow.matching import StreamMatcher
@@ -127,12 +127,19 @@ class Readers:
         return self._names.get(process) or self._name_of(process)
 
     def are_the_jobs(self, process: int, parent: int, own: StreamMatcher) -> bool:
-        """Whether the reads of a process that has not proved itself are the job's for now."""
-        if not self.own:
-            return True  # nobody has proved himself: any family may show what the script does
+        """Whether the reads of a process are the job's for now, though it may not have proved itself."""
+        if not self.own or process in self.own:
+            return True  # while nobody has proved himself, any family may show what the script does
         if self._is_kin(process, parent):
             return True
         return self.key_of(process, parent) == self._heir and self._inherits_still(own)
+
+    def may_begin_a_rank(self, read: Read, own: StreamMatcher) -> bool:
+        """Whether a process of which nothing is known may begin to read for a rank that nobody reads for."""
+        if not self.own or self.is_apart(read.process, read.parent):
+            return False
+        vacant = any(self.is_vacant(index, own) for index in range(len(own.ranks)))
+        return vacant and own.fits(read.sample, read.process)
 
     def _is_kin(self, process: int, parent: int) -> bool:
         """Whether a process is kin of those that have proved themselves."""
@@ -214,13 +221,13 @@ class Readers:
     def claims(
         self,
         read: Read,
-        history: Sequence[Open],
+        own: StreamMatcher,
         alone: Callable[[], StreamMatcher],
     ) -> bool:
         """Whether the reads of one family, seen alone, are those of the job, where several read.
 
         Args:
-            history: the job's last reads, this one too. alone: makes a matcher that expects the job from its start.
+            own: the job's matcher, which has seen this read too. alone: makes one that expects the job from its start.
         """
         key = self.key_of(read.process, read.parent)
         if not self._claims:
@@ -229,7 +236,7 @@ class Readers:
             return False
         matcher = self._claims.get(key)
         if matcher is None or matcher.score.observed >= CLAIM_READS:
-            before = [] if matcher is not None else history
+            before = [] if matcher is not None else own.opens()
             matcher = self._claims[key] = alone()
             _bound(self._claims, MOST_FAMILIES)
             for seen in before:

@@ -21,7 +21,7 @@ from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
 from mlfs.follow.readers import SURE_STREAK, Families, Reader
 from mlfs.follow.score import Cell, Open, Score
-from mlfs.follow.shape import Shape
+from mlfs.follow.shape import Shape, worker_and_turn
 from mlfs.follow.worker_stream import WorkerStream
 
 Observed = tuple[Match | None, list[tuple[int, Given]]]
@@ -76,7 +76,7 @@ class Tracker:
 
     Attributes:
         ranks: how far each rank is.
-        unfit: opens so far that fitted nothing.
+        unfit: opens so far that fitted nothing, or only if their process has left others out.
 
     The processes in `_readers` are in the order in which they began, or were last lost: the first is forgotten first.
     """
@@ -103,6 +103,7 @@ class Tracker:
         self._reach = Reach(self.ranks, shape, lag, stream_length)
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._families = Families()
+        self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
 
     def observe(self, entry: int, process: int, parent: int) -> Observed:
         """Follow an open, and count it. An entry that its process opens again at once counts for nothing."""
@@ -113,7 +114,7 @@ class Tracker:
         # What comes 10,000 times a second: simply the next one. tuple.__new__ makes a named tuple in half of the time.
         rank_index, position = stream.rank_index, stream.next_position
         stream.advance()
-        opened = (entry, process, parent, stream.cell, True, rank_index, position, False)
+        opened = (entry, process, parent, stream.cell, True, rank_index, position, 0)
         self._score.count(tuple.__new__(Open, opened))
         given = self.ranks[rank_index].take(position, self.lag)
         return tuple.__new__(Match, (rank_index, position)), [(rank_index, given)] if given else []
@@ -124,7 +125,7 @@ class Tracker:
         if reader is not None and (reader.last_entry == entry or any(x.next_entry == entry for x in reader.streams)):
             return True
         found = occurrences(self._epochs, entry)
-        return bool(reader and self._fits(reader, found)) or any(self._reach.may_begin(at) for at in found)
+        return bool(reader and self._fits(reader, found)) or any(self._may_begin(at) for at in found)
 
     def follows(self, process: int) -> bool:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
@@ -140,6 +141,10 @@ class Tracker:
         """What a process opened last, -1 when it is not known."""
         reader = self._readers.get(process)
         return reader.last_entry if reader is not None else -1
+
+    def opened_again(self) -> list[tuple[int, int]]:
+        """The processes that opened their last entry once more, and how often, which was not counted."""
+        return [(process, reader.opened_again) for process, reader in self._readers.items() if reader.opened_again]
 
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
         """From now on opens may belong to these epochs, the ones so far among them."""
@@ -159,8 +164,8 @@ class Tracker:
             found = [at for at in found if at.rank_index == reader.rank_index]
         fits = self._fits(reader, found)
         repeats = reader.last_entry == entry
-        # The last entry once more is the next one only where nothing else can be.
-        is_next = bool(fits) and fits[0].turns_ahead == 0 and fits[0].stream is reader.streams[0]
+        # The last entry once more is the next one only where the order has it there, in whichever of the streams.
+        is_next = bool(fits) and fits[0].turns_ahead == 0
         if fits and (is_next or not repeats):
             return self._follow(now, fits)
         if repeats:
@@ -181,6 +186,7 @@ class Tracker:
         others = fits[1:] if turns_ahead else []  # what is simply the next one is hardly anything else
         candidates = [self._stream(fit.occurrence) for fit in others if fit.goes_on]
         if not fits[0].goes_on:
+            self.unfit += turns_ahead >= self.shape.slack and len(self._readers) > 1  # one may be several threads
             stream.opened(at)
             stream.fitted()
             reader.put_second(candidates)
@@ -200,6 +206,9 @@ class Tracker:
         if stream.entered_at >= 0 and not self._move_rivals(stream, fits):
             given = self._take_beginning(stream.rank_index, stream.confirm())
             self._families.add(now.parent, stream.rank_index)
+            self._known[self._worker_of(at)] = None
+            if len(self._known) > REMEMBERED_READERS:
+                self._known.popitem(last=False)
             if reader.reads_for(stream.rank_index) and self.trusts_shape:
                 self._score.count_late(now.process, stream.streak, stream.cell)
         match, given_now = self._count(now, stream.cell, True, at)
@@ -222,6 +231,18 @@ class Tracker:
             rival.stream.opened(rival.occurrence)
         return bool(rivals)
 
+    def _may_begin(self, at: Occurrence) -> bool:
+        """Whether a process may begin there.
+
+        Where ranks have samples in common, a process that begins may seem to read for another rank for some opens. What
+        it took of that rank's stream does not keep the rank's own process from beginning.
+        """
+        shared = len(at.epoch.codes(at.epoch.ids[at.rank_index].item(at.offset))) > 1 and len(at.epoch.ids) > 1
+        return self._reach.may_begin(at, is_vacant=shared and self._worker_of(at) not in self._known)
+
+    def _worker_of(self, at: Occurrence) -> tuple[int, int, int]:
+        return at.epoch.epoch, at.rank_index, worker_and_turn(self.shape, at.x)[0]
+
     def _begin(self, now: _Now, found: list[Occurrence]) -> Observed:
         """The open fits no stream that the process may be reading: it may begin one."""
         reach, family_rank = self._reach, self._families.only_rank(now.parent)
@@ -229,7 +250,7 @@ class Tracker:
         def order(at: Occurrence) -> tuple[bool, tuple[bool, int, int]]:
             return family_rank not in (-1, at.rank_index), reach.preference(at)
 
-        beginnings = sorted((at for at in found if reach.may_begin(at)), key=order)
+        beginnings = sorted((at for at in found if self._may_begin(at)), key=order)
         if beginnings:
             begun = [self._stream(at) for at in beginnings[:MOST_BEGINNINGS]]
             now.reader.begins(begun)

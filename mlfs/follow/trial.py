@@ -8,7 +8,7 @@ job does, and, where the job was corrected, one for the job as it was registered
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ with eight."""
 TRIAL_READS = 64
 """Reads after which a trial begins anew where the ranks are by then. A second run of the script, which is known by its
 first 32 reads, shows in one trial."""
+EARLIER_READS = 512
+"""Reads of a family from before its trial that are kept: some batches of each worker, which may prove to be the job's
+with those of the trial. Where ranks have samples in common, it takes several trials to tell whose reads are whose."""
 PROVED_OPENS, PROVED_SHARE = 32, 0.8
 """Opens of a family, and the share of them that must be predicted, where none of its processes reads for long: workers
 of a loader with many workers and short epochs."""
@@ -66,7 +69,7 @@ class Family:
         first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
         processes: how many were seen. reads: how many reads. order: whether it is plain.
         is_stranger: whether it has been found to be one.
-        waiting: its last reads, which will be matched if they prove to be the job's.
+        waiting: its last reads, which will be matched if they prove to be the job's. earlier: those before its trial.
         trial: see Trial; None while none is under way.
         again: what has followed it from the job's start, once it has proved to be a second run.
     """
@@ -78,7 +81,8 @@ class Family:
         self.reads = 0
         self.order = PlainOrder()
         self.is_stranger = False
-        self.waiting: deque[Read] = deque(maxlen=TRIAL_READS)
+        self.waiting: deque[Read] = deque()
+        self.earlier: deque[Read] = deque(maxlen=EARLIER_READS)
         self.trial: Trial | None = None
         self.again: StreamMatcher | None = None
 
@@ -89,14 +93,21 @@ class Family:
             self.processes += all(seen.process != read.process for seen in self.waiting)
         self.reads += 1
         self.order.read(read.sample, read.process)
+        if len(self.waiting) == TRIAL_READS:
+            self.earlier.append(self.waiting.popleft())
         self.waiting.append(read)
 
     def begin_trial(self, trial: Trial) -> None:
         """Only the last read, and those that follow, are on trial from now on."""
-        last = self.waiting[-1]
+        last = self.waiting.pop()
+        self.earlier += self.waiting
         self.waiting.clear()
         self.waiting.append(last)
         self.trial = trial
+
+    def keep(self, reads: Iterable[Read]) -> None:
+        """It made these reads before all others that are kept."""
+        self.earlier = deque([*reads, *self.earlier], maxlen=EARLIER_READS)
 
     def end_trial(self) -> None:
         """No trial is under way any more."""

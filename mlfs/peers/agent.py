@@ -119,7 +119,7 @@ class Agent:
         self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
-        self._wanted: list[tuple[int, int, int, int]] = []
+        self._wanted: list[tuple[int, int, int, int, int]] = []
         self._given = self._given_bytes = self._missed = 0
         self._got = self._got_bytes = self._missing = self._spoilt = 0
 
@@ -161,20 +161,20 @@ class Agent:
 
     def _fetch(self, records: link.Records, now_s: float) -> None:
         """Ask peers for samples: all of one peer in as few messages as possible."""
-        asked: defaultdict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for number, node, sample, _, size_bytes, mtime_ns, offset in records.tolist():
+        asked: defaultdict[int, list[tuple[int, int, int, int, int]]] = defaultdict(list)
+        for number, node, sample, _, size_bytes, mtime_ns, ctime_ns, offset in records.tolist():
             into = self._landing[offset : offset + size_bytes]
             if not 0 <= node < self._transport.nodes or node in self._liveness.lost or len(into) < size_bytes:
                 self._ends.append((number, Ended.MISSING))
                 continue
             of = self._free_number()
-            ask = self._asks[of] = _Ask(number, node, sample, Version(size_bytes, mtime_ns), into)
+            ask = self._asks[of] = _Ask(number, node, sample, Version(size_bytes, mtime_ns, ctime_ns), into)
             self._asked_of[node] += 1
             if size_bytes:
                 self._transport.expect(node, of, into)
             else:
                 ask.landed = 0
-            asked[node].append((of, sample, size_bytes, mtime_ns))
+            asked[node].append((of, sample, size_bytes, mtime_ns, ctime_ns))
         for node, rows in asked.items():
             self._send(node, messages.Kind.ASK, rows, now_s)
             self._liveness.asked(node, now_s)
@@ -265,8 +265,8 @@ class Agent:
         assert records is not None
         if len(records):
             self._asking.setdefault(node, deque()).extend(
-                _Owed(node, number, sample, Version(size_bytes, mtime_ns))
-                for number, sample, size_bytes, mtime_ns in records.tolist()
+                _Owed(node, number, sample, Version(size_bytes, mtime_ns, ctime_ns))
+                for number, sample, size_bytes, mtime_ns, ctime_ns in records.tolist()
             )
 
     def _serve(self) -> None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Records = npt.NDArray[Any]
 
-PROTOCOL = 2
+PROTOCOL = 3
 LARGEST_BYTES = 1 << 16
 MOST_FDS = 64
 
@@ -90,10 +90,12 @@ def layout_of(dtype: np.dtype[Any]) -> struct.Struct:
 
 FETCH = np.dtype(
     [("number", "<u4"), ("node", "<u4"), ("sample", "<u4"), ("pad", "<u4"),
-     ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("offset", "<u8")]
+     ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), ("offset", "<u8")]
 )  # fmt: skip
 ENDED = np.dtype([("number", "<u4"), ("end", "<u4")])
-WANTED = np.dtype([("token", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8")])
+WANTED = np.dtype(
+    [("token", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8")]
+)
 READY = np.dtype([("token", "<u4"), ("how", "<u4"), ("offset", "<u8"), ("size_bytes", "<i8")])
 FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 Records = npt.NDArray[Any]
 
 # Raised with each change of what follows: agents of different versions do not understand each other.
-PROTOCOL = 1
+PROTOCOL = 2
 _HEAD = struct.Struct("<HBxI")  # protocol, kind, records
 # A message fits into what MPI sends without asking the receiver first, and into the buffers that wait for it.
 LARGEST_BYTES = 1 << 16
@@ -42,7 +42,7 @@ class Kind(IntEnum):
     """The sender leaves."""
 
 
-ASK = np.dtype([("number", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8")])
+ASK = np.dtype([("number", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8")])
 """A request: its number at the asker, the sample, and the version that is wanted."""
 GIVE = np.dtype([("number", "<u4"), ("missing", "<u4"), ("checksum", "<u8")])
 """An answer: the bytes come, with this checksum (mlfs.places.checksum); or, missing, they do not."""

@@ -133,6 +133,8 @@ def _fault_of_file(dir_fd: int, path: str, digest: bytes, secret: Secret) -> str
 def _fault_of(blob: bytes, digest: bytes, what: str, secret: Secret) -> str | None:
     try:
         head = record.read_whole(blob, secret)
+    except record.OldCopy as error:
+        return f"{what}: {error}"
     except record.ForeignCopy:
         return f"{what}: made with another key"
     except record.DamagedCopy as error:

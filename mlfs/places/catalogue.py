@@ -20,9 +20,11 @@ import numpy.typing as npt
 
 from mlfs.tree.samples import Version
 
-RECORD = np.dtype([("kind", "u8"), ("where", "u8", (2,)), ("size_bytes", "i8"), ("mtime_ns", "i8"), ("sum", "u8")])
+RECORD = np.dtype(
+    [("kind", "u8"), ("where", "u8", (2,)), ("size_bytes", "i8"), ("mtime_ns", "i8"), ("ctime_ns", "i8"), ("sum", "u8")]
+)
 
-_LAYOUT = struct.Struct("@QQQqqQ")  # the same
+_LAYOUT = struct.Struct("@QQQqqqQ")  # the same
 
 
 class Kind(IntEnum):
@@ -60,13 +62,14 @@ class Catalogue:
         self._map = mmap.mmap(fd, size_bytes(samples))
         records: npt.NDArray[Any] = np.frombuffer(self._map, RECORD)
         self._kind, self._where = records["kind"], records["where"]
-        self._size_bytes, self._mtime_ns, self._sum = records["size_bytes"], records["mtime_ns"], records["sum"]
+        self._size_bytes, self._mtime_ns = records["size_bytes"], records["mtime_ns"]
+        self._ctime_ns, self._sum = records["ctime_ns"], records["sum"]
 
     def put(self, sample: int, found: Found) -> None:
         """A copy can be got there now."""
         self._kind[sample] = Kind.NOWHERE
         self._where[sample] = found.where
-        self._size_bytes[sample], self._mtime_ns[sample] = found.version
+        self._size_bytes[sample], self._mtime_ns[sample], self._ctime_ns[sample] = found.version
         self._sum[sample] = found.sum
         self._kind[sample] = found.kind
 
@@ -79,10 +82,11 @@ class Catalogue:
         if not 0 <= sample < len(self._kind):
             return None
         # Not by the arrays: scalars of numpy take three times as long, and an agent looks for each sample it gives.
-        kind, first, second, size_bytes, mtime_ns, sum_ = _LAYOUT.unpack_from(self._map, sample * _LAYOUT.size)
+        at = sample * _LAYOUT.size
+        kind, first, second, size_bytes, mtime_ns, ctime_ns, sum_ = _LAYOUT.unpack_from(self._map, at)
         if not kind:
             return None
-        return Found(_KINDS[kind], (first, second), Version(size_bytes, mtime_ns), sum_)
+        return Found(_KINDS[kind], (first, second), Version(size_bytes, mtime_ns, ctime_ns), sum_)
 
 
 def size_bytes(samples: int) -> int:

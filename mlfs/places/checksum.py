@@ -12,10 +12,10 @@ import xxhash
 
 from mlfs.tree.samples import Version
 
-_ABOUT = struct.Struct("<qqq")
+_ABOUT = struct.Struct("<qqqq")
 
 
 def checksum(data: bytes | bytearray | memoryview, sample: int, version: Version) -> int:
     """The checksum of a sample's bytes."""
-    seed = xxhash.xxh3_64_intdigest(_ABOUT.pack(sample, version.size_bytes, version.mtime_ns))
+    seed = xxhash.xxh3_64_intdigest(_ABOUT.pack(sample, *version))
     return xxhash.xxh3_64_intdigest(data, seed)

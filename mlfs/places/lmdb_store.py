@@ -31,7 +31,7 @@ from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
 _T = TypeVar("_T")
-# Where the data starts at least, so that keys of up to 72 bytes do not change what a sample occupies. It is less than
+# Where the data starts at least, so that keys of up to 64 bytes do not change what a sample occupies. It is less than
 # on the SSD, as samples here are small and share pages.
 _HEAD_FLOOR_BYTES = 144
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # LMDB's pages are the system's
@@ -170,7 +170,7 @@ class LmdbTier(OnDisk):
         return self._read_only
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier. Pages for head, key and data; a key of more than 72 bytes may take more."""
+        """See Tier. Pages for head, key and data; a key of more than 64 bytes may take more."""
         return _footprint_bytes(_HEAD_FLOOR_BYTES + size_bytes)
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:

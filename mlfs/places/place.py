@@ -24,6 +24,7 @@ from mlfs.places.source import Source
 from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
+from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
 
 __all__ = [
@@ -197,12 +198,12 @@ class SourcePlace:
         if samples.is_whole_file(sample):
             found = self._source.read_whole(entry, close_later)
             change = FileChange(found.size, found.mtime_ns, found.ctime_ns) if found.changed else None
-            return Content(found.data, Version(found.size, found.mtime_ns), change)
+            return Content(found.data, Version(found.size, found.mtime_ns, clamp_ns(found.ctime_ns)), change)
         with closing(self._source.open(entry)) as opened:
             data = opened.read(samples.offset_of(sample), samples.length_of(sample))
             size_bytes, mtime_ns, _ = opened.version
             change = FileChange(size_bytes, mtime_ns, opened.ctime_ns) if opened.changed else None
-            return Content(data, Version(len(data), mtime_ns), change)
+            return Content(data, Version(len(data), mtime_ns, clamp_ns(opened.ctime_ns)), change)
 
     def close_read(self) -> None:
         """Close the files that `get` left open, those of other threads too."""

@@ -1,6 +1,7 @@
 """The source as a directory tree: a local or parallel file system, reached through a directory descriptor.
 
 In: the descriptor of the source's root, opened before the mount covered its path, and the manifest for the paths.
+When the file system dies and is there again, calls go on by what is at its path (`mlfs.places.source_root`).
 Out: what `mlfs.places.source` promises. Made by the daemon at start, called from the engine's worker threads.
 
 The bytes of a read are of one content if the attributes (size, mtime, ctime) were the same before and after it, and if
@@ -16,10 +17,14 @@ import fcntl
 import os
 import stat
 import threading
+import time
 from collections import deque
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn, TypeVar
 
 from mlfs.places.source import FileVersion, WholeFile
+from mlfs.places.source_root import SourceRoot
+from mlfs.places.source_statistics import SourceStatistics
 from mlfs.tree.attributes import FileAttributes, attributes_now
 from mlfs.tree.manifest import Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
@@ -33,6 +38,10 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
 # One read(2) gives at most 2 GiB less a page. Up to half of that a file is read by one call into one allocation.
 _ONE_READ_BYTES: Final = 1 << 30
+# A call that takes longer is told of: no source that is well takes so long for the first bytes of a file.
+HANGS_S: Final = 2.0
+
+T = TypeVar("T")
 
 
 def _raise(number: int, why: str) -> NoReturn:
@@ -72,10 +81,15 @@ def _rights_and_links(status: os.stat_result) -> tuple[int, int, int, int, int]:
 class PosixFile:
     """See `mlfs.places.source.OpenFile`."""
 
-    __slots__ = ("_seen", "_source", "changed", "ctime_ns", "fd", "version")
+    __slots__ = ("_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "version")
 
-    def __init__(self, source: PosixSource, fd: int, content: FileAttributes, changed: bool) -> None:
+    def __init__(
+        self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, changed: bool
+    ) -> None:
         self._source = source
+        self._entry = entry
+        self._number = number
+        self._before: list[int] = []  # on file systems that have died: another thread may still be reading from them
         self.fd = fd
         self.version = FileVersion(content.size, content.mtime_ns, content.ino)
         self.ctime_ns = content.ctime_ns
@@ -86,6 +100,15 @@ class PosixFile:
         """See the contract."""
         if self.fd < 0:
             _raise(errno.EBADF, "the source file is closed")
+        with self._source.at_work(self._entry):
+            try:
+                return self._read(offset, size)
+            except OSError as error:
+                if not self._is_open_again(error):
+                    raise
+            return self._read(offset, size)
+
+    def _read(self, offset: int, size: int) -> bytes:
         wanted = max(0, min(size, self.version.size - offset))
         data = _pread_all(self.fd, offset, wanted)
         self._source.count(0, len(data))
@@ -106,10 +129,33 @@ class PosixFile:
         self._seen = now
         return False
 
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
+    def _is_open_again(self, error: OSError) -> bool:
+        """Whether the file was opened again, with the same content, on a file system that took the place of its own."""
+        opened = self._source.open_again(self._entry, error, self._number)
+        if opened is None:
+            return False
+        fd, number, content = opened
+        same = (content.size, content.mtime_ns, content.ctime_ns) == (*self.version[:2], self.ctime_ns)
+        if not same or not self._source.swap(self, fd, number):
             os.close(fd)
+            return False
+        return True
+
+    def take(self, fd: int, number: int) -> None:
+        """Go on by this descriptor. Called by the source, which keeps `close` out."""
+        self._before.append(self.fd)
+        self.fd, self._number = fd, number
+        self._seen = _rights_and_links(os.fstat(fd))
+
+    def close(self) -> None:
+        for fd in self._source.give_up(self):
+            os.close(fd)
+
+    def descriptors(self) -> list[int]:
+        """All descriptors that the file has; it has none from now on. Called by the source."""
+        fds = [self.fd, *self._before] if self.fd >= 0 else []
+        self.fd, self._before = -1, []
+        return fds
 
     __del__ = close  # the reader may have given up before the source answered, so that nobody got this object
 
@@ -120,12 +166,20 @@ class PosixSource:
     Args:
         root_fd: the source's root; duplicated, so the caller keeps its own.
         manifest: whose entries the calls name.
+        path: where the source's file system can be found again; None where the mount covers that path.
+
+    Attributes:
+        root: the root of the source.
     """
 
-    def __init__(self, root_fd: int, manifest: Manifest) -> None:
-        self._root_fd = os.dup(root_fd)
+    def __init__(
+        self, root_fd: int, manifest: Manifest, path: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.root = SourceRoot(root_fd, manifest, path, clock)
         self._manifest = manifest
-        self._lock = threading.Lock()
+        self._clock = clock
+        self._at_work: dict[int, tuple[int, float]] = {}  # by thread: the entry, and since when
+        self._lock = threading.RLock()  # a file that nobody uses any more may be closed in the middle of a count
         self._read: deque[int] = deque()
         self.open_count = 0
         self.bytes_read = 0
@@ -136,13 +190,84 @@ class PosixSource:
             self.open_count += opens
             self.bytes_read += bytes_read
 
+    def statistics(self) -> SourceStatistics:
+        """Frozen figures; waits for nothing."""
+        now_s = self._clock()
+        hanging = sorted(
+            (since_s, entry) for entry, since_s in tuple(self._at_work.values()) if now_s - since_s > HANGS_S
+        )
+        if not hanging:
+            return SourceStatistics(self.root.statistics())
+        since_s, entry = hanging[0]
+        return SourceStatistics(
+            self.root.statistics(), len(hanging), now_s - since_s, os.fsdecode(self._manifest.path(entry))
+        )
+
+    def look(self) -> None:
+        """Now and then: if the source is gone or hangs, look whether it is at its path again. May take long."""
+        now = self.statistics()
+        if now.root.error or now.hanging:
+            self.root.look()
+
+    @contextlib.contextmanager
+    def at_work(self, entry: int) -> Iterator[None]:
+        """Within it, this thread waits for the source to answer about a file."""
+        thread = threading.get_ident()
+        self._at_work[thread] = entry, self._clock()
+        try:
+            yield
+        finally:
+            del self._at_work[thread]
+
+    def _on_root(self, call: Callable[[int], T]) -> T:
+        """What the call returns for the root's descriptor. Raises: OSError, as the call does."""
+        number = self.root.number
+        try:
+            return call(self.root.fd)
+        except OSError as error:
+            if not self.root.is_back(error, number):
+                raise
+        return call(self.root.fd)
+
     def _open(self, entry: int) -> int:
         path = self._manifest.path(entry)
+
+        def beneath(root_fd: int) -> int:
+            try:
+                return open_beneath(root_fd, path, _READ)
+            except BlockingIOError:
+                # Another process holds a write lease on the file. Wait until it gives it back, as any reader does.
+                return open_beneath(root_fd, path, _READ & ~os.O_NONBLOCK)
+
+        return self._on_root(beneath)
+
+    def open_again(self, entry: int, error: OSError, number: int) -> tuple[int, int, FileAttributes] | None:
+        """A file that failed to be read, on the file system that took the place of its own; None while there is none.
+
+        Returns: its descriptor, the file system's number, and what it has.
+        """
+        if not self.root.is_back(error, number):
+            return None
+        number = self.root.number
+        fd = self._open(entry)
         try:
-            return open_beneath(self._root_fd, path, _READ)
-        except BlockingIOError:
-            # Another process holds a write lease on the file. Wait until it gives it back, as any reader does.
-            return open_beneath(self._root_fd, path, _READ & ~os.O_NONBLOCK)
+            return fd, number, self._checked(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def swap(self, file: PosixFile, fd: int, number: int) -> bool:
+        """Have an open file go on by another descriptor; False if it was closed meanwhile."""
+        with self._lock:
+            if file.fd < 0:
+                return False
+            file.take(fd, number)
+            return True
+
+    def give_up(self, file: PosixFile) -> list[int]:
+        """The descriptors of a file that is not used any more, which are to be closed."""
+        with self._lock:
+            return file.descriptors()
 
     def _checked(self, fd: int) -> FileAttributes:
         """The attributes of a descriptor that was just opened, which is then ready to be read."""
@@ -189,6 +314,14 @@ class PosixSource:
         return known != (content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns))
 
     def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
+        thread = threading.get_ident()  # as `at_work`, which takes a microsecond more on everybody's way
+        self._at_work[thread] = entry, self._clock()
+        try:
+            return self._read_whole(entry, close_later)
+        finally:
+            del self._at_work[thread]
+
+    def _read_whole(self, entry: int, close_later: bool) -> WholeFile:
         fd = self._open(entry)
         try:
             known = self._read_as_known(entry, fd)
@@ -224,26 +357,32 @@ class PosixSource:
         _raise(errno.ESTALE, "the source file kept changing while it was read")
 
     def open(self, entry: int) -> PosixFile:
-        fd = self._open(entry)
-        try:
-            content = self._checked(fd)
-        except BaseException:
-            os.close(fd)
-            raise
+        with self.at_work(entry):
+            number = self.root.number
+            fd = self._open(entry)
+            try:
+                content = self._checked(fd)
+            except BaseException:
+                os.close(fd)
+                raise
         self.count(1, 0)
-        return PosixFile(self, fd, content, self._changed(entry, content))
+        return PosixFile(self, entry, number, fd, content, self._changed(entry, content))
 
     def stat(self, entry: int) -> os.stat_result:
-        fd = open_beneath(self._root_fd, self._manifest.path(entry), os.O_PATH)
-        try:
-            return os.fstat(fd)
-        finally:
-            os.close(fd)
+        path = self._manifest.path(entry)
+
+        def look(root_fd: int) -> os.stat_result:
+            fd = open_beneath(root_fd, path, os.O_PATH)
+            try:
+                return os.fstat(fd)
+            finally:
+                os.close(fd)
+
+        with self.at_work(entry):
+            return self._on_root(look)
 
     def statvfs(self) -> os.statvfs_result:
-        return os.fstatvfs(self._root_fd)
+        return self._on_root(os.fstatvfs)
 
     def close(self) -> None:
-        fd, self._root_fd = self._root_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.root.close()

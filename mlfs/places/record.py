@@ -17,11 +17,11 @@ from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
 MAGIC = b"mlfs-s"
-FORMAT = 2
+FORMAT = 3
 # magic, format, id of the secret, body sum, head sum, key length, data offset, mtime's nanoseconds, data length, size
-# of the source file, mtime's seconds. The mtime is split because nanoseconds leave 64 bits in the year 2262, and file
-# systems do not.
-_HEAD = struct.Struct("<6sH8s16sQHHIQQq")
+# of the source file, mtime's seconds, ctime. The mtime is split because nanoseconds leave 64 bits in the year 2262, and
+# file systems do not. ctime is as the manifest has it, which bounds it.
+_HEAD = struct.Struct("<6sH8s16sQHHIQQqq")
 HEAD_BYTES = _HEAD.size
 _SUM_BYTES = 16  # nobody finds two copies with one sum, or the sum of a copy without the secret
 _BODY_SUM_AT = 16
@@ -48,6 +48,10 @@ class OtherCopy(Exception):
     """The head is sound, but the copy is of another version or another key."""
 
 
+class OldCopy(OtherCopy):
+    """The copy is of an earlier version of mlfs, which did not know all that this one compares: as good as none."""
+
+
 class Head(NamedTuple):
     """What the head of a copy says about it."""
 
@@ -71,7 +75,7 @@ def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int, 
         raise ValueError(f"key of {len(key)} bytes")
     offset = data_offset(len(key), floor_bytes)
     seconds, nanoseconds = divmod(version.mtime_ns, _NS)
-    fields = (len(key), offset, nanoseconds, data.nbytes, version.size_bytes, seconds)
+    fields = (len(key), offset, nanoseconds, data.nbytes, version.size_bytes, seconds, version.ctime_ns)
     tail = _HEAD.pack(MAGIC, FORMAT, b"", b"", 0, *fields)[_HEAD_START:] + key
     tail += bytes(offset - _HEAD_START - len(tail))
     head_sum = xxhash.xxh3_64_intdigest(tail).to_bytes(8, "little")
@@ -83,20 +87,22 @@ def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int, 
 def read_head(blob: bytes | memoryview, secret: Secret) -> Head:
     """Return what the head says, checked by its own sum. `blob` may end anywhere behind the head.
 
-    That sum finds damage and no forgery: data is believed after `data_of` or `read_whole` only. Raises DamagedCopy.
+    That sum finds damage and no forgery: data is believed after `data_of` or `read_whole` only. Raises DamagedCopy,
+    or OldCopy.
     """
-    _, _, _, _, head_sum, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob, secret)
+    fields = _fields(blob, secret)
+    _, _, _, _, head_sum, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds, ctime_ns = fields
     if not HEAD_BYTES + key_bytes <= offset <= len(blob):
         raise DamagedCopy("truncated")
     view = memoryview(blob)
     if xxhash.xxh3_64_intdigest(view[_HEAD_START:offset]) != head_sum:
         raise DamagedCopy("wrong checksum of the header")
     key = bytes(view[HEAD_BYTES : HEAD_BYTES + key_bytes])
-    return Head(key, Version(size_bytes, seconds * _NS + nanoseconds), offset, data_bytes)
+    return Head(key, Version(size_bytes, seconds * _NS + nanoseconds, ctime_ns), offset, data_bytes)
 
 
 def read_whole(blob: bytes | memoryview, secret: Secret) -> Head:
-    """Return the head of a whole copy after checking every byte of it. Raises DamagedCopy."""
+    """Return the head of a whole copy after checking every byte of it. Raises DamagedCopy or OldCopy."""
     head = read_head(blob, secret)
     _check_body(blob, head.data_offset + head.data_bytes, secret)
     return head
@@ -108,9 +114,9 @@ def data_of(blob: bytes | memoryview, key: bytes, version: Version, secret: Secr
     Raises DamagedCopy or OtherCopy. A copy that claims another version is checked by its head only: its data will not
     be used, and a flipped bit in the head must count as damage.
     """
-    _, _, _, _, _, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds = _fields(blob, secret)
+    _, _, _, _, _, key_bytes, offset, nanoseconds, data_bytes, size_bytes, seconds, ctime_ns = _fields(blob, secret)
     same_key = key_bytes == len(key) and bytes(blob[HEAD_BYTES : HEAD_BYTES + key_bytes]) == key
-    if not same_key or (size_bytes, seconds * _NS + nanoseconds) != version:
+    if not same_key or (size_bytes, seconds * _NS + nanoseconds, ctime_ns) != version:
         read_head(blob, secret)
         raise OtherCopy
     _check_body(blob, offset + data_bytes, secret)
@@ -119,10 +125,12 @@ def data_of(blob: bytes | memoryview, key: bytes, version: Version, secret: Secr
 
 def _fields(
     blob: bytes | memoryview, secret: Secret
-) -> tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int]:
+) -> tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int, int]:
     if len(blob) < HEAD_BYTES:
         raise DamagedCopy("truncated")
-    fields: tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int] = _HEAD.unpack_from(blob)
+    fields: tuple[bytes, int, bytes, bytes, int, int, int, int, int, int, int, int] = _HEAD.unpack_from(blob)
+    if fields[0] == MAGIC and 0 < fields[1] < FORMAT:
+        raise OldCopy("made by an earlier version of mlfs")
     if fields[0] != MAGIC or fields[1] != FORMAT:
         raise DamagedCopy("not a copy made by this version of mlfs")
     if fields[2] != secret.id:

@@ -22,7 +22,7 @@ from mlfs.places.on_disk import OnDisk
 from mlfs.places.secret import Secret
 from mlfs.places.tier import Version
 
-# Where the data starts at least, so that keys of up to 184 bytes (most paths) do not change what a sample occupies.
+# Where the data starts at least, so that keys of up to 176 bytes (most paths) do not change what a sample occupies.
 _HEAD_FLOOR_BYTES = 256
 _BLOCK_BYTES = 4096
 _MAX_BLOCK_BYTES = 65536  # a few file systems report their stripe as the block; nothing allocates in such units
@@ -77,7 +77,7 @@ class SsdTier(OnDisk):
         return self._claim.dir_fd
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier. Whole blocks for head, key and data; a key of more than 184 bytes may take a block more."""
+        """See Tier. Whole blocks for head, key and data; a key of more than 176 bytes may take a block more."""
         return self._rounded(_HEAD_FLOOR_BYTES + size_bytes)
 
     def _rounded(self, file_bytes: int) -> int:
@@ -205,7 +205,7 @@ class SsdTier(OnDisk):
             head: record.Head | None
             try:
                 head = self._read_head(digest)
-            except (OSError, record.DamagedCopy):
+            except (OSError, record.DamagedCopy, record.OtherCopy):
                 head = self._second_look(digest, self._head_of)
             if head is not None:
                 found.append(head.key)

@@ -22,10 +22,16 @@ from mlfs.tree.manifest import Manifest
 
 
 class Version(NamedTuple):
-    """Which content of a sample: how many bytes it has, and when the source file that it lies in was modified."""
+    """Which content of a sample: how many bytes it has, and when the source file that it lies in was changed.
+
+    Attributes:
+        ctime_ns: the time of the last change of any kind. A file that takes another one's name by a rename, or that is
+            written over, may keep size and mtime; this it cannot keep.
+    """
 
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int = 0
 
 
 class Samples(ABC):
@@ -128,7 +134,8 @@ class _WholeFiles(Samples):
         return self.manifest.path(sample)
 
     def version_of(self, sample: int) -> Version:
-        return Version(self.sizes[sample], self.manifest.mtime_ns_view[sample])
+        manifest = self.manifest
+        return Version(self.sizes[sample], manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample])
 
 
 class _Parts(Samples):
@@ -181,7 +188,8 @@ class _Parts(Samples):
         return b"%b\0%d+%d" % (path, self._offset_view[sample], self.sizes[sample])
 
     def version_of(self, sample: int) -> Version:
-        return Version(self.sizes[sample], self.manifest.mtime_ns_view[self._file_view[sample]])
+        manifest, entry = self.manifest, self._file_view[sample]
+        return Version(self.sizes[sample], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
 
 
 def _check_parts(manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:

@@ -210,13 +210,24 @@ def test_where_nothing_is_mounted(open_dir: Path, tiny: Mounts, capsys: pytest.C
     assert f"mlfs unmount {path}" in capsys.readouterr().err
 
 
-def test_only_the_owner_may_register(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("user", "says"),
+    [
+        (1000, "only the user who mounted it"),
+        (0, "/data was mounted by user 77, and FUSE keeps root out, too (do it as"),
+    ],
+)
+def test_only_the_owner_may_register(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], user: int, says: str
+) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
         patch.setattr("mlfs.cli.client.require_mount", lambda path: path)
         patch.setattr("mlfs.cli.client.os.open", refuse)
+        patch.setattr("mlfs.cli.client.os.geteuid", lambda: user)
+        patch.setattr("mlfs.cli.client.door.user_of", lambda path: 77)
         code = cli.main(["register", "/data", "--seed", "1"])
     assert code == ExitCode.NOT_PERMITTED
-    assert "only the user who mounted it" in capsys.readouterr().err
+    assert says in capsys.readouterr().err

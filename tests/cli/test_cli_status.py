@@ -75,8 +75,8 @@ STATUS: dict[str, Any] = {
 }
 
 
-def text_of(status: dict[str, Any]) -> str:
-    console = Console(width=140, markup=False, highlight=False)
+def text_of(status: dict[str, Any], width: int = 140) -> str:
+    console = Console(width=width, markup=False, highlight=False)
     with console.capture() as capture:
         console.print(render(status))
     return capture.get()
@@ -114,6 +114,31 @@ def test_every_number_has_its_place() -> None:
     tier = [cell.strip() for cell in cells(text, "ssd:/scratch")]
     assert tier == ["ssd:/scratch", "50 B", "200 B", "25.0 %", "33", "1"]
     assert [cell.strip() for cell in cells(text, "staging")][:4] == ["staging", "1 GiB", "2 GiB", "50.0 %"]
+
+
+@pytest.mark.promise("told-narrow")
+@pytest.mark.parametrize("width", [20, 30, 40])
+def test_no_number_is_lost_or_broken_on_a_narrow_terminal(width: int) -> None:
+    lines = [line.strip() for line in text_of(STATUS, width).splitlines()]
+    for line in (
+        "rank 2",
+        "epoch: 3/90",
+        "step: 17/500",
+        "position: 98,765",
+        "bytes: 5 MiB",
+        "name ssd:/scratch",
+        "samples: 33",
+    ):
+        assert line in lines
+    assert "ahead: samples: 321" in " ".join(lines)
+
+
+def test_a_search_that_has_not_begun_says_that_it_gets_ready() -> None:
+    told = {"state": "searching", "stage": "common seeds", "seeds_tried": 0, "seeds": 1 << 20, "share": 0.0}
+    text = text_of({"inference": told})
+    assert "getting ready to try 1,048,576 seeds (common seeds): " in text
+    assert "0 of 1,048,576" not in text
+    assert "25 of 1,048,576 tried" in text_of({"inference": told | {"seeds_tried": 25}})
 
 
 def test_why_no_order_was_found_is_said() -> None:

@@ -127,3 +127,21 @@ def test_pages_that_are_taken_back_are_staged_again_and_status_says_so(backing: 
         served = status["reads"]["all"]["page_cache"]["reads"] - before["reads"]["all"]["page_cache"]["reads"]
         assert served == len(names)
         assert status["jobs"][0]["agreement"] == 1.0
+
+
+@pytest.mark.promise("told-unreadable")
+def test_directories_that_the_scan_could_not_read_are_told_when_the_mount_is_made_and_by_status(tmp_path: Path) -> None:
+    names = {f"{directory}/{number}.jpg": 1000 for directory in "abc" for number in range(3)}
+    with SlowSource(make_tree(tmp_path / "backing", names), open_latency="0ms") as slow:
+        for directory in "bc":
+            slow.control(fail={"path": directory, "errno": 13, "times": 99, "op": "list"})
+        mount = MlfsMount(slow.path)
+        try:
+            said = mount.run("mount", str(slow.path), *mount.flags).stderr
+            told = f"2 directories (the first of them: b) of {slow.path} could not be read by the scan, so nothing in"
+            assert f"mlfs: {told}" in said
+            assert any(message.startswith(told) for message in mount.status()["messages"])
+            assert "chmod" in said
+            mount.unmount()
+        finally:
+            mount.clean_up()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from amounts import words_of_crops
 from support.explaining import BATCH, FILES, explaining, order_of, simulate
 from support.trees import make_tree
 from test_words import read_by
@@ -48,8 +49,8 @@ async def read_epoch(jobs: Any, order: list[int], workers: int, first_process: i
     return predicted
 
 
-async def validate(jobs: Any, workers: int, first_process: int) -> None:
-    files = list(order_of(jobs.manifest, 0, sampler="sequential", root="val"))
+async def validate(jobs: Any, workers: int, first_process: int, root: str = "val") -> None:
+    files = list(order_of(jobs.manifest, 0, sampler="sequential", root=root))
     for entry, process in read_by(files, workers, BATCH, first_process):
         await jobs.read(entry, process, 1 if process == MAIN else MAIN)
 
@@ -110,6 +111,50 @@ def test_amounts_that_change_are_found_anew_in_each_epoch(
                 await validate(jobs, workers, 100 * epoch + 50)
                 true["words_before"] += 4 + draw.choice((5 * FILES, NEAR, ONWARD // 2)) + draw.randrange(FILES)
             assert explainer.statistics().inference.searches == 1
+
+    simulate(body)
+
+
+@pytest.mark.parametrize(("workers", "reads"), [(0, 7), (2, 14)])
+def test_amounts_that_augmentation_draws_are_known_after_a_few_reads_of_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, reads: int
+) -> None:
+    """Six reads of one process tell one place among 2^18 for 600 files."""
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    monkeypatch.setattr("mlfs.explain.inferred_jobs.goes_on", lambda *_: None)  # no search is needed
+    true = drawn_job(f"augments {workers}")
+    draw = random.Random(5)
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, explainer):
+            for epoch in range(5):
+                order = list(order_of(jobs.manifest, 0, **true))
+                predicted = await read_epoch(jobs, order, workers, 100 * epoch + 10)
+                assert predicted >= FILES - (reads if epoch else 40), epoch
+                await validate(jobs, workers, 100 * epoch + 50)
+                true["words_before"] += 6 + words_of_crops(FILES, draw, draw.choice((0.15, 0.5, 0.95)))
+            assert explainer.statistics().inference.searches == 1
+
+    simulate(body)
+
+
+@pytest.mark.parametrize(("workers", "reads"), [(0, 7), (2, 14)])
+def test_an_evaluation_over_the_same_files_costs_no_agreement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, reads: int
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    true = drawn_job(f"evaluates {workers}")
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, _):
+            for epoch in range(4):
+                order = list(order_of(jobs.manifest, 0, **true))
+                predicted = await read_epoch(jobs, order, workers, 100 * epoch + 10)
+                assert predicted >= FILES - (reads if epoch else 40), epoch
+                await validate(jobs, workers, 100 * epoch + 50, "train")
+                true["words_before"] += 6 + 70 * FILES // (epoch + 1)
+            (job,) = jobs.running.values()
+            assert job.score.agreed >= job.score.observed - 2
 
     simulate(body)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from amounts import words_of_crops
 from support.explaining import BATCH, FILES, explaining, order_of, simulate
 
 from mlfs.explain.confirm import order_head
@@ -16,6 +17,7 @@ from mlfs.explain.search import find
 from mlfs.explain.search_stages import PlaceFound, SearchExtent, StageProgress, WordsAsked
 from mlfs.explain.wire import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
+from mlfs.orders.permutation import words_of_randperm
 
 
 def read_by(order: list[int], workers: int, batch: int, first_process: int) -> list[tuple[int, int]]:
@@ -102,6 +104,35 @@ def test_amounts_that_change_are_found_anew_in_each_epoch_from_its_first_reads(
             assert len(job.findings.known) == 2  # what the second epoch seemed to say, and this once
             assert job.findings.way_out == ""  # nobody could have said it
             assert explainer.statistics().cases["train"].searches == epochs - 1
+
+    simulate(body)
+
+
+@pytest.mark.parametrize(("generator", "workers", "reads"), [("default", 0, 7), ("shared", 0, 7), ("default", 2, 14)])
+def test_amounts_that_augmentation_draws_are_known_after_a_few_reads_of_each_epoch(
+    tmp_path: Path, generator: str, workers: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number that was told is the one between the first two epochs, as whoever looks at a run finds it."""
+    monkeypatch.setattr("mlfs.explain.correction.place_nearby", lambda *_: None)  # no search is needed
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 14)
+    drawn = random.Random(f"{generator} {workers} augments")
+    fields = {"sampler": "torch-random", "seed": drawn.randrange(1 << 32), "generator": generator, "epochs": 6}
+    own = 4 if generator == "default" else 2 + 2 * words_of_randperm(FILES)
+    amounts = [words_of_crops(FILES, drawn, accepted) for accepted in (0.5, 0.9, 0.2, 0.2, 0.6)]
+
+    async def body() -> None:
+        async with explaining(tmp_path, infer=False) as (jobs, _):
+            told = amounts[0] if not workers else 0
+            await jobs.register(name="train", words_before=1000, words_between=told, **fields)
+            before, orders = 1000, []
+            for amount in [*amounts, 0]:
+                orders.append(list(order_of(jobs.manifest, 0, **fields | {"words_before": before})))
+                before += own + amount
+            needed = await read_epochs(jobs, orders, workers)
+            (job,) = jobs.running.values()
+            assert len(needed) == (5 if workers else 4)
+            assert max(needed[workers // 2 :]) <= reads  # with workers nobody expects that of the second epoch
+            assert job.score.agreed == job.score.observed == 6 * FILES
 
     simulate(body)
 

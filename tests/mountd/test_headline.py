@@ -18,6 +18,7 @@ from mlfs.explain.statistics import (
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics
 from mlfs.plan.epochs import EpochCost
+from mlfs.plan.scheduler.neighbours import NeighboursStatistics, Rule
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.stats import CounterStatistics, StallStatistics, Tally
@@ -58,6 +59,10 @@ class Case:
 AT_REST = engine()
 SLOW = replace(AT_REST.scheduler, routing=RoutingStatistics((False, False, True), (None, None, None)))
 FULL = replace(AT_REST.scheduler, window_bytes=AT_REST.scheduler.window_capacity_bytes)
+
+LEARNED = replace(
+    AT_REST.scheduler, neighbours=NeighboursStatistics(900, ((Rule.ADJACENT, 0.1), (Rule.EARLIER, 0.9)), Rule.EARLIER)
+)
 
 
 def errors(stalls: StallStatistics = NO_STALLS, **counted: int) -> dict[str, CounterStatistics]:
@@ -141,6 +146,11 @@ CASES = {
         "nothing is fetched ahead, because 75 % of the last 256 reads were not as registered: register what the script"
         " does",
         reads({}, state=JobState.DRIFTING, recent=Share(64, 256)), waiting(0.9),
+    ),
+    "nothing fits but what came after what": Case(
+        "only what came next the last time is fetched ahead, because 75 % of the last 256 reads were not as registered:"
+        " register what the script does",
+        reads({}, state=JobState.DRIFTING, recent=Share(64, 256)), waiting(0.9), {"scheduler": LEARNED},
     ),
     "a fault": Case(
         "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)",

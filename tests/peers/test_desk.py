@@ -36,7 +36,7 @@ def content(sample: int) -> bytes:
 
 
 def land(landing: Landing, row: tuple[int, ...]) -> None:
-    landing.write(row[6], content(row[2]))
+    landing.write(row[-1], content(row[2]))
 
 
 def test_what_was_asked_ahead_is_asked_once_and_got() -> None:

@@ -17,8 +17,8 @@ JSON = st.recursive(
 )
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS, LARGE, LARGE), max_size=50))
-def test_records_of_a_message_are_read_as_they_were_written(rows: list[tuple[int, int, int, int]]) -> None:
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, LARGE, LARGE, LARGE), max_size=50))
+def test_records_of_a_message_are_read_as_they_were_written(rows: list[tuple[int, int, int, int, int]]) -> None:
     message = Unpacker().unpack(messages.pack(Kind.ASK, np.array(rows, messages.ASK)))
     assert message is not None
     assert message.kind is Kind.ASK

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from support.fuse import wait_until
 from support.mounts import MlfsMount
@@ -23,12 +23,28 @@ from support.mpi import mpiexec
 JOIN_PATIENCE_S = 60.0
 
 
+class Network(Protocol):
+    """What is used of scripts/cluster_net.py."""
+
+    @property
+    def interface(self) -> str: ...
+
+    @property
+    def launcher(self) -> Path: ...
+
+    @property
+    def environment(self) -> dict[str, str]: ...
+
+    def address(self, node: int) -> str: ...
+
+
 class MountedCluster:
     """Nodes that have joined while the context lasts.
 
     Args:
         directory: empty, for mount points and states. command: what each agent runs meanwhile; empty: nothing.
         agent: what Python runs as `mlfs`.
+        network: a machine's network of its own for each agent (scripts/cluster_net.py); None: they share a memory.
     """
 
     def __init__(
@@ -41,6 +57,7 @@ class MountedCluster:
         command: Sequence[str] = (),
         agent: Sequence[str] = ("-m", "mlfs.cli.main"),
         infer: bool = False,
+        network: Network | None = None,
     ) -> None:
         self.mounts: list[MlfsMount] = []
         for node in range(nodes):
@@ -51,6 +68,7 @@ class MountedCluster:
         self._timeout = f"{peer_timeout_s:g}"
         self._command = list(command)
         self._agent = list(agent)
+        self._network = network
         self._stack = ExitStack()
         self.launcher: subprocess.Popen[bytes] | None = None
 
@@ -73,12 +91,18 @@ class MountedCluster:
         """Start the agents."""
         launcher, *options, _, _ = mpiexec(1)
         words = [launcher, *options]
+        environment = os.environ | {"XDG_RUNTIME_DIR": ""}
+        if self._network is not None:
+            hosts = ",".join(self._network.address(node) for node in range(len(self.mounts)))
+            words += ["-launcher", "ssh", "-launcher-exec", str(self._network.launcher)]
+            words += ["-iface", self._network.interface, "-hosts", hosts, "-ppn", "1"]
+            environment |= self._network.environment
         for number, mount in enumerate(self.mounts):
             agent = [sys.executable, *self._agent, "peers", str(mount.path), "--peer-timeout", self._timeout]
             command = ["--", *self._command] if self._command else []
             env = [word for name in ("MLFS_RUNTIME_DIR",) for word in ("-env", name, mount.env[name])]
             words += [*([":"] if number else []), "-n", "1", *env, *agent, *command]
-        self.launcher = subprocess.Popen(words, env=os.environ | {"XDG_RUNTIME_DIR": ""}, start_new_session=True)
+        self.launcher = subprocess.Popen(words, env=environment, start_new_session=True)
 
     def joined(self) -> bool:
         """Whether all nodes have joined."""

@@ -64,7 +64,7 @@ def test_whole_files_are_the_regular_files_of_the_tree(no_tick: None, tree: dict
         assert (samples.offset_of(sample), samples.length_of(sample)) == (0, status.st_size)
         assert samples.sizes[sample] == status.st_size
         assert list(samples.of_file(samples.file_of(sample))) == [sample]
-        assert samples.version_of(sample) == Version(status.st_size, status.st_mtime_ns)
+        assert samples.version_of(sample) == Version(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         assert samples.is_whole_file(sample)
     no_samples = set(range(len(samples))) - set(samples.ids.tolist())
     assert all(samples.length_of(number) == 0 for number in no_samples)
@@ -82,7 +82,7 @@ def test_sizes_of_whole_files_follow_the_manifest() -> None:
     (sample,) = samples.ids.tolist()
     sizes, key = samples.sizes, samples.key(sample)
     manifest.update(samples.file_of(sample), 25, 7, 8)
-    assert (sizes[sample], samples.length_of(sample), samples.version_of(sample)) == (25, 25, Version(25, 7))
+    assert (sizes[sample], samples.length_of(sample), samples.version_of(sample)) == (25, 25, Version(25, 7, 8))
     assert samples.key(sample) == key
 
 
@@ -95,7 +95,7 @@ def test_parts_are_the_rows_they_were_made_of(rows: list[tuple[int, int, int]]) 
     for sample, row in enumerate(rows):
         assert (samples.file_of(sample), samples.offset_of(sample), samples.length_of(sample)) == row
         assert samples.sizes[sample] == row[2]
-        assert samples.version_of(sample) == Version(row[2], FILES.mtime_ns_view[row[0]])
+        assert samples.version_of(sample) == Version(row[2], FILES.mtime_ns_view[row[0]], FILES.ctime_ns_view[row[0]])
         assert not samples.is_whole_file(sample)
     for entry in range(len(FILES)):
         assert list(samples.of_file(entry)) == [sample for sample, row in enumerate(rows) if row[0] == entry]

@@ -146,8 +146,8 @@ class Seat:
             return False
         read = link.unpack(packet)
         if read.kind is link.Kind.FETCH:
-            for number, owner, sample, _, size_bytes, mtime_ns, _ in read.records.tolist():
-                self._wants[number] = Want(owner, sample, Version(size_bytes, mtime_ns))
+            for number, owner, sample, _, size_bytes, mtime_ns, ctime_ns, _ in read.records.tolist():
+                self._wants[number] = Want(owner, sample, Version(size_bytes, mtime_ns, ctime_ns))
                 self._last = number
         self.agents.heap.at(self.agents.heap.now_s + PACKET_S, self._agent_hears, packet)
         return True
@@ -175,8 +175,8 @@ class Seat:
         if packet.kind is link.Kind.ENDED:
             self._ended(packet.records.tolist())
         elif packet.kind is link.Kind.WANTED:
-            for token, sample, size_bytes, mtime_ns in packet.records.tolist():
-                self._wish(token, sample, Version(size_bytes, mtime_ns))
+            for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
+                self._wish(token, sample, Version(size_bytes, mtime_ns, ctime_ns))
         elif packet.kind is link.Kind.FREE:
             for offset, size_bytes in packet.records.tolist():
                 self.landing.release(offset, size_bytes)

@@ -322,7 +322,7 @@ def test_a_sibling_process_can_read(tmp_path: Path) -> None:
         from mlfs.places.secret import of_this_user
         with lmdb.open(sys.argv[1], readonly=True) as env, env.begin() as transaction:
             blob = transaction.get(cache_directory.key_digest(b"k"))
-        sys.stdout.buffer.write(bytes(record.data_of(blob, b"k", (700, 1), of_this_user())))"""
+        sys.stdout.buffer.write(bytes(record.data_of(blob, b"k", (700, 1, 0), of_this_user())))"""
     path = data_file(tmp_path).parent
     assert subprocess.run([sys.executable, "-c", program, path], capture_output=True, check=True).stdout == content(
         b"k", V

@@ -100,7 +100,7 @@ class TierContract:
         assert tier.used_bytes == tier.footprint_bytes(3_000)
         assert tier.keys() == [b"k"]
 
-    @pytest.mark.parametrize("asked", [Version(1000, 2), Version(999, 1)])
+    @pytest.mark.parametrize("asked", [Version(1000, 2), Version(999, 1), Version(1000, 1, 5)])
     def test_wrong_version_is_dropped(self, make_tier: MakeTier, asked: Version) -> None:
         tier = make_tier(4 * MIB)
         assert put(tier, b"k", Version(1000, 1))
@@ -318,7 +318,7 @@ class TierMachine(RuleBasedStateMachine):
     """The tier against a dict, with room for everything, so that it has no excuse to lose a sample."""
 
     _keys = st.sampled_from([b"a", b"b/c", b"\xff", b"y" * 500])
-    _versions = st.builds(Version, st.sampled_from([0, 1, 300, 1990, 2500, 9000]), st.integers(1, 2))
+    _versions = st.builds(Version, st.sampled_from([0, 1, 300, 1990, 2500, 9000]), st.integers(1, 2), st.integers(1, 2))
 
     def __init__(self, make_tier: MakeTier, persistent: bool) -> None:
         super().__init__()

@@ -1,0 +1,135 @@
+"""Notices that a job evaluates between two epochs: its own processes read the files in the order of the directories.
+
+Pure. In: reads of the job's own processes, how far its ranks are. Out: whether each read is the job's training's, the
+evaluation's, or waits for those that follow to tell. Used by `mlfs.follow.job`: what evaluation reads is fetched ahead
+in that order, and says nothing of the prediction.
+
+An evaluation does not shuffle, so each of its processes reads the next file of the listing, or one a little further. It
+begins when a rank has come to the end of an epoch. A few such steps in a row are no chance; the reads until then wait.
+A process that does not go on like this, twice in a row, or that reads what the next epoch begins with, has done with
+it. Where workers take batches in turns, each jumps over the others' batches: one such step waits for the next one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from mlfs.follow.plain_order import LONGEST_STEP
+from mlfs.follow.timeline import Timeline
+from mlfs.follow.trial import Read
+
+STEPS_TOLD = 4
+"""Steps of a process that show an evaluation: in a shuffled epoch of 100 samples so many come once in ten thousand."""
+MOST_PROCESSES = 64
+"""Processes that may evaluate: eight ranks with as many workers each. A few reads of each may wait."""
+TRAINS_AGAIN = 4
+"""Samples of the next epoch that a rank reads before it is past the end: one or two may seem to be read by chance."""
+
+
+class Verdict(Enum):
+    """Whose a read is."""
+
+    TRAINING = auto()
+    EVALUATION = auto()
+    WAITS = auto()
+
+
+class _Chain:
+    """A process that may evaluate.
+
+    Attributes:
+        last: what it read last. steps: how many plain steps it took. jumped: whether its last step was none.
+        waiting: its reads that wait.
+    """
+
+    __slots__ = ("jumped", "last", "steps", "waiting")
+
+    def __init__(self, read: Read, jumped: bool) -> None:
+        self.last, self.steps, self.jumped = read.sample, 0, jumped
+        self.waiting = [read]
+
+
+class Evaluation:
+    """See the module. One object is for one run of the script.
+
+    Args:
+        timeline: the linear positions of all epochs.
+
+    Attributes:
+        may_come: whether a rank is at the end of an epoch, or reads are due, so that reads must be shown to `read`.
+    """
+
+    def __init__(self, timeline: Timeline, start_epoch: int) -> None:
+        self.may_come = False
+        self._timeline = timeline
+        self._first_end = timeline.base(start_epoch + 1)
+        self._ends: dict[int, int] = {}  # by rank: where the epoch ends that it reads, or has read last
+        self._at_end: set[int] = set()
+        self._chains: dict[int, _Chain] = {}
+        self._training: set[int] = set()  # processes that have shown, since a rank came to an end, not to evaluate
+        self._due: list[Read] = []
+        self._is_sure = False
+
+    def is_by(self, process: int) -> bool:
+        """Whether a process evaluates, by its last read."""
+        chain = self._chains.get(process)
+        return self._is_sure and chain is not None and not chain.waiting
+
+    def rank_came_to(self, rank_index: int, frontier: int, batch: int) -> None:
+        """A rank has read, and reads next at `frontier`. Args: batch: the last one may be left out."""
+        end = self._ends.get(rank_index, self._first_end)
+        if frontier < end - batch:
+            return
+        if frontier > end + TRAINS_AGAIN:
+            self._ends[rank_index] = self._timeline.base(self._timeline.epoch_of(frontier) + 1)
+            self._at_end.discard(rank_index)
+            if self.may_come and not self._at_end:
+                self._end_all()
+        elif rank_index not in self._at_end:
+            self._at_end.add(rank_index)
+            self._training.clear()
+            self.may_come = True
+
+    def read(self, read: Read, fits: bool) -> Verdict:
+        """A read of one of the job's own processes. Args: fits: whether it comes as predicted."""
+        chain = self._chains.get(read.process)
+        if chain is None:
+            if fits or read.process in self._training or len(self._chains) >= MOST_PROCESSES:
+                return Verdict.TRAINING
+            self._chains[read.process] = _Chain(read, jumped=self._is_sure)
+            return Verdict.WAITS
+        step, chain.last = read.sample - chain.last, read.sample
+        is_plain = 0 <= step <= LONGEST_STEP
+        if not is_plain and (fits or chain.jumped or not self._is_sure):
+            self._trains(read.process)
+            return Verdict.TRAINING
+        chain.jumped = not is_plain
+        chain.steps += step > 0 and is_plain
+        chain.waiting.append(read)
+        if chain.steps >= STEPS_TOLD and not self._is_sure:
+            self._is_sure = True
+            for other in self._chains.values():
+                other.waiting.clear()
+        if chain.jumped or not self._is_sure:
+            return Verdict.WAITS
+        chain.waiting.clear()
+        return Verdict.EVALUATION
+
+    def take_due(self) -> list[Read]:
+        """The reads that waited, and turned out to be the training's; they are due no more."""
+        due, self._due = self._due, []
+        self.may_come = bool(self._at_end)
+        return due
+
+    def _trains(self, process: int) -> None:
+        self._due += self._chains.pop(process).waiting
+        self._training.add(process)
+        self._is_sure = self._is_sure and bool(self._chains)
+
+    def _end_all(self) -> None:
+        """All ranks read the next epoch."""
+        for process, chain in list(self._chains.items()):
+            if self._is_sure:  # it evaluated to the end
+                chain.waiting.clear()
+            self._trains(process)
+        self.may_come = bool(self._due)
