@@ -21,6 +21,7 @@ from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
+from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import headline
@@ -68,6 +69,7 @@ FAILED = (
     "the task of {task} failed {times:,} times and was begun again (last: {error}); this costs speed, and reads stay"
     " right: please report it with the log"
 )
+WARMING_UP = "the caches are being filled (mlfs warmup): {done:,} of {whole:,} samples were looked after so far"
 CHANGED = "{files} files changed at the source since the scan; readers got the new content"
 FOUND_OUT = "job {name}: {what} (found out from the reads; the last {opens} opens before were counted anew{way_out})"
 WAY_OUT = "; {differing} would have said so: mlfs register {mountpoint} {flags}"
@@ -166,6 +168,10 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
     said += [REFUSES.format(**asdict(place)) for place in engine.places if place.refusal]
     said += [SHORT_OF.format(**asdict(one)) for one in engine.shortages]
     said += [FAILED.format(**asdict(one)) for one in engine.faults]
+    warming = engine.scheduler.warming
+    if warming.state is WarmingState.RUNNING:
+        parts = (warming.there, warming.fetched, warming.no_room, warming.not_kept, warming.failed)
+        said.append(WARMING_UP.format(done=sum(one.samples for one in parts), whole=warming.whole.samples))
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))

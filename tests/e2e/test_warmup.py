@@ -105,6 +105,8 @@ def test_ctrl_c_ends_it_and_it_goes_on_where_it_was(source: Path) -> None:
         command = [sys.executable, "-m", "mlfs.cli.main", "warmup", str(mount.path)]
         warming = subprocess.Popen(command, env=mount.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: slow.counts()["opens"] >= 8)
+        [said] = [message for message in mount.status()["messages"] if "mlfs warmup" in message]
+        assert f"of {FILES} samples" in said
         warming.send_signal(signal.SIGINT)
         out, err = warming.communicate(timeout=60)
         assert warming.returncode == 130, err

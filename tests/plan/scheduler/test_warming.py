@@ -46,8 +46,18 @@ class Node:
                 self.read += [item.sample for item in command.items if item.place == SOURCE]
             elif isinstance(command, c.Answer | c.Refuse):
                 self.answered.add(command.ticket)
+            elif isinstance(command, c.Recall) and self.rng.random() < 0.5:  # the lane had not begun it
+                self.take_back(command)
             elif isinstance(command, c.Drop):
                 self.step(e.Dropped(command.samples))
+
+    def take_back(self, recall: c.Recall) -> None:
+        """A reader gets a sample back from a lane."""
+        for at, fetch in enumerate(self.fetches):
+            if fetch.fetch == recall.fetch:
+                left = [item for item in fetch.items if item.sample != recall.sample]
+                self.fetches[at] = fetch._replace(items=left)
+                self.step(e.Recalled(recall.fetch, recall.sample))
 
     def end_one(self, failing: float = 0.0) -> None:
         """A drawn fetch ends."""
@@ -89,7 +99,8 @@ def test_each_sample_is_counted_once_and_no_place_holds_more_than_it_may(seed: i
         assert sum(not fetch.stage for fetch in node.fetches) <= LANES
         if node.rng.random() < 0.2:
             tickets += 1
-            node.step(e.ReadWaits(tickets, node.rng.randrange(N)))
+            under_way = [item.sample for fetch in node.fetches for item in fetch.items]
+            node.step(e.ReadWaits(tickets, node.rng.choice([*under_way, node.rng.randrange(N)])))
         node.end_one(failing)
         assert node.scheduler.statistics().window_bytes <= PAGE * (64 + tickets)
     node.run(failing)
