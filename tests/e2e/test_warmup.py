@@ -97,7 +97,8 @@ def test_a_job_gets_what_it_reads_first(source: Path) -> None:
         kept = slow.counts()["by_path"]
         assert sum(tier["samples"] for tier in mount.status()["tiers"]) == 20
         assert first <= set(kept)
-        assert set(kept.values()) == {1}  # by the window or by the warm-up, never by both
+        twice = [name for name, opens in kept.items() if opens > 1]  # by the window and by the warm-up
+        assert not twice or mount.status()["pages"]["taken_back"], twice  # where the machine takes pages back, again
 
 
 def test_ctrl_c_ends_it_and_it_goes_on_where_it_was(source: Path) -> None:
