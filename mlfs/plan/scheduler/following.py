@@ -82,6 +82,14 @@ class Following:
         """Have it known which samples jobs read."""
         self._keeping.jobs_read([job.member for job in self._jobs.values()])
 
+    def staged(self, most: int) -> list[int]:
+        """Samples that are staged and will be read, the soonest needed first; at most so many."""
+        found: list[tuple[float, int]] = []
+        for uses in self.uses.values():
+            if uses.job.predicting:
+                found += uses.staged(self._table, most)
+        return [sample for _, sample in sorted(found)[:most]]
+
     def set_linger(self) -> None:
         """Have used pages linger exactly while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))

@@ -138,11 +138,7 @@ class Scheduler:
 
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
-        found: list[tuple[float, int]] = []
-        for uses in self._following.uses.values():
-            if uses.job.predicting:
-                found += uses.staged(self.table, most)
-        return [sample for _, sample in sorted(found)[:most]]
+        return self._following.staged(most)
 
     @property
     def keeping(self) -> Keeping:
@@ -206,7 +202,7 @@ class Scheduler:
         if self._seen:
             self._seen = False
             self._judge(now_s)
-        self._leave(self._beside.expired(now_s))
+        self._window.retire_all(self._beside.expired(now_s))
         if self._look or room_came_free:
             self._look_ahead(now_s)
         if not self._look and not self._fetching.stopped:
@@ -289,7 +285,7 @@ class Scheduler:
             before = uses.cursors[rank]
             for position, sample, epoch in uses.coming(rank):
                 if not self._want(sample, uses.job, epoch, now_s):
-                    self._leave(self._beside.give_back())
+                    self._window.retire_all(self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
                 self.table.expect(sample)
@@ -299,11 +295,6 @@ class Scheduler:
             self._look = not self._fetching.stopped
             return
         self._look = False
-
-    def _leave(self, samples: Iterable[int]) -> None:
-        """Strangers do not need these any more."""
-        for sample in samples:
-            self._window.retire(sample)
 
     def _want(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> bool:
         """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""

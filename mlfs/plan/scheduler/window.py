@@ -41,6 +41,11 @@ class Window:
         """Samples that are queued for the dropper or handed to it."""
         return len(self._to_drop) + self._going
 
+    def retire_all(self, samples: Iterable[int]) -> None:
+        """Uses of these samples are over."""
+        for sample in samples:
+            self.retire(sample)
+
     def retire(self, sample: int) -> None:
         """A use of the sample is over. Without another one to come, and without a reader, its pages linger or go."""
         if self._table.state[sample] != State.RECENT or sample in self._table.readers:
