@@ -8,6 +8,7 @@ else its pages linger until their room is needed, as in a plain cache.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from mlfs.plan.scheduler.commands import Command, Drop
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
