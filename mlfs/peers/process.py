@@ -29,12 +29,12 @@ from mlfs.places.secret import Secret
 # two agents took a third more CPU time for the same samples, from servers and readers on the same cores.
 SPIN_S = 50e-6
 # Then sleeping between two looks, for a part of the time in which nothing has happened: what comes after a pause waits
-# at most a twentieth of it, and 60 ms at most. A look costs 100 to 300 us of a busy machine, most of it waking up:
+# at most a twentieth of it, and 80 ms at most. A look costs 100 to 300 us of a busy machine, most of it waking up:
 # every 5 ms they took 2.4 % of a core, every 25 ms 0.4 to 1.2 %, every 40 ms 0.4 to 1.0 %. While somebody waits for
 # something, looks are closer.
 NAP_OF_PAUSE = 1 / 20
 SHORTEST_NAP_S = 50e-6
-LONGEST_NAP_S = 60e-3
+LONGEST_NAP_S = 80e-3
 LONGEST_NAP_AWAITED_S = 500e-6
 # A server that does not take packets (stopped, or at its limit) has so many kept for it.
 MOST_KEPT_PACKETS = 1024
