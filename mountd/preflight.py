@@ -58,6 +58,7 @@ def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda li
     not known. Dead mounts are cleaned up as by `check`. Raises MlfsError for a mount with other settings.
     """
     for path in dict.fromkeys((config.source, config.mountpoint)):
+        _check_not_stopped(path)
         clean_dead_mounts(path, note)
     config = resolve_paths(config)
     entry, record = mounts.mount_at(config.mountpoint), runtime.read(config.mountpoint)
