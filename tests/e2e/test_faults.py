@@ -129,8 +129,8 @@ def test_prefetching_goes_on_behind_files_that_hang(tmp_path: Path) -> None:
     names = sorted(files)
     hanging = names[300:301]
     backing = make_tree(tmp_path / "backing", files)
-    # Twice what is waited for: where the machine takes pages back the window may be halved.
-    flags = ("--source-timeout", TIMEOUT, "--ram", "0", "--staging", "2M")
+    # Room for all of it, also where the machine takes pages back and the window is halved.
+    flags = ("--source-timeout", TIMEOUT, "--ram", "0", "--staging", "8M")
     with SlowSource(backing, open_latency="0ms", bandwidth="0") as slow, MlfsMount(slow.path, *flags) as mount:
         for name in hanging:
             slow.control(hang={"path": name})

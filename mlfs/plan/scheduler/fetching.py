@@ -16,7 +16,7 @@ from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.pool_queue import BATCH_S, PEERS_BATCH_S, PoolQueue, Running, Wanted
+from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
 from mlfs.plan.scheduler.states import SampleTable, Verb
 
@@ -85,7 +85,7 @@ class Fetching:
             self._pool_of.append(pool)
             self._is_peer.append(peer)
             if pool == number:
-                self._queues[pool] = PoolQueue(pool, place.lanes, PEERS_BATCH_S if peer else BATCH_S)
+                self._queues[pool] = PoolQueue(pool, place.lanes)
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """What `status` shows, a frozen record a pool."""

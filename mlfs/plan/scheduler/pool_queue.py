@@ -18,9 +18,6 @@ from mlfs.plan.scheduler.followed import FollowedJob
 # be cheap beside the batch. A longer batch delays no reader, who takes his sample back if the lane has not begun it.
 # With 2 ms a local source gave 8,000 samples a second, with 4 ms 9,300, with 8 ms 10,200 (medians of 5, 2 cores).
 BATCH_S = 0.004
-# The same for samples of peers. All of a batch is asked for at once, and the first answer takes a millisecond or two,
-# in which two agents are woken: with batches of 4 ms of them a lane mostly waited.
-PEERS_BATCH_S = 0.03
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
@@ -70,14 +67,12 @@ class PoolQueue:
     """Samples to fetch by one pool of lanes.
 
     Attributes:
-        batch_s: how long a batch shall take a lane.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
     """
 
     pool: int
     lanes: int
-    batch_s: float = BATCH_S
     items: deque[Wanted] = field(default_factory=deque)
     sample_s: float = 0.001
     working: int = 0
@@ -93,8 +88,8 @@ class PoolQueue:
 
     @property
     def batch_samples(self) -> int:
-        """How many samples make about `batch_s` of work."""
-        return max(1, min(MOST_IN_BATCH, int(self.batch_s / self.sample_s)))
+        """How many samples make about BATCH_S of work."""
+        return max(1, min(MOST_IN_BATCH, int(BATCH_S / self.sample_s)))
 
     def lane_begins(self) -> int:
         """A lane is at work; returns how many are."""
@@ -106,7 +101,7 @@ class PoolQueue:
         self.working -= 1
 
     def take(self, may_begin: Callable[[Wanted], bool]) -> dict[int, Wanted]:
-        """The next batch, by sample: about `batch_s` of work. Samples that may not begin leave the queue."""
+        """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
         most = self.batch_samples
         while self.items and len(batch) < most:

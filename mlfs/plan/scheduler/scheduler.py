@@ -401,13 +401,15 @@ class Scheduler:
         """What will be read is staged again, before anything else. What a reader has open now is left to his READs."""
         table = self.table
         gone = sum(map(table.footprint, lost.samples))
-        if self._pressure.lost(len(lost.samples), gone, self.reads(), now_s):
-            table.set_window_capacity(self._pressure.bytes)
         for sample in reversed(lost.samples):  # the one needed soonest comes to stand first
             if table.state[sample] not in (State.STAGED, State.RECENT) or sample in table.readers:
                 continue
             table.move(sample, Verb.LOSE)
             self._stage_again(sample, now_s)
+        # Only now, as the kernel takes first what was staged first: in a window that is full of what is needed last,
+        # what is needed soonest would find no room.
+        if self._pressure.lost(len(lost.samples), gone, self.reads(), now_s):
+            table.set_window_capacity(self._pressure.bytes)
         self._look = True
 
     def _stage_again(self, sample: int, now_s: float) -> None:
