@@ -85,7 +85,7 @@ class Fetching:
             self._pool_of.append(pool)
             self._is_peer.append(peer)
             if pool == number:
-                self._queues[pool] = PoolQueue(pool, place.lanes)
+                self._queues[pool] = PoolQueue(pool, place.lanes, peer)
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """What `status` shows, a frozen record a pool."""

@@ -20,6 +20,11 @@ from mlfs.plan.scheduler.followed import FollowedJob
 BATCH_S = 0.004
 # The most samples in a batch, however fast they are: the hop is cheap beside so many, and other lanes get work, too.
 MOST_IN_BATCH = 64
+# Of what waits for the peers' lanes a batch has this part, divided among the lanes, if that is more. All of a batch is
+# asked for at once, and the first answer takes a millisecond or two, in which two agents are woken: with 4 ms of work
+# lanes mostly wait for it. A larger part keeps what is needed soonest behind what is not: with an eighth, or with 30 ms
+# of work, small epochs of the simulated cluster took 3 to 15 % longer.
+PEERS_PARTS = 16
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
@@ -67,12 +72,14 @@ class PoolQueue:
     """Samples to fetch by one pool of lanes.
 
     Attributes:
+        of_peers: whether this is the pool of the peers.
         sample_s: smoothed seconds that a sample takes a lane; decides how many make a batch.
         working: lanes at work whose fetch does not hang.
     """
 
     pool: int
     lanes: int
+    of_peers: bool = False
     items: deque[Wanted] = field(default_factory=deque)
     sample_s: float = 0.001
     working: int = 0
@@ -104,6 +111,8 @@ class PoolQueue:
         """The next batch, by sample: about BATCH_S of work. Samples that may not begin leave the queue."""
         batch: dict[int, Wanted] = {}
         most = self.batch_samples
+        if self.of_peers:
+            most = max(most, min(MOST_IN_BATCH, len(self.items) // (PEERS_PARTS * self.lanes)))
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
