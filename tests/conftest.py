@@ -24,6 +24,7 @@ from support.trees import image_folder, make_tree
 
 # Whoever starts us may ignore Ctrl-C (a shell does for what it starts in the background), and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same after nohup
 
 settings.register_profile("mlfs", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 settings.load_profile("mlfs")
