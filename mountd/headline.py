@@ -42,12 +42,9 @@ NOTABLE = 0.02
 FULL_WINDOW = 0.9
 
 NOTHING_READ = "nothing was read yet, and no job is registered: mlfs register tells mlfs what training will read"
-NO_JOB = (
-    "readers waited {waited} in all: no job is registered, so nothing is fetched ahead; mlfs register tells what"
-    " training will read"
-)
+NO_JOB = "readers waited {waited} in all: no job is registered, so {ahead}; mlfs register tells what training will read"
 SEARCHING = (
-    "readers waited {waited} in all: nothing is fetched ahead while mlfs looks for the order of the reads; mlfs"
+    "readers waited {waited} in all: {ahead} while mlfs looks for the order of the reads; mlfs"
     " register tells it at once"
 )
 
@@ -74,7 +71,8 @@ def _without_job(now: MountStatistics) -> str:
     if not opens:
         return NOTHING_READ
     searching = now.explainer.inference.state is InferenceState.SEARCHING
-    return (SEARCHING if searching else NO_JOB).format(waited=_seconds(now.engine.counters.all.stalls.total_s))
+    waited = _seconds(now.engine.counters.all.stalls.total_s)
+    return (SEARCHING if searching else NO_JOB).format(waited=waited, ahead=ahead_without_prediction(now.engine))
 
 
 def _urgency(job: JobStatistics, time: ReadingTime) -> tuple[bool, bool, float]:
@@ -97,8 +95,8 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> 
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
     if job.state is JobState.DRIFTING:
         return (
-            f"{_ahead_of_drift(engine)}, because {_percent(1 - job.recent.share)} of the last {job.recent.opens} reads"
-            " were not as registered: register what the script does"
+            f"{ahead_without_prediction(engine)}, because {_percent(1 - job.recent.share)} of the last"
+            f" {job.recent.opens} reads were not as registered: register what the script does"
         )
     epoch = _telling(time)
     if epoch is None:
@@ -117,7 +115,7 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> 
     return f"epoch {epoch.epoch} {verb} {_percent(share)}: {_why(engine, job, epoch)}"
 
 
-def _ahead_of_drift(engine: EngineStatistics) -> str:
+def ahead_without_prediction(engine: EngineStatistics) -> str:
     """What is fetched ahead while no prediction is believed."""
     rule = engine.scheduler.neighbours.used
     return "nothing is fetched ahead" if rule is None else f"only {rule} is fetched ahead"

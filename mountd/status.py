@@ -24,7 +24,7 @@ from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
-from mountd.headline import headline
+from mountd.headline import ahead_without_prediction, headline
 from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 
@@ -48,7 +48,7 @@ PASSED_OVER = (
     "{name} is slower than the source ({tier:.3g} and {source:.3g} MB/s) and readers wait: while that lasts, its"
     " samples are read from the source ({size} so far, on top of the bound)"
 )
-NO_JOB = "no job is registered: reads are served as they come, nothing is fetched ahead (mlfs register)"
+NO_JOB = "no job is registered: reads are served as they come, and {ahead} (mlfs register)"
 TAKEN_BACK = (
     "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
     " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
@@ -142,7 +142,7 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
     """What a person should know, in plain words; each thing once, however many jobs it is said of."""
     said = passed_over(engine)
     if not engine.jobs:
-        said.append(NO_JOB)
+        said.append(NO_JOB.format(ahead=ahead_without_prediction(engine)))
     for job in engine.jobs:
         if job.given_up:
             said.append(f"job {job.name}: {GAVE_UP}")

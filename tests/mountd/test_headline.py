@@ -165,6 +165,12 @@ CASES = {
         " training will read",
         None,
     ),
+    "no job, but what came after what is known": Case(
+        "readers waited 1.5 s in all: no job is registered, so only what came next the last time is fetched ahead; mlfs"
+        " register tells what training will read",
+        None,
+        engine={"scheduler": LEARNED},
+    ),
     "no job, but soon": Case(
         "readers waited 1.5 s in all: nothing is fetched ahead while mlfs looks for the order of the reads; mlfs"
         " register tells it at once",

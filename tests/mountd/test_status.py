@@ -83,7 +83,7 @@ def test_only_the_last_epochs_are_shown() -> None:
 
 
 def test_messages_say_what_a_person_should_know() -> None:
-    assert shown(mount(engine()))["messages"] == [NO_JOB]
+    assert shown(mount(engine()))["messages"] == [NO_JOB.format(ahead="nothing is fetched ahead")]
     drifting = job(state=JobState.DRIFTING, recent=Share(64, 256), inferred=True)
     said = shown(mount(engine(drifting)))["messages"]
     assert len(said) == 2
