@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,8 @@ SAMPLE_BYTES = 110_000
 P1_SAMPLES = 30_000
 BY_SIZE = {4_000: 60_000, 110_000: 20_000, 1_000_000: 3_000, 8_000_000: 300}
 IDLE_S = 5.0
+# An agent looks the less often the longer nothing has happened, as seldom as it ever does after 20 of its longest naps.
+BEFORE_IDLE_S = 2.0
 READS = 40
 
 
@@ -181,11 +184,14 @@ def rss_bytes(pid: int) -> int:
 
 def idle_and_back_off(two: list[Node]) -> None:
     """CPU time of agents that nobody asks for anything, and what a read waits because they sleep."""
+    time.sleep(BEFORE_IDLE_S)
     before = [cpu_seconds(node.agent) for node in two]
     time.sleep(IDLE_S)
     shares = [(cpu_seconds(node.agent) - first) / IDLE_S for node, first in zip(two, before, strict=True)]
     spent: dict[float, list[float]] = {0.0: [], 0.05: []}
-    for number, path in enumerate(paths_of(two[1])[: 2 * READS]):
+    paths = paths_of(two[1])
+    random.Random(0).shuffle(paths)  # files in their order would be fetched ahead: they are to be asked for when read
+    for number, path in enumerate(paths[: 2 * READS]):
         pause_s = (0.0, 0.05)[number >= READS]
         time.sleep(pause_s)
         began = time.perf_counter()
