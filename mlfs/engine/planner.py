@@ -215,7 +215,9 @@ class Planner:
 
     async def _count(self, name: str, job: JobRun) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
-        kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
+        kept_at: NodeNumbers | None = None
+        if job.spec.serve is not None:
+            kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
         if self._members is not None:
             readers = await self._who_reads(name, job, self._members)
             if readers is None:
