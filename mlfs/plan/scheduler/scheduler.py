@@ -101,6 +101,7 @@ class Scheduler:
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
             e.PagesLost: self._pages_lost,
+            e.ReadAside: self._read_aside,
             e.Outdated: self._outdated,
             e.Resized: self._resized,
             e.JobInstalled: self._job_installed,
@@ -412,6 +413,9 @@ class Scheduler:
             table.set_window_capacity(self._pressure.bytes)
         self._look = True
 
+    def _read_aside(self, read: e.ReadAside, now_s: float) -> None:
+        self._fetching.keep_aside(read.sample)
+
     def _stage_again(self, sample: int, now_s: float) -> None:
         """A sample is ABSENT although a job may need it: then it is staged before anything else, if there is room."""
         predicted = self.table.pending[sample] > self._beside.counted(sample)
@@ -468,17 +472,20 @@ class Scheduler:
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
         """A peer wants a sample that this node owns: it gets a copy at once, else it waits as a reader does.
 
-        A sample that a third node owns by this node's plan is refused unless it is in place. The peer's plan is then
-        another one, and nodes that passed questions on could wait for each other. The peer asks the source instead.
+        A sample that a third node owns by this node's plan is refused unless a copy is about to be kept here. The
+        peer's plan is then another one, and nodes that passed questions on could wait for each other. The peer asks
+        the source instead.
         """
         sample = asks.sample
         self.table.opened(sample)
         if self.table.held_by[sample]:
             self._out.append(Answer(asks.ticket, sample))
-        elif self._routing.is_elsewhere(self._keeping.owner(sample)) and not self._is_in_place(sample):
-            self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
-        else:
+        elif not self._routing.is_elsewhere(self._keeping.owner(sample)):
+            self._waiting.wait_for_copy(asks.ticket, sample, now_s)
+        elif self._keeping.is_promised(sample) and self._is_in_place(sample):
             self._waiting.wait(asks.ticket, sample, now_s, is_peer=True)
+        else:
+            self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
 
     def _is_in_place(self, sample: int) -> bool:
         state = self.table.state[sample]

@@ -110,6 +110,20 @@ class Waiting:
             self._hedges.append((due_s, sample))
             self._out.append(Recall(self._fetching.fetch_of(sample), sample))
 
+    def wait_for_copy(self, ticket: int, sample: int, now_s: float) -> None:
+        """Another node waits for a sample that this one owns and holds no copy of.
+
+        Pages cannot be sent. So where they are all that is here, they count as lost, and the sample is fetched once
+        more: this time a place keeps it. A copy that is about to be kept can be sent already.
+        """
+        table = self._table
+        if table.sizes[sample] <= self._limits.largest_whole_bytes and not self._keeping.is_promised(sample):
+            if table.state[sample] == State.DROPPING and self._window.rescue(sample):
+                table.move(sample, Verb.TOUCH)
+            if table.state[sample] in (State.STAGED, State.RECENT):
+                table.move(sample, Verb.LOSE)
+        self.wait(ticket, sample, now_s, is_peer=True)
+
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
         self._lane_due_s.pop(sample, None)
