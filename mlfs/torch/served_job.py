@@ -65,7 +65,7 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
 
 def _jobs(mountpoint: Path) -> list[dict[str, Any]]:
     found = []
-    for path in sorted((mount / ".mlfs" / "jobs").glob("*.json")):
+    for path in sorted((mountpoint / ".mlfs" / "jobs").glob("*.json")):
         try:
             found.append(json.loads(path.read_bytes()))
         except (OSError, ValueError):  # it has just ended
