@@ -13,7 +13,6 @@ flight, lanes), `waiting` (readers who wait, second tries), `routing` (which pla
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any
 
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
-from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
+from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -470,26 +469,7 @@ class Scheduler:
         self._fetching.joined(joined.places)
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
-        """A peer wants a sample that this node owns: it gets a copy at once, else it waits as a reader does.
-
-        A sample that a third node owns by this node's plan is refused unless a copy is about to be kept here. The
-        peer's plan is then another one, and nodes that passed questions on could wait for each other. The peer asks
-        the source instead.
-        """
-        sample = asks.sample
-        self.table.opened(sample)
-        if self.table.held_by[sample]:
-            self._out.append(Answer(asks.ticket, sample))
-        elif not self._routing.is_elsewhere(self._keeping.owner(sample)):
-            self._waiting.wait_for_copy(asks.ticket, sample, now_s)
-        elif self._keeping.is_promised(sample) and self._is_in_place(sample):
-            self._waiting.wait(asks.ticket, sample, now_s, is_peer=True)
-        else:
-            self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
-
-    def _is_in_place(self, sample: int) -> bool:
-        state = self.table.state[sample]
-        return state in (State.STAGED, State.RECENT) or (state == State.DROPPING and self._window.rescue(sample))
+        self._waiting.peer_asks(asks.ticket, asks.sample, now_s)
 
     def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
         self._routing.peer_lost(lost.place, True)
