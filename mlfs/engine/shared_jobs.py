@@ -7,8 +7,11 @@ all nodes have planned with it (`mlfs.engine.shared_plan`).
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,6 +31,11 @@ from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
 log = logging.getLogger("mlfs.peers")
+
+# A word between servers is one packet of 64 KiB; what is longer than half of that is packed.
+LONGEST_PLAIN_BYTES = 1 << 15
+# A job of 32,767 nodes takes some 4 MB: more is not unpacked.
+LONGEST_JOB_BYTES = 16 << 20
 
 Build = Callable[[JobSpec], JobStreams]
 
@@ -141,12 +149,12 @@ class SharedJobs:
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """A job was registered on this node: all follow it, each its own ranks."""
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         return await self._start(JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size), fields)
 
     def _share(self, spec: JobSpec) -> None:
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         self._follow(fields)
 
     def ended(self, name: str) -> None:
@@ -160,8 +168,7 @@ class SharedJobs:
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         self._orders.hear(node, value)
-        if "job" in value:
-            fields = value["job"]
+        if (fields := _told_job(value)) is not None:
             self._told[str(fields["name"])] = fields
             if self._plan.planned:
                 self._follow(fields)
@@ -220,5 +227,27 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
 
 
+def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of a job to the others. The nodes of a served order may be a thousand, more than one word holds."""
+    text = json.dumps(fields)
+    if len(text) <= LONGEST_PLAIN_BYTES:
+        return {"job": fields}
+    return {"packed_job": base64.b85encode(zlib.compress(text.encode())).decode()}
+
+
+def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The job of which another node says something, None where it is about none. Raises ValueError."""
+    if "packed_job" not in words:
+        job: Mapping[str, Any] | None = words.get("job")
+        return job
+    try:
+        text = zlib.decompressobj().decompress(base64.b85decode(words["packed_job"]), LONGEST_JOB_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a job cannot be unpacked: {error}") from None
+    unpacked: Mapping[str, Any] = json.loads(text)
+    return unpacked
+
+
 def _key(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True)
+    """The same for the same job, and short, as it stands in many words."""
+    return f"job {hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}"

@@ -28,7 +28,7 @@ class Simulation:
         self.scenario = scenario
         self.model = scenario.model
         self.sizes: Floats = scenario.sizes_bytes()
-        self.order = order_of(scenario, len(self.sizes))
+        self.order = order_of(scenario, self.sizes)
         self.readers = self.order.readers()
 
     def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:

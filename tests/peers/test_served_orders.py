@@ -74,6 +74,8 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
         specs = [json.loads((mount.path / ".mlfs/jobs/train.json").read_bytes()) for mount in cluster.mounts]
         assert [spec["ranks"] for spec in specs] == [[0], [1], [2]]
         assert [node["ranks"] for node in specs[0]["nodes"]] == ["0", "1", "2"]
+        # Who registers it on each node, with the ranks of that node, gets the same order.
+        assert cluster.mounts[2].register(**fields, ranks=[2], serve="locality")["job"]["nodes"] == specs[0]["nodes"]
         before = [indices(cluster, 0, epoch) for epoch in range(EPOCHS)]
         for epoch, ranks in enumerate(before):
             assert indices(cluster, 1, epoch) == indices(cluster, 2, epoch) == ranks
@@ -101,3 +103,26 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
             mount.settle()
             assert mount.status()["jobs"][0]["agreement"] == 1.0
             assert not mount.status()["jobs"][0]["found_out"]
+        # A run that is resumed goes on in the order that it has begun, though this node is alone by now.
+        resumed = cluster.mounts[2].register(**fields, ranks=[2], serve="locality", start_epoch=2)
+        assert resumed["job"]["nodes"] == specs[0]["nodes"]
+        assert indices(cluster, 2, 2) == before[2]
+
+
+def test_what_memories_do_not_hold_is_read_once_an_epoch_and_the_rest_never_again(source: Path, tmp_path: Path) -> None:
+    """Three nodes with 1 MiB each, for 4.8 MB."""
+    flags = ["--ram", "1M", "--staging", "1M"]
+    with MountedCluster(source, NODES, tmp_path / "nodes", *flags, peer_timeout_s=20.0) as cluster:
+        fields = {"seed": 3, "epochs": EPOCHS, "batch_size": BATCH, "world_size": NODES}
+        cluster.register(0, **fields, serve="opportunistic", level=0.6)
+        spec = cluster.mounts[1].status()["jobs"][0]["spec"]
+        assert spec["level_reached"] >= 0.6
+        away = round((1 - spec["kept"]) * FILES)
+        assert 0.2 * FILES < away < 0.6 * FILES
+        for epoch in range(EPOCHS):
+            ranks = indices(cluster, epoch % NODES, epoch)
+            assert sorted(index for rank in ranks for index in rank) == list(range(FILES))
+            read(cluster, source, epoch, tmp_path / f"epoch{epoch}")
+        # Of what no node keeps some is still in a staging window when an epoch begins that reads it early.
+        assert sum(cluster.fetched("pfs")) <= FILES + (EPOCHS - 1) * (away + 0.05 * FILES)
+        assert [mount.status()["jobs"][0]["agreement"] for mount in cluster.mounts] == [1.0] * NODES
