@@ -159,7 +159,7 @@ def _print(name: str, run: Run, seen: Sequence[Seen], expected: Sequence[dict[st
             f"; model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB: {first_s / first:.2f} and {later_s / rest:.2f} of it"
         )
     console.print(
-        f"    {name:13} epoch 0 {first_s:5.2f} s, later {later_s:5.2f} s; source {source[0]:.0f} and {source[1]:.0f} MB,"
-        f" links {links:.0f} MB; cores {busy:.0%} busy{model}",
+        f"    {name:13} epoch 0 {first_s:5.2f} s, later {later_s:5.2f} s;"
+        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {links:.0f} MB; cores {busy:.0%} busy{model}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
