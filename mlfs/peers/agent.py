@@ -119,6 +119,7 @@ class Agent:
         self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
+        self._unheard: defaultdict[int, list[Any]] = defaultdict(list)  # news for lost peers, told when they are back
         self._wanted: list[tuple[int, int, int, int, int]] = []
         self._given = self._given_bytes = self._missed = 0
         self._got = self._got_bytes = self._missing = self._spoilt = 0
@@ -147,7 +148,9 @@ class Agent:
                 self._ready(token, Ready(how), offset, size_bytes)
         elif packet.kind is link.Kind.TELL:
             for node in range(self._transport.nodes):
-                if node != self._transport.node and node not in self._liveness.left:
+                if node in self._liveness.lost and node not in self._liveness.left:
+                    self._keep_for(node, packet.value)
+                elif node != self._transport.node and node not in self._liveness.left:
                     self._tell(node, packet.value)
         elif packet.kind is link.Kind.CHECK:
             for node in packet.records["node"].tolist():
@@ -158,6 +161,12 @@ class Agent:
     def _tell(self, node: int, value: Any) -> None:
         for message in messages.pack_news(value):
             self._transport.send(node, message)
+
+    def _keep_for(self, node: int, value: Any) -> None:
+        """Keep news for a lost peer until it is back. Of how this node does, the newest is enough."""
+        if "state" in value:
+            self._unheard[node] = [kept for kept in self._unheard[node] if "state" not in kept]
+        self._unheard[node].append(value)
 
     def _fetch(self, records: link.Records, now_s: float) -> None:
         """Ask peers for samples: all of one peer in as few messages as possible."""
@@ -352,6 +361,8 @@ class Agent:
         if not self._asked_of[node]:
             self._liveness.owes_nothing(node)
         if self._liveness.heard(node, now_s):
+            for value in self._unheard.pop(node, ()):
+                self._tell(node, value)
             for packet in link.pack(link.Kind.BACK, [(node,)]):
                 self._to_server(packet)
 

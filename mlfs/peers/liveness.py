@@ -3,6 +3,11 @@
 Pure. In: what was heard of whom and when, who was asked. Out: peers that are lost or back, peers that are to be told
 that this node lives. An owner may need long for a sample, so an answer that does not come says nothing: agents that
 have been asked say ALIVE as long as they owe one.
+
+A lost peer is asked ever more seldom whether it is back: what was sent arrives when it can hear again, and it answers
+then. Until then it lies in memory of the transport, and there is little: between processes of one machine MPICH has
+room for 64 messages of a sender, to all others together. If the lost one had them all, nobody else would hear of the
+sender any more.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ class Liveness:
         self._heard_s = [0.0] * nodes
         self._asked_s: list[float | None] = [None] * nodes  # since when it owes an answer
         self._said_s = [0.0] * nodes
+        self._in_vain = [0] * nodes  # what was said to it since it is lost
         self._lost: set[int] = set()
         self._left: set[int] = set()
         self._gone_s = [0.0] * nodes  # of those that left: when they end, whoever else is there
@@ -53,6 +59,7 @@ class Liveness:
         back = node in self._lost and node not in self._left
         if back:
             self._lost.discard(node)
+            self._in_vain[node] = 0
         return back
 
     def asked(self, node: int, now_s: float) -> None:
@@ -67,6 +74,7 @@ class Liveness:
     def said(self, node: int, now_s: float) -> None:
         """Something was sent to a peer."""
         self._said_s[node] = now_s
+        self._in_vain[node] += node in self._lost
 
     def found_lost(self, now_s: float) -> list[int]:
         """Peers that have now been silent for too long."""
@@ -107,6 +115,7 @@ class Liveness:
         return len(self._left) == len(self._others)
 
     def to_be_told(self, owed: Iterable[int], now_s: float) -> list[int]:
-        """Peers to say ALIVE to: those that this node owes an answer, and, to learn when they are back, the lost."""
+        """Peers to say ALIVE to: those that this node owes an answer, and, to learn when they are back, the lost: these
+        after pauses each of which is twice as long as the one before."""
         wanted = {*owed, *self._lost} - self._left
-        return [node for node in sorted(wanted) if now_s - self._said_s[node] >= self.beat_s]
+        return [node for node in sorted(wanted) if now_s - self._said_s[node] >= self.beat_s * 2 ** self._in_vain[node]]

@@ -203,6 +203,26 @@ def test_a_silent_peer_is_lost_within_its_patience_and_back_when_it_is_heard_of(
     assert asker.ends[number] == [Ended.LOST, Ended.OFF]
 
 
+def test_a_peer_that_is_silent_for_an_hour_takes_no_room_for_messages_and_hears_the_news_when_it_is_back() -> None:
+    """What a stopped process does not take stays in memory of MPI, which has room for 64 messages of a sender."""
+    cluster = Cluster(2, random.Random(10), slowest_s=0.001)
+    asker, owner = cluster.members
+    owner.stopped = True
+    asker.want(1, 5)
+    cluster.run(2 * PATIENCE_S)
+    assert asker.lost == {1}
+    news = [{"state": {"held": number}} if number % 2 else {"job": number} for number in range(200)]
+    for value in news:
+        asker.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, value)), cluster.heap.now_s)
+        cluster.run(18)
+    assert cluster.carried < 20
+    owner.stopped = False
+    cluster.look(owner)
+    cluster.run(PATIENCE_S)
+    assert asker.lost == set()
+    assert owner.told == [{"node": 0, "value": value} for value in [*news[::2], news[-1]]]
+
+
 def test_a_server_that_takes_its_time_does_not_make_its_node_lost() -> None:
     cluster = Cluster(2, random.Random(4), slowest_s=0.001)
     asker, owner = cluster.members
