@@ -29,6 +29,7 @@ def load_status(job: JobStatistics, load: JobLoad | None) -> Json:
         "imbalanced_steps": round(load.imbalance.steps, 6),
         "steps": load.steps,
         "straggler": job.ranks[load.straggler].rank if load.straggler >= 0 else None,
+        "pace": [[workers, seconds] for workers, seconds in sorted(load.pace.items())],
         "ranks": {
             str(job.ranks[of.rank].rank): {
                 "limit": str(of.limit),

@@ -110,16 +110,21 @@ class JobLoad:
         ranks: those of which batches were seen, ascending.
         imbalance: over the last steps of which all of them have read. steps: how many.
         straggler: the index of the rank that is predicted to be late in the next steps, -1 for none.
+        pace: by number of processes on the node, the seconds that each of them preprocesses a byte, as far as seen.
     """
 
     ranks: tuple[RankLoad, ...]
     imbalance: Imbalance
     steps: int
     straggler: int
+    pace: Mapping[int, float]
 
 
 def job_load(
-    batches: Mapping[int, Sequence[BatchTimes]], handing_s: Mapping[int, float], coming_bytes: Mapping[int, int]
+    batches: Mapping[int, Sequence[BatchTimes]],
+    handing_s: Mapping[int, float],
+    coming_bytes: Mapping[int, int],
+    pace: Mapping[int, float],
 ) -> JobLoad:
     """The figures of a job.
 
@@ -127,6 +132,7 @@ def job_load(
         batches: by index of the rank, the last ones. handing_s: by rank, the least time after a batch; ranks of
             which no beginning of an epoch was seen are missing.
         coming_bytes: by rank, those of its next batch, 0 where they are not known.
+        pace: what was seen of the job when it ran before; see `JobLoad`.
     """
     workers = {rank: workers_of(of) for rank, of in batches.items()}
     ranks = tuple(
@@ -138,7 +144,16 @@ def job_load(
     # that counts as late, or two ranks that both load all the time would seem to take turns in being late.
     step_s = float(np.median([rank.step_s for rank in ranks])) if ranks else 0.0
     uneven = imbalance(load_s, (1 - TOLERANCE) * step_s)
-    return JobLoad(ranks, uneven, len(load_s), straggler(ranks, step_s))
+    return JobLoad(ranks, uneven, len(load_s), straggler(ranks, step_s), {**pace, **pace_of(batches)})
+
+
+def pace_of(batches: Mapping[int, Sequence[BatchTimes]]) -> dict[int, float]:
+    """The number of processes that read these batches, and the seconds that each preprocesses a byte."""
+    every = [batch for of in batches.values() for batch in of]
+    size_bytes = sum(batch.size_bytes for batch in every)
+    if not size_bytes:
+        return {}
+    return {sum(map(workers_of, batches.values())): sum(batch.preprocess_s for batch in every) / size_bytes}
 
 
 def workers_of(batches: Sequence[BatchTimes]) -> int:

@@ -125,3 +125,14 @@ def test_memory_is_bounded() -> None:
     assert [len(of) for of in job.batches.values()] == [KEPT_BATCHES]
     loads.forget("train")
     assert not loads.statistics(lambda name, rank: 0)
+
+
+def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen() -> None:
+    loads = RankLoads()
+    for workers in (1, 2, 4):
+        loads.begin("train", BATCH)
+        loader = TimedLoader(BATCH, workers, 2, open_s=0.01 * workers)  # they crowd one another
+        for at_s, process, place in loader.opens(400, random.Random(1)):
+            loads.read(Reader("train", 0, process), place, 0, at_s, 0.0, 100)
+    pace = loads.statistics(lambda name, rank: 0)["train"].pace
+    assert pace == {workers: pytest.approx(workers * 1e-4, rel=0.1) for workers in (1, 2, 4)}

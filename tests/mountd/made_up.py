@@ -86,7 +86,7 @@ def load(handing_s: float = 0.01, idle_s: float = 0.3) -> JobLoad:
         RankLoad(0, 2, 16, 1e6, 0.02, 0.1, handing_s, idle_s, 0.2, 0.065),
         RankLoad(1, 2, 16, 1e6, 0.02, 0.3, handing_s, idle_s, 0.2, 0.165),
     )
-    return JobLoad(ranks, Imbalance(0.6, 0.25), 16, 1)
+    return JobLoad(ranks, Imbalance(0.6, 0.25), 16, 1, {4: 2e-7})
 
 
 def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = None, **changed: Any) -> EngineStatistics:

@@ -26,11 +26,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load
+from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load, pace_of
 
 # Processes whose batch is under way, of a job. A loader without persistent workers has new ones in each epoch: those
 # that have not read for longest are forgotten.
 MOST_PROCESSES = 4096
+# Jobs of which it is remembered how fast how many workers were: the names of a user's scripts are few.
+MOST_NAMES = 64
 # A batch of which a smaller share was seen is not told of: a process with threads jumps between batches.
 WHOLE = 0.5
 
@@ -83,14 +85,24 @@ class RankLoads:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
+        # By job, and by number of processes on the node: seconds a byte of each of them. A job that is begun anew with
+        # another number of workers adds to it, so it outlives the job.
+        self._pace: OrderedDict[str, dict[int, float]] = OrderedDict()
 
     def begin(self, name: str, batch_files: int) -> None:
         """The job of that name has read nothing yet. Args: batch_files: samples of a rank's batch."""
+        self.forget(name)
         self._jobs[name] = _Job(batch_files)
 
     def forget(self, name: str) -> None:
         """The job has ended."""
-        self._jobs.pop(name, None)
+        job = self._jobs.pop(name, None)
+        if job is None or not job.batches:
+            return
+        self._pace.setdefault(name, {}).update(pace_of(job.batches))
+        self._pace.move_to_end(name)
+        if len(self._pace) > MOST_NAMES:
+            self._pace.popitem(last=False)
 
     def read(
         self, reader: Reader, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
@@ -153,7 +165,12 @@ class RankLoads:
             coming_bytes: given a job and the index of a rank, the bytes of its next batch, 0 where they are not known.
         """
         return {
-            name: job_load(job.batches, job.handing_s, {rank: coming_bytes(name, rank) for rank in job.batches})
+            name: job_load(
+                job.batches,
+                job.handing_s,
+                {rank: coming_bytes(name, rank) for rank in job.batches},
+                self._pace.get(name, {}),
+            )
             for name, job in self._jobs.items()
             if job.batches
         }
