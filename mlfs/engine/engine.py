@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from mlfs.engine.aside import ReadsAside
 from mlfs.engine.background import Background
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of, name_of
@@ -164,15 +165,16 @@ class Engine:
             clock, cpu_clock, self._prefetch_failed, self._shortages,
             limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
         )  # fmt: skip
+        aside = ReadsAside(self._step, self._write_behind)
         self._driver = Driver(
-            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
-        )
+            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock,
+            {**self._jobs.carry_out(), **aside.carry_out()},
+        )  # fmt: skip
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.ranges = Ranges(
-            samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
-            clock, bounds, self._shortages, limits.most_open_files,
-            limits.buffer_bytes // 8,
+            samples, self.scheduler, self._driver, infos, self._fetcher, aside, self.digest, counted, self.counters,
+            runner, clock, bounds, self._shortages, limits.most_open_files, limits.buffer_bytes // 8,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(
