@@ -226,12 +226,31 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 size(ahead.get("bytes")),
                 duration(ahead.get("seconds")),
             )
-        parts += [_title(title), *_loader(job), *_served(job), table]
+        parts += [_title(title), *_loader(job), *_served(job), table, *_load(job)]
         if job.get("message") and job["message"] not in parts_of(status, "messages"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
     if not parts and not parts_of(status, "messages"):
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
+
+
+def _load(job: dict[str, Any]) -> list[RenderableType]:
+    """What loaders do with their time, and how unevenly the ranks load."""
+    from rich.text import Text
+
+    load = part(job, "load")
+    if not load:
+        return []
+    columns = ("waits", "preprocesses", "hands over", "is idle", "batch every", "limit")
+    table = NumberTable("rank", "workers", *columns)
+    for rank, of in part(load, "ranks").items():
+        times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
+        table.add(rank, count(of.get("workers")), *times, str(of.get("limit", NONE)))
+    said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
+    said += f"{count(load.get('steps'))} steps are uneven (imbalance {percent(load.get('imbalance'))})"
+    if load.get("straggler") is not None:
+        said += f"; rank {load['straggler']} will be late in the next steps"
+    return [Text(said), table]
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:

@@ -2,9 +2,9 @@
 
 In: registered jobs. Out: `Planned` for the scheduler. A job all of whose ranks read through this mount reads every
 sample equally often: then what comes first is kept, and nothing is to be counted. A job of which this node runs some
-ranks reads some samples more often. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so
-that neither reads nor the orders of the next epochs wait for it. How a plan is made stands in
-mlfs.plan.owners (pure).
+ranks reads some samples more often, and so does one whose sampler draws with replacement; so do several jobs together
+that read different samples. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that
+neither reads nor the orders of the next epochs wait for it. How a plan is made stands in mlfs.plan.owners (pure).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def needs_counting(spec: JobSpec, members: Members | None) -> bool:
     if spec.epochs - spec.start_epoch <= 1:
         return False
     if members is None:
-        return len(spec.ranks) < spec.world_size or spec.serve == "opportunistic"
+        return len(spec.ranks) < spec.world_size or draws_again(spec) or spec.serve == "opportunistic"
     return members.divides(spec.world_size)
 
 
@@ -65,12 +65,40 @@ def kept_by_all(kept_at: Iterable[NodeNumbers]) -> NodeNumbers | None:
     return together
 
 
+def draws_again(spec: JobSpec) -> bool:
+    """Whether the sampler may read a sample several times an epoch, and some more often than others."""
+    return bool(spec.replacement)
+
+
 def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -> None:
     """Add an epoch's reads by the ranks of this node."""
     for rank in spec.ranks:
         ids = streams.epoch_ids(epoch, rank)
         counts = np.bincount(ids[ids >= 0], minlength=len(reads))
         np.minimum(reads + counts, MOST_READS, out=reads, casting="unsafe")
+
+
+def plan_for_all(
+    sizes: npt.NDArray[Any],
+    counted: Sequence[Counts],
+    even: Sequence[tuple[bytearray, JobSpec]],
+    capacities: Sequence[int],
+) -> Plan | None:
+    """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
+
+    Args:
+        counted: of each job whose reads were counted, how often it reads each sample.
+        even: of each other job, its members, which it all reads equally often.
+    """
+    reads = np.zeros(len(sizes), dtype=np.uint32)
+    for counts in counted:
+        reads += counts
+    for member, spec in even:
+        reads += np.frombuffer(bytes(member), dtype=np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
+    read = reads[reads > 0]
+    if not counted and (not len(read) or read.min() == read.max()):
+        return None
+    return plan_alone(sizes, reads, capacities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +139,7 @@ class Planner:
         self._planned = planned
         self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counts] = {}
+        self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
         self._members: Members | None = None
@@ -126,9 +155,15 @@ class Planner:
 
         In a cluster nothing follows from that: its jobs are those that all nodes have prepared.
         """
-        if self._members is None and sum(self._capacities()) > 0 and needs_counting(job.spec, None):
+        if self._members is not None or sum(self._capacities()) <= 0:
+            return
+        if needs_counting(job.spec, None):
             self._waiting[job.name] = job
             self._wanted.set()
+            return
+        self._even[job.name] = job
+        if len(self._even) > 1 or self._counted:
+            self.plan_again()
 
     async def prepare(self, job: JobRun) -> None:
         """Plan with a job of the cluster, which is not installed yet."""
@@ -143,6 +178,7 @@ class Planner:
         """This node has joined others, or is alone from now on: all jobs are planned anew."""
         self._members = members
         self._counted.clear()
+        self._even.clear()
         self._readers.clear()
         self._kept_at.clear()
         self._waiting.clear()
@@ -168,7 +204,8 @@ class Planner:
         if self._members is None:
             self._waiting.pop(name, None)
             self._kept_at.pop(name, None)
-            if self._counted.pop(name, None) is not None:
+            was_even = self._even.pop(name, None) is not None
+            if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
                 self.plan_again()
 
     async def forget_prepared(self, name: str) -> None:
@@ -180,7 +217,7 @@ class Planner:
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""
-        if not self._counted and self._members is None:
+        if not self._counted and len(self._even) < 2 and self._members is None:
             self._planned(None)
             return
         self._plan_again = True
@@ -259,15 +296,16 @@ class Planner:
         """Plan for the jobs that are counted now."""
         self._plan_again = False
         sizes, members = np.asarray(self._sizes), self._members
+        plan: Plan | None
         if members is not None:
             readers = list(self._readers.values())
             kept_at = kept_by_all(list(self._kept_at.values()))
             plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
             still = len(readers) == len(self._readers)
         else:
-            counted = list(self._counted.values())
-            reads: npt.NDArray[np.uint32] = np.sum(np.stack(counted), axis=0, dtype=np.uint32)
-            plan = await self._runner.run("plan", plan_alone, sizes, reads, self._capacities())
-            still = bool(counted) and len(counted) == len(self._counted)
+            counted, even = list(self._counted.values()), list(self._even.values())
+            members_of = [(job.member, job.spec) for job in even]
+            plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities())
+            still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

@@ -72,7 +72,7 @@ def place(
     """
     left = np.array(np.broadcast_to(capacities_bytes, (nodes, np.shape(capacities_bytes)[-1])), dtype=np.float64)
     later = readers[1:] if len(readers) > 1 else readers
-    owner, count = _owners(sizes_bytes, later, readers[0], _quotas(sizes_bytes, left))
+    owner, count = _owners(sizes_bytes, later, readers[0], _quotas(sizes_bytes, left), _reads(readers))
     storage = np.full(len(sizes_bytes), PFS, dtype=np.int8)
     for node, owned in enumerate(_groups(owner, nodes)):
         storage[owned] = keep_most_read(sizes_bytes[owned], count[owned], left[node], at_least=0)
@@ -157,17 +157,34 @@ def _quotas(sizes: Floats, capacities: Floats) -> Floats:
     return np.asarray(np.minimum(capacities.sum(axis=1), share + sizes.max(initial=0.0)))
 
 
+def _reads(readers: Readers) -> npt.NDArray[np.int32]:
+    """How often all nodes together read each sample: alike for one job, not for several that read other samples."""
+    reads = np.zeros(readers.shape[1], dtype=np.int32)
+    for row in readers:
+        reads += row != np.iinfo(row.dtype).max
+    return reads
+
+
 def _owners(
-    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], quotas: Floats
-) -> tuple[Nodes, Counts]:
+    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], quotas: Floats,
+    reads: npt.NDArray[np.int32],
+) -> tuple[Nodes, Counts]:  # fmt: skip
     """The owner of each sample, and how often the owner reads it.
 
-    In each round every sample asks the node that reads it most among those that have room, and a node that cannot take
-    all that ask keeps those that it reads most. What is left after `ROUNDS` is dealt into the room that is left.
+    Where not all samples fit, those that all nodes together read most come first. In each round every one of these asks
+    the node that reads it most among those that have room, and a node that cannot take all that ask keeps those that it
+    reads most. What is left after `ROUNDS` is dealt into the room that is left.
+
+    Args:
+        reads: of each sample, by all nodes.
     """
     owner, count = np.full(len(sizes), PFS, dtype=np.int16), np.zeros(len(sizes), dtype=np.uint8)
     nodes, free = len(quotas), quotas.copy()
-    rest = np.arange(len(sizes))
+    rest = later_on = np.arange(len(sizes))
+    if len(reads) and reads.min() != reads.max():
+        most_read = np.argsort(-reads, kind="stable")
+        fit = int(np.searchsorted(np.cumsum(sizes[most_read]), free.sum(), side="right"))
+        rest, later_on = np.sort(most_read[:fit]), most_read
     smallest = float(sizes.min(initial=0.0))
     for _ in range(ROUNDS):
         # The last entry stands for "nobody" among the readers, who can own nothing.
@@ -181,7 +198,7 @@ def _owners(
             owner[rest[taken]], count[rest[taken]] = node, most[taken]
             free[node] -= float(sizes[rest[taken]].sum())
         rest = rest[owner[rest] == PFS]
-    _deal(sizes, owner, rest, free)
+    _deal(sizes, owner, later_on[owner[later_on] == PFS], free)
     return owner, count
 
 

@@ -83,8 +83,7 @@ class Scheduler:
         self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
-        self._wake_s = math.inf
-        self._goes_on = goes_on
+        self._wake_s, self._goes_on = math.inf, goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Released: self._released,
@@ -169,6 +168,7 @@ class Scheduler:
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
             self._warming.statistics(), self._rank_waits.statistics(),
+            self._rank_waits.loads.statistics(self._following.coming_bytes),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
