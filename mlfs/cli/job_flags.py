@@ -49,7 +49,7 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
 
 def given_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields whose flags were given."""
-    values = {field: getattr(args, field, None) for field in JobSpec.model_fields}
+    values = {field: getattr(args, field, None) for field in JobSpec.model_fields if field not in NO_FLAGS}
     return {field: value for field, value in values.items() if value is not None}
 
 
