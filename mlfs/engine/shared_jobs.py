@@ -19,14 +19,15 @@ from typing import Any
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
+from mlfs.engine.nodes_of_job import with_nodes
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
-from mlfs.errors import JobError, MlfsError
+from mlfs.errors import MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
-from mlfs.job.ranks import ranks_in, ranks_text
+from mlfs.job.ranks import ranks_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
@@ -101,48 +102,11 @@ class SharedJobs:
     # -- orders that mlfs serves
 
     def with_nodes(self, spec: JobSpec) -> JobSpec:
-        """The job with the nodes on which a served order rests, if it has one and nobody has said them.
-
-        They are those that have joined by now. A run that goes on, in place of a job of its name, keeps those of that
-        job: else it would go on in another order than it has begun. All nodes are taken to have this one's buffer.
-
-        Raises:
-            JobError: it is not known which ranks run on which node.
-        """
-        if spec.serve is None or spec.nodes is not None:
-            return spec
+        """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
         before = self._jobs.jobs.get(spec.name)
-        goes_on = before is not None and (before.spec.serve, before.spec.world_size) == (spec.serve, spec.world_size)
-        if before is not None and before.spec.nodes is not None and goes_on and spec.start_epoch + spec.start_step:
-            rows = [node.model_dump(mode="json") for node in before.spec.nodes]
-            return parse_job({**json.loads(spec.to_json()), "nodes": rows})
-        members = self._plan.members
-        if members is None:
-            ranks, rooms = {0: tuple(range(spec.world_size))}, {0: list(self._capacities())}
-            missing = len(spec.ranks) < spec.world_size
-            hint = "start `mlfs peers` on the nodes first; a node alone is to run all ranks"
-        else:
-            ranks = {node: members.ranks(spec.world_size, node) for node in members.nodes}
-            rooms = {node: list(row) for node, row in zip(members.nodes, members.capacities_bytes, strict=True)}
-            missing = not members.divides(spec.world_size) or set(spec.ranks) not in (
-                {*ranks[members.own]}, {*range(spec.world_size)}
-            )  # fmt: skip
-            hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
-        if missing:
-            message = (
-                'job field "serve": it is not known which ranks run on which node, and a served order rests on that'
-            )
-            raise JobError(message, f'{hint}; or give "nodes"', "serve")
-        rows = [
-            {
-                "node": node,
-                "ranks": ranks_text(ranks[node]),
-                "keeps_bytes": rooms[node],
-                "buffer_bytes": self._buffer_bytes,
-            }
-            for node in ranks
-        ]
-        return parse_job({**json.loads(spec.to_json()), "nodes": rows})
+        return with_nodes(
+            spec, before.spec if before else None, self._plan.members, self._capacities(), self._buffer_bytes
+        )
 
     # -- what is told here
 
