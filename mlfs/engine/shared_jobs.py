@@ -38,6 +38,11 @@ LONGEST_PLAIN_BYTES = 1 << 15
 # A job of 32,767 nodes takes some 4 MB: more is not unpacked.
 LONGEST_JOB_BYTES = 16 << 20
 
+OTHER_NODES = (
+    "its order was served before these nodes joined, and goes on as it is: an order that is dealt to them needs another"
+    " registration"
+)
+
 Build = Callable[[JobSpec], JobStreams]
 
 
@@ -90,6 +95,9 @@ class SharedJobs:
         for job in list(self._jobs.jobs.values()):
             if not job.inferred and job.name not in self._told:
                 self._share(job.spec)
+                nodes = job.spec.nodes
+                if nodes is not None and {node.node for node in nodes} != {*members.nodes}:
+                    log.warning("job %s: %s", job.name, OTHER_NODES)
 
     def end(self) -> None:
         """This node is alone from now on: it goes on with the jobs that it has."""
