@@ -1,7 +1,6 @@
 """The order that a scenario's job has: its own permutations, or a real sampler's, as `mlfs register` knows them.
 
-In: a `Scenario`, the sizes of its samples. Out: an `Order`. Called by `mlfs.sim.run`. An order that mlfs serves is
-dealt to the scenario's nodes by the function by which mounts deal it.
+In: a `Scenario`, the sizes of its samples. Out: an `Order`. Called by `mlfs.sim.run`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,15 @@ from mlfs.sim.scenario import Scenario
 def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
     """The order of a scenario's job.
 
+    Args:
+        sizes_bytes: of the samples, shape (F,).
+
     Raises:
         ConfigError: the batch cannot be shared evenly by the GPUs, or is never full.
         JobError: a field of the job is wrong.
     """
-    fields, model, n_samples = scenario.job.order, scenario.model, len(sizes_bytes)
+    fields, model = scenario.job.order, scenario.model
+    n_samples = len(sizes_bytes)
     order = Order(n_samples, model, scenario.seed) if fields is None else _registered(scenario, sizes_bytes)
     if order.steps == 0:
         raise ConfigError(
@@ -41,7 +44,7 @@ def _registered(scenario: Scenario, sizes_bytes: Floats) -> Order:
     job, gpus = scenario.job, scenario.cluster.gpus
     if job.batch % gpus:
         raise ConfigError(f"job.batch: {job.batch} is not the same for each of {gpus} GPUs", "give a multiple")
-    follows: dict[str, Any] = {
+    follows = {
         "epochs": job.epochs,
         "batch_size": job.batch // gpus,
         "world_size": scenario.cluster.nodes * gpus,
@@ -51,24 +54,24 @@ def _registered(scenario: Scenario, sizes_bytes: Floats) -> Order:
     if fields.get("sampler", "torch-distributed") in readers_of("seed") and "preset" not in fields:
         fields.setdefault("seed", scenario.seed)
     if fields.get("serve") is not None:
-        follows["nodes"] = _nodes(scenario)
+        fields.setdefault("nodes", _nodes(scenario))
     spec = parse_job(fields | follows)
-    numbers = np.arange(len(sizes_bytes), dtype=np.int64)
-    order = build_order(spec, len(numbers))
+    entries = np.arange(len(sizes_bytes), dtype=np.int64)
+    order, kept = build_order(spec, len(entries)), None
     if spec.serve is not None:
-        order = ServedOrder(order, spec, sizes_bytes.astype(np.int64), numbers)
-    return RegisteredOrder(len(numbers), scenario.model, gpus, JobStreams(spec, numbers, order))
+        order = served = ServedOrder(order, spec, sizes_bytes.astype(np.int64), entries)
+        kept = served.kept
+    return RegisteredOrder(len(entries), scenario.model, gpus, JobStreams(spec, entries, order), kept)
 
 
 def _nodes(scenario: Scenario) -> list[dict[str, Any]]:
-    """The nodes as a mount would fill them in."""
+    """The nodes to which a served order deals its reads, as a mount fills them in."""
     gpus, model = scenario.cluster.gpus, scenario.model
+    buffer_bytes = int(model.staging.capacity_bytes) // 2
     return [
         {
-            "node": node,
-            "ranks": f"{node * gpus}-{(node + 1) * gpus - 1}",
-            "keeps_bytes": [int(capacity) for capacity in capacities],
-            "buffer_bytes": int(model.staging.capacity_bytes) // 2,
+            "node": node, "ranks": f"{node * gpus}-{(node + 1) * gpus - 1}",
+            "keeps_bytes": [int(capacity) for capacity in capacities], "buffer_bytes": buffer_bytes,
         }
-        for node, capacities in enumerate(model.node_capacities_bytes())
-    ]
+        for node, capacities in enumerate(model.node_capacities_bytes().tolist())
+    ]  # fmt: skip

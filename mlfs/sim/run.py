@@ -53,6 +53,7 @@ class Simulation:
             self.readers,
             self._thread_rate(sharing),
             np.random.default_rng([self.scenario.seed, 1 << 32]),
+            self.order.kept,
         )
 
     def _thread_rate(self, sharing: Sharing) -> float:

@@ -58,7 +58,7 @@ def dealt_away(source: Path, spec: dict[str, Any], ranks: list[list[int]]) -> li
     finally:
         os.close(fd)
     assert isinstance(order, ServedOrder)
-    return [bool(order.node[index] != node) for node, indices in enumerate(ranks) for index in indices]
+    return [bool(order.kept.node[index] != node) for node, indices in enumerate(ranks) for index in indices]
 
 
 def begin(cluster: MountedCluster, source: Path, epoch: int, marks: Path) -> list[subprocess.Popen[bytes]]:
