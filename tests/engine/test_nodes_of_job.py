@@ -1,4 +1,4 @@
-"""The nodes on which a served order rests: all nodes of a cluster say the same; what cannot be known is refused."""
+"""The nodes on which a served order rests: each node of a cluster says the same; what cannot be known is refused."""
 
 from __future__ import annotations
 
