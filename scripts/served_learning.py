@@ -6,7 +6,8 @@ In: scikit-learn's digits (1,797 real images), and the JPEG set of the demo (2,0
 each order the mean and the spread of the accuracy on what was not trained with, over several seeds, and the level of
 randomness that the order reached. Four ranks are trained as DistributedDataParallel does it: each has a batch of its
 own and normalizes it by itself, and the step goes by the mean of their gradients. The tree is sorted by class, as
-ImageFolder's is, and the nodes keep half of it: an opportunistic order can hardly have it worse.
+ImageFolder's is, the nodes keep little of it, and a round has four pieces of it: an opportunistic order can hardly
+have it worse.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ from mlfs.orders.served import ServedOrder
 from mlfs.served.rounds import PIECE_BYTES
 
 RANKS, BATCH_SIZE = 4, 16
-# So large that a piece of the tree that is read at once (mlfs.served.rounds) has six samples: as in ImageNet on half
-# its size of caches, a class lies in some ten pieces then.
-SAMPLE_BYTES = PIECE_BYTES // 6
-# A node keeps an eighth of the data set, so all keep a half. There is next to no buffer: an order is as little random
-# as its level lets it be.
-KEPT_BY_A_NODE, BUFFER_BYTES = 8, 1
+# So large that a piece of the tree that is read at once (mlfs.served.rounds) has seven samples, mostly of one class.
+SAMPLE_BYTES = PIECE_BYTES // 7
+# All nodes keep a sixteenth of the data set, and each has a buffer for one piece: with much memory, or pieces that are
+# small beside a round, no order has a level as low as 0.5.
+KEPT_BY_A_NODE, BUFFER_BYTES = 64, PIECE_BYTES
 TESTED_WITH = 5  # each fifth image is not trained with
 LEVELS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 ORDERS: dict[str, dict[str, object]] = {
