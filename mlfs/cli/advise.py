@@ -26,7 +26,7 @@ examples:
   mlfs advise servers --parameters 180MB --workers 4 --bandwidth 125MB \\
       --compute-time 2s
   mlfs advise batch alexnet
-  mlfs advise workers --from-mount /data/imagenet        num_workers of each rank
+  mlfs advise workers --from-mount /data/imagenet       num_workers of each rank
   mlfs advise batch --example > model.toml
 
 The overhead ratio R is T_O / T_C of one GPU: time that is not hidden behind computing, over computing time.

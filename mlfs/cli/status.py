@@ -226,7 +226,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 size(ahead.get("bytes")),
                 duration(ahead.get("seconds")),
             )
-        parts += [_title(title), *_loader(job), table, *_load(job)]
+        parts += [_title(title), *_loader(job), *_served(job), table, *_load(job)]
         if job.get("message") and job["message"] not in parts_of(status, "messages"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
     if not parts and not parts_of(status, "messages"):
@@ -269,6 +269,20 @@ def _loader(job: dict[str, Any]) -> list[RenderableType]:
             value += f", at most {count(most)}" if is_number(most) else ""
         said.append(f"{name} {value}")
     return [Text(f"loader: {', '.join(said)}")] if said else []
+
+
+def _served(job: dict[str, Any]) -> list[RenderableType]:
+    """Which order mlfs serves the job, and how random it is."""
+    from rich.text import Text
+
+    spec = part(job, "spec")
+    if "serve" not in spec:
+        return []
+    said = f"order: served, {spec['serve']}, dealt to {count(len(spec.get('nodes', ())))} nodes"
+    if "level_reached" in spec:
+        said += f"; {percent(spec['level_reached'])} of the randomness of a uniform shuffle, in {count(spec['rounds'])}"
+        said += f" rounds; nodes keep {percent(spec['kept'])} of the samples"
+    return [Text(said)]
 
 
 def _reads(status: dict[str, Any]) -> list[RenderableType]:

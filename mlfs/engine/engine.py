@@ -181,7 +181,10 @@ class Engine:
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
         self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, lambda: self.scheduler.table.held_by)
-        self._shared = SharedJobs(self._jobs, self._planner, self._shared_plan, runner, build)
+        self._shared = SharedJobs(
+            self._jobs, self._planner, self._shared_plan, runner, build, lambda: self.scheduler.capacities_bytes,
+            limits.staging_bytes // 2,
+        )  # fmt: skip
         self.peering = Peering(
             agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
             showcase or Showcase(), runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
@@ -222,6 +225,10 @@ class Engine:
         return item.place if by_choice else self.scheduler.holder(item.sample)
 
     # -- jobs
+
+    def with_nodes(self, spec: JobSpec) -> JobSpec:
+        """A job to be registered, with the nodes on which the order rests that mlfs serves it. Raises: JobError."""
+        return self._shared.with_nodes(spec)
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""

@@ -35,24 +35,39 @@ MOST_EPOCHS = 256
 # Counts are kept in two bytes.
 MOST_READS = np.iinfo(np.uint16).max
 
-# A round of evicting looks at all samples, on the loop: about 90 ms a million. With more samples than this, what is read
-# most stays instead.
+# A round of evicting looks at all samples, on the loop: about 90 ms a million. With more samples than this nothing is
+# evicted, and what is read most stays.
 MOST_EVICTING = 2_000_000
 
 # What is known of who reads what in a cluster takes at most so much memory for a job: else fewer epochs are looked at.
 MOST_READERS_BYTES = 256 << 20
 
 Counts = npt.NDArray[np.uint16]
+NodeNumbers = npt.NDArray[np.int16]
 ReadersByEpoch = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def needs_counting(spec: JobSpec, members: Members | None) -> bool:
-    """Whether a node reads some samples of the job more often than others."""
+    """Whether a node reads some samples of the job more often than others, or is to keep those that its order says."""
     if spec.epochs - spec.start_epoch <= 1:
         return False
     if members is None:
-        return len(spec.ranks) < spec.world_size or draws_again(spec)
+        return len(spec.ranks) < spec.world_size or draws_again(spec) or spec.serve == "opportunistic"
     return members.divides(spec.world_size)
+
+
+def reads_of_kept(kept_at: NodeNumbers, spec: JobSpec) -> Counts:
+    """How often a node alone reads what an order that mlfs serves takes to be kept. The rest is not worth keeping: it
+    is read from the source in large pieces."""
+    return np.where(kept_at >= 0, min(MOST_READS, spec.epochs - spec.start_epoch), 0).astype(np.uint16)
+
+
+def kept_by_all(kept_at: Iterable[NodeNumbers]) -> NodeNumbers | None:
+    """By sample, the node that the orders of several jobs take to keep it: the first job's; None for no such jobs."""
+    together: NodeNumbers | None = None
+    for of_job in kept_at:
+        together = of_job if together is None else np.where(together < 0, of_job, together)
+    return together
 
 
 def draws_again(spec: JobSpec) -> bool:
@@ -135,9 +150,10 @@ class Planner:
         self._planned = planned
         self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counts] = {}
-        self._draws: set[str] = set()  # those of them that draw with replacement
+        self._draws: set[str] = set()  # names of jobs that draw with replacement, ended ones too
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
+        self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
         self._members: Members | None = None
         self._plan_again = self._busy = False
         self._wanted, self._done = trio.Event(), trio.Event()
@@ -176,6 +192,7 @@ class Planner:
         self._counted.clear()
         self._even.clear()
         self._readers.clear()
+        self._kept_at.clear()
         self._waiting.clear()
         self.plan_again()
         for job in jobs:
@@ -198,6 +215,7 @@ class Planner:
         """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
         if self._members is None:
             self._waiting.pop(name, None)
+            self._kept_at.pop(name, None)
             was_even = self._even.pop(name, None) is not None
             if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
                 self.plan_again()
@@ -205,6 +223,7 @@ class Planner:
     async def forget_prepared(self, name: str) -> None:
         """A job of the cluster has ended. Returns when that is planned."""
         self._waiting.pop(name, None)
+        self._kept_at.pop(name, None)
         if self._readers.pop(name, None) is not None and self._members is not None:
             await self.change(self._members)
 
@@ -245,11 +264,17 @@ class Planner:
 
     async def _count(self, name: str, job: JobRun) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
+        kept_at: NodeNumbers | None = None
+        (self._draws.add if draws_again(job.spec) else self._draws.discard)(name)
+        if job.spec.serve is not None:
+            kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
         if self._members is not None:
             readers = await self._who_reads(name, job, self._members)
             if readers is None:
                 return
             self._readers[name] = readers
+        elif kept_at is not None:
+            self._counted[name] = await self._runner.run("plan", reads_of_kept, kept_at, job.spec)
         else:
             reads = np.zeros(len(self._sizes), dtype=np.uint16)
             for epoch in epochs_worth_counting(job.spec):
@@ -257,7 +282,10 @@ class Planner:
                 if self._waiting.get(name) is not job:
                     return  # unregistered, or registered anew
             self._counted[name] = reads
-            (self._draws.add if draws_again(job.spec) else self._draws.discard)(name)
+        if kept_at is None:
+            self._kept_at.pop(name, None)
+        else:
+            self._kept_at[name] = kept_at
         await self._plan()
         log.info("job %s: planned", name)
 
@@ -284,12 +312,13 @@ class Planner:
         plan: Plan | None
         if members is not None:
             readers = list(self._readers.values())
-            plan = await self._runner.run("plan", members.plan, sizes, readers)
+            kept_at = kept_by_all(list(self._kept_at.values()))
+            plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
             still = len(readers) == len(self._readers)
         else:
             counted, even = list(self._counted.values()), list(self._even.values())
             members_of = [(job.member, job.spec) for job in even]
-            draws = self._draws == self._counted.keys() and not even
+            draws = self._counted.keys() <= self._draws and not even
             plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities(), draws)
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:

@@ -1,21 +1,25 @@
 """The jobs of a cluster: one node is told a job, and all follow it, each its own ranks, by one plan.
 
-In: jobs that are registered here; what the servers of other nodes say. Out: jobs for `mlfs.engine.mount_jobs`, jobs to
-plan with for `mlfs.engine.planner`, words for the other servers. A job begins when all nodes have planned with it
-(`mlfs.engine.shared_plan`).
+In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
+`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.planner`, words for the other servers. A job begins when
+all nodes have planned with it (`mlfs.engine.shared_plan`).
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
+from mlfs.engine.nodes_of_job import with_nodes
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
@@ -23,10 +27,21 @@ from mlfs.engine.shared_plan import SharedPlan, Tell
 from mlfs.errors import MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
+from mlfs.job.ranks import ranks_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
 log = logging.getLogger("mlfs.peers")
+
+# A word between servers is one packet of 64 KiB; what is longer than half of that is packed.
+LONGEST_PLAIN_BYTES = 1 << 15
+# A job of 32,767 nodes takes some 4 MB: more is not unpacked.
+LONGEST_JOB_BYTES = 16 << 20
+
+OTHER_NODES = (
+    "its order was served before these nodes joined, and goes on as it is: an order that is dealt to them needs another"
+    " registration"
+)
 
 Build = Callable[[JobSpec], JobStreams]
 
@@ -36,14 +51,27 @@ class SharedJobs:
 
     Args:
         build: computes a job's streams, in a worker thread.
+        capacities: what this node keeps, by class (`Keeping.capacities_bytes`). buffer_bytes: half of its staging
+            window.
     """
 
-    def __init__(self, jobs: MountJobs, planner: Planner, plan: SharedPlan, runner: Runner, build: Build) -> None:
+    def __init__(
+        self,
+        jobs: MountJobs,
+        planner: Planner,
+        plan: SharedPlan,
+        runner: Runner,
+        build: Build,
+        capacities: Callable[[], Sequence[int]],
+        buffer_bytes: int,
+    ) -> None:
         self._jobs = jobs
         self._planner = planner
         self._plan = plan
         self._runner = runner
         self._build = build
+        self._capacities = capacities
+        self._buffer_bytes = buffer_bytes
         self._orders = SharedOrders(jobs, planner, plan, runner, build)
         self._joined = False
         self._tell: Tell = lambda _: None
@@ -67,6 +95,9 @@ class SharedJobs:
         for job in list(self._jobs.jobs.values()):
             if not job.inferred and job.name not in self._told:
                 self._share(job.spec)
+                nodes = job.spec.nodes
+                if nodes is not None and {node.node for node in nodes} != {*members.nodes}:
+                    log.warning("job %s: %s", job.name, OTHER_NODES)
 
     def end(self) -> None:
         """This node is alone from now on: it goes on with the jobs that it has."""
@@ -76,17 +107,26 @@ class SharedJobs:
         self._plan.end()
         self._planner.join(None, list(self._jobs.jobs.values()))
 
+    # -- orders that mlfs serves
+
+    def with_nodes(self, spec: JobSpec) -> JobSpec:
+        """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
+        before = self._jobs.jobs.get(spec.name)
+        return with_nodes(
+            spec, before.spec if before else None, self._plan.members, self._capacities(), self._buffer_bytes
+        )
+
     # -- what is told here
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """A job was registered on this node: all follow it, each its own ranks."""
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         return await self._start(JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size), fields)
 
     def _share(self, spec: JobSpec) -> None:
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         self._follow(fields)
 
     def ended(self, name: str) -> None:
@@ -100,8 +140,7 @@ class SharedJobs:
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         self._orders.hear(node, value)
-        if "job" in value:
-            fields = value["job"]
+        if (fields := _told_job(value)) is not None:
             self._told[str(fields["name"])] = fields
             if self._plan.planned:
                 self._follow(fields)
@@ -123,7 +162,9 @@ class SharedJobs:
         assert members is not None
         if len(spec.ranks) < spec.world_size:
             return spec
-        return parse_job({**_fields(spec), "ranks": list(members.ranks(spec.world_size, members.own))})
+        served = (node for node in spec.nodes or () if node.node == members.own)
+        ranks = next((ranks_in(node.ranks) for node in served), members.ranks(spec.world_size, members.own))
+        return parse_job({**_fields(spec), "ranks": list(ranks)})
 
     def _follow(self, fields: Mapping[str, Any]) -> None:
         """Follow a job that another node was told, or that this one had before it joined."""
@@ -158,5 +199,27 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
 
 
+def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of a job to the others. The nodes of a served order may be a thousand, more than one word holds."""
+    text = json.dumps(fields)
+    if len(text) <= LONGEST_PLAIN_BYTES:
+        return {"job": fields}
+    return {"packed_job": base64.b85encode(zlib.compress(text.encode())).decode()}
+
+
+def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The job of which another node says something, None where it is about none. Raises ValueError."""
+    if "packed_job" not in words:
+        job: Mapping[str, Any] | None = words.get("job")
+        return job
+    try:
+        text = zlib.decompressobj().decompress(base64.b85decode(words["packed_job"]), LONGEST_JOB_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a job cannot be unpacked: {error}") from None
+    unpacked: Mapping[str, Any] = json.loads(text)
+    return unpacked
+
+
 def _key(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True)
+    """The same for the same job, and short, as it stands in many words."""
+    return f"job {hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}"
