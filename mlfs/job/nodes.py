@@ -9,18 +9,23 @@ meanwhile: a node that dies stays in them, and the order goes on as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from mlfs.job.ranks import ranks_in
+from mlfs.job.ranks import MOST_RANKS, ranks_in
 from mlfs.job.refusals import refuse
 
 _ALLOWED = (
     'a list such as [{"node": 0, "ranks": "0-3", "keeps_bytes": [64000000000, 0], "buffer_bytes": 1000000000}]:'
     " numbers ascend, and each rank has one node"
 )
-_MOST_NODE = 32_767  # plans number nodes in two bytes
+# Nodes are numbered in two signed bytes. `mlfs.served.locality` takes two numbers more: for what no node keeps, and for
+# places in which nothing is read.
+_MOST_NODE = 32_765
+# An exabyte: more is a slip of the pen.
+_MOST_BYTES = 10**18
 
 
 class JobNode(BaseModel):
@@ -36,8 +41,8 @@ class JobNode(BaseModel):
 
     node: int = Field(ge=0, le=_MOST_NODE)
     ranks: str
-    keeps_bytes: tuple[Annotated[int, Field(ge=0)], ...]
-    buffer_bytes: int = Field(0, ge=0)
+    keeps_bytes: tuple[Annotated[int, Field(ge=0, le=_MOST_BYTES)], ...]
+    buffer_bytes: int = Field(0, ge=0, le=_MOST_BYTES)
 
 
 def _parse_nodes(value: Any, info: ValidationInfo) -> tuple[JobNode, ...] | None:
@@ -48,13 +53,22 @@ def _parse_nodes(value: Any, info: ValidationInfo) -> tuple[JobNode, ...] | None
         nodes = tuple(_parse_node(item) for item in value) if isinstance(value, list | tuple) else ()
     except (ValidationError, KeyError, TypeError, ValueError):
         nodes = ()
-    ranks = sorted(rank for node in nodes for rank in ranks_in(node.ranks))
+    ranks = _ranks_of(nodes)
     numbers = [node.node for node in nodes]
     if not nodes or numbers != sorted(set(numbers)):
         refuse("nodes", value, _ALLOWED, "leave the field out: the mount fills it in")
-    if world_size is not None and ranks != list(range(world_size)):
+    if world_size is not None and sorted(ranks) != list(range(world_size)):
         refuse("nodes", value, f"{_ALLOWED} (the world has {world_size})", "leave the field out: the mount fills it in")
     return nodes
+
+
+def _ranks_of(nodes: Iterable[JobNode]) -> list[int]:
+    """The ranks of all nodes; nodes that name more than any world has are not read to their end."""
+    ranks: list[int] = []
+    for node in nodes:
+        if len(ranks) <= MOST_RANKS:
+            ranks.extend(ranks_in(node.ranks))
+    return ranks
 
 
 def _parse_node(item: Any) -> JobNode:

@@ -70,9 +70,9 @@ def _rank_ranges(item: object) -> list[tuple[int, int]]:
 
 
 def ranks_in(text: str) -> tuple[int, ...]:
-    """The ranks that "0-3,6" names; empty for a text that names none."""
+    """The ranks that "0-3,6" names; empty for a text that names none, or more than `MOST_RANKS`."""
     ranges = _rank_ranges(text)
-    if not all(0 <= low <= high < low + MOST_RANKS for low, high in ranges):
+    if not all(0 <= low <= high for low, high in ranges) or sum(high - low + 1 for low, high in ranges) > MOST_RANKS:
         return ()
     return tuple(rank for low, high in ranges for rank in range(low, high + 1))
 

@@ -105,7 +105,9 @@ class ServedOrder:
             holder = holder.copy()
             away = reader >= 0
             holder[elements[away]] = reader[away]
-        rows = max(1, _SAMPLES_AT_ONCE // max(1, ids[0].size)) if len(ids) else 1
+        # While they are dealt, each node has room for as many ranks as the node with the most.
+        places = len(self._ranks_of) * max(map(len, self._ranks_of)) * self._spec.batch_size
+        rows = max(1, _SAMPLES_AT_ONCE // places)
         for start in range(0, len(ids), rows):
             ids[start : start + rows] = deal_to_ranks(ids[start : start + rows], self._ranks_of, holder)
         return ids

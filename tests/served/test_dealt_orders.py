@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from itertools import chain
 
@@ -13,10 +14,12 @@ from served_support import nodes_of, served, steps
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
+from mlfs.job.ranks import ranks_in
 from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
+from mlfs.served.locality import Ids, Nodes, deal_to_ranks
 
 
 @st.composite
@@ -179,11 +182,46 @@ def test_a_served_order_without_nodes_is_refused_in_one_line() -> None:
         {"serve": "locality", "nodes": nodes_of([[0], [0]], 1)},
         {"serve": "locality", "nodes": nodes_of([[0, 1]], 1)},
         {"serve": "locality", "nodes": [{"node": 0, "ranks": "0", "keeps_bytes": "many"}]},
+        {"serve": "locality", "nodes": [{"node": 0, "ranks": "0", "keeps_bytes": [10**400]}]},
+        {"serve": "locality", "nodes": [{"node": 0, "ranks": "0", "keeps_bytes": [-1]}]},
+        {"serve": "locality", "nodes": [{"node": 32_767, "ranks": "0", "keeps_bytes": [1]}]},
     ],
 )
 def test_what_goes_not_together_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(JobError, match="must be"):
         parse_job({"epochs": 1} | fields)
+
+
+def test_nodes_that_name_more_ranks_than_any_world_has_are_refused_before_they_fill_the_memory() -> None:
+    assert ranks_in("0-3,6") == (0, 1, 2, 3, 6)
+    assert ranks_in(",".join(["0-999999"] * 2)) == ()
+    rows = [{"node": node, "ranks": "0-999999", "keeps_bytes": [1]} for node in range(5000)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(JobError, match="each rank has one node"):
+            parse_job({"epochs": 1, "serve": "locality", "nodes": rows})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 28
+    finally:
+        tracemalloc.stop()
+
+
+def test_nodes_that_run_different_numbers_of_ranks_are_dealt_to_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One node runs 30 ranks, 29 others run one each: as many places as ranks would be are dealt for each node."""
+    ranks = [list(range(30)), *([rank] for rank in range(30, 59))]
+    fields = {"serve": "locality", "world_size": 59, "batch_size": 2, "nodes": nodes_of(ranks, 20 * 4096)}
+    whole = served(59 * 2 * 12, **fields)[2].rank_stream(1, 40).tolist()
+    dealt = []
+
+    def deal(ids: Ids, ranks_of: list[list[int]], holder: Nodes) -> Ids:
+        dealt.append(len(ids))
+        return deal_to_ranks(ids, ranks_of, holder)
+
+    monkeypatch.setattr("mlfs.orders.served.deal_to_ranks", deal)
+    monkeypatch.setattr("mlfs.orders.served._SAMPLES_AT_ONCE", 5 * 30 * 30 * 2)
+    assert served(59 * 2 * 12, **fields)[2].rank_stream(1, 40).tolist() == whole
+    assert dealt == [5, 5, 2]
 
 
 def test_an_order_of_all_ranks_must_be_within_reach() -> None:
