@@ -1,7 +1,8 @@
 """The nodes on which a served order rests, as they are when its job is registered.
 
-In: a job with `serve`, the members of the cluster or this node alone, their rooms. Out: the job with its field `nodes`.
-Called by `mlfs.engine.shared_jobs`. From then on nothing that happens to a node changes the order.
+In: a job with `serve`, the members of the cluster or this node alone, their rooms. Out: the job with its field `nodes`;
+which node runs which rank. Called by `mlfs.engine.shared_jobs` and `mlfs.engine.planner`. From then on nothing that
+happens to a node changes the order.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.nodes import JobNode
-from mlfs.job.ranks import ranks_text
+from mlfs.job.ranks import ranks_in, ranks_text
 from mlfs.plan.members import Members
 
 
@@ -59,6 +60,15 @@ def with_nodes(
         for node in ranks
     ]
     return _of(spec, nodes)
+
+
+def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
+    """By rank, the number of the node that runs it: as the nodes of a served order say, else as launchers deal ranks;
+    ranks of which nobody knows it are missing."""
+    deal = {rank: node for node in members.nodes for rank in members.ranks(spec.world_size, node)}
+    node_of = deal if members.divides(spec.world_size) else {}
+    named = {rank: node.node for node in spec.nodes or () for rank in ranks_in(node.ranks)}
+    return node_of | {rank: node for rank, node in named.items() if node in members.nodes}
 
 
 def _goes_on(spec: JobSpec, before: JobSpec) -> bool:

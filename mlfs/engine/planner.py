@@ -3,8 +3,9 @@
 In: registered jobs. Out: `Planned` for the scheduler. A job all of whose ranks read through this mount reads every
 sample equally often: then what comes first is kept, and nothing is to be counted. A job of which this node runs some
 ranks reads some samples more often, and so does one whose sampler draws with replacement; so do several jobs together
-that read different samples. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that
-neither reads nor the orders of the next epochs wait for it. How a plan is made stands in mlfs.plan.owners (pure).
+that read different samples. An opportunistic order says itself what is worth keeping. Each epoch is counted in the
+worker pool `plan`, which has a thread of its own, so that neither reads nor the orders of the next epochs wait for it.
+How a plan is made stands in mlfs.plan.owners (pure).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import trio
 
+from mlfs.engine.nodes_of_job import node_of_rank
 from mlfs.engine.runner import Runner
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -52,14 +54,13 @@ def needs_counting(spec: JobSpec, members: Members | None) -> bool:
     if spec.epochs - spec.start_epoch <= 1:
         return False
     if members is None:
-        return len(spec.ranks) < spec.world_size or draws_again(spec) or spec.serve == "opportunistic"
-    return members.divides(spec.world_size)
+        return not reads_alike(spec) or spec.serve == "opportunistic"
+    return members.divides(spec.world_size) or spec.nodes is not None
 
 
-def reads_of_kept(kept_at: NodeNumbers, spec: JobSpec) -> Counts:
-    """How often a node alone reads what an order that mlfs serves takes to be kept. The rest is not worth keeping: it
-    is read from the source in large pieces."""
-    return np.where(kept_at >= 0, min(MOST_READS, spec.epochs - spec.start_epoch), 0).astype(np.uint16)
+def reads_alike(spec: JobSpec) -> bool:
+    """Whether this node reads all of the job's samples equally often: it runs all ranks, and none draws again."""
+    return len(spec.ranks) == spec.world_size and not draws_again(spec)
 
 
 def kept_by_all(kept_at: Iterable[NodeNumbers]) -> NodeNumbers | None:
@@ -112,6 +113,20 @@ def plan_for_all(
     return plan
 
 
+class Counted(NamedTuple):
+    """How often this node reads each sample of a job; `draws`: by drawing with replacement, so that evicting helps."""
+
+    reads: Counts
+    draws: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ToCount:
+    """A job whose reads are to be counted. Whoever wants them counted anew makes another of these."""
+
+    job: JobRun
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerStatistics:
     """What the planner is at.
@@ -148,9 +163,8 @@ class Planner:
         self._capacities = capacities
         self._runner = runner
         self._planned = planned
-        self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
-        self._counted: dict[str, Counts] = {}
-        self._draws: set[str] = set()  # names of jobs that draw with replacement, ended ones too
+        self._waiting: dict[str, _ToCount] = {}  # jobs whose reads are not all counted
+        self._counted: dict[str, Counted] = {}
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
@@ -170,7 +184,7 @@ class Planner:
         if self._members is not None or sum(self._capacities()) <= 0:
             return
         if needs_counting(job.spec, None):
-            self._waiting[job.name] = job
+            self._waiting[job.name] = _ToCount(job)
             self._wanted.set()
             return
         self._even[job.name] = job
@@ -181,9 +195,9 @@ class Planner:
         """Plan with a job of the cluster, which is not installed yet."""
         if self._members is None or not needs_counting(job.spec, self._members):
             return
-        self._waiting[job.name] = job
+        self._waiting[job.name] = _ToCount(job)
         self._wanted.set()
-        while self._waiting.get(job.name) is job or self._plan_again:
+        while ((waiting := self._waiting.get(job.name)) and waiting.job is job) or self._plan_again:
             await self._done.wait()
 
     def join(self, members: Members | None, jobs: Iterable[JobRun]) -> None:
@@ -254,34 +268,30 @@ class Planner:
             if self._plan_again:
                 await self._plan()
                 continue
-            name, job = next(iter(self._waiting.items()))
+            name, waiting = next(iter(self._waiting.items()))
             try:
-                await self._count(name, job)
+                await self._count(name, waiting)
             except Exception as error:  # an order file that is gone: the job goes on without a plan
                 log.warning("job %s: not planned: %s", name, error)
-            if self._waiting.get(name) is job:
+            if self._waiting.get(name) is waiting:
                 del self._waiting[name]
 
-    async def _count(self, name: str, job: JobRun) -> None:
+    async def _count(self, name: str, waiting: _ToCount) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
-        kept_at: NodeNumbers | None = None
-        (self._draws.add if draws_again(job.spec) else self._draws.discard)(name)
-        if job.spec.serve is not None:
+        job, members = waiting.job, self._members
+        spec, kept_at = job.spec, None
+        if spec.serve is not None and (members is not None or spec.serve == "opportunistic"):
             kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
-        if self._members is not None:
-            readers = await self._who_reads(name, job, self._members)
-            if readers is None:
-                return
-            self._readers[name] = readers
-        elif kept_at is not None:
-            self._counted[name] = await self._runner.run("plan", reads_of_kept, kept_at, job.spec)
+        if members is not None:
+            readers = await self._who_reads(name, waiting, members)
         else:
-            reads = np.zeros(len(self._sizes), dtype=np.uint16)
-            for epoch in epochs_worth_counting(job.spec):
-                await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch)
-                if self._waiting.get(name) is not job:
-                    return  # unregistered, or registered anew
-            self._counted[name] = reads
+            reads = await self._reads(name, waiting, kept_at)
+        if self._waiting.get(name) is not waiting:
+            return  # unregistered, registered anew, or to be counted for other members
+        if members is not None:
+            self._readers[name] = readers
+        else:
+            self._counted[name] = Counted(reads, draws_again(spec) and kept_at is None)
         if kept_at is None:
             self._kept_at.pop(name, None)
         else:
@@ -289,20 +299,36 @@ class Planner:
         await self._plan()
         log.info("job %s: planned", name)
 
-    async def _who_reads(self, name: str, job: JobRun, members: Members) -> ReadersByEpoch | None:
-        """Which node reads each sample in each epoch; None if that is not wanted any more."""
+    async def _reads(self, name: str, waiting: _ToCount, kept_at: NodeNumbers | None) -> Counts:
+        """How often a node alone reads each sample, as far as it is worth keeping; half counted if nobody wants it.
+
+        Args:
+            kept_at: by sample, on whose keeping an opportunistic order rests. What no node keeps is read from the
+                source in large pieces.
+        """
+        job, epochs = waiting.job, epochs_worth_counting(waiting.job.spec)
+        if kept_at is not None and reads_alike(job.spec):  # then there is nothing to count
+            return np.where(kept_at >= 0, len(epochs), 0).astype(np.uint16)
+        reads = np.zeros(len(self._sizes), dtype=np.uint16)
+        for epoch in epochs:
+            if self._waiting.get(name) is not waiting:
+                break
+            await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch)
+        return reads if kept_at is None else np.where(kept_at >= 0, reads, 0).astype(np.uint16)
+
+    async def _who_reads(self, name: str, waiting: _ToCount, members: Members) -> ReadersByEpoch:
+        """Which node reads each sample in each epoch; not of all epochs if nobody wants it."""
+        job = waiting.job
         epochs = epochs_worth_counting(job.spec, max(2, MOST_READERS_BYTES // max(1, len(self._sizes))))
         readers = Readers(len(self._sizes), len(members.nodes), len(epochs))
-        world = job.spec.world_size
-        node_of = {rank: at for at, node in enumerate(members.nodes) for rank in members.ranks(world, node)}
+        node_of = {rank: members.nodes.index(node) for rank, node in node_of_rank(job.spec, members).items()}
         for epoch in epochs:
+            if self._waiting.get(name) is not waiting:
+                break
             streams = [
-                (node_of[rank], await self._runner.run("plan", job.streams.epoch_ids, epoch, rank))
-                for rank in range(world)
+                (at, await self._runner.run("plan", job.streams.epoch_ids, epoch, rank)) for rank, at in node_of.items()
             ]
             await self._runner.run("plan", readers.add, streams)
-            if self._waiting.get(name) is not job:
-                return None
         return readers.by_epoch
 
     async def _plan(self) -> None:
@@ -317,9 +343,10 @@ class Planner:
             still = len(readers) == len(self._readers)
         else:
             counted, even = list(self._counted.values()), list(self._even.values())
+            reads = [one.reads for one in counted]
             members_of = [(job.member, job.spec) for job in even]
-            draws = self._counted.keys() <= self._draws and not even
-            plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities(), draws)
+            draws = all(one.draws for one in counted) and not even
+            plan = await self._runner.run("plan", plan_for_all, sizes, reads, members_of, self._capacities(), draws)
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

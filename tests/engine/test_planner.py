@@ -1,0 +1,219 @@
+"""The planner with all kinds of jobs beside each other: served, drawing with replacement, even; alone, in a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import trio
+from fakes import InlineRunner, simulate
+
+from mlfs.engine.planner import MOST_EPOCHS, Planner
+from mlfs.follow.job import JobRun
+from mlfs.job import parse_job
+from mlfs.job.ranks import ranks_in
+from mlfs.orders.registry import build_order
+from mlfs.orders.served import ServedOrder
+from mlfs.orders.streams import JobStreams
+from mlfs.plan.members import Members
+from mlfs.plan.owners import plan_alone
+from mlfs.plan.placement import NOWHERE
+from mlfs.plan.scheduler.keeping import Plan
+
+N, PAGE = 120, 4096
+SIZES = np.full(N, PAGE, dtype=np.int64)
+ROOM = 40 * PAGE
+ALONE = [{"node": 0, "ranks": "0-1", "keeps_bytes": [ROOM], "buffer_bytes": 8 * PAGE}]
+DRAWS = {"sampler": "torch-random", "replacement": True}
+Reads = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def job(name: str, **fields: Any) -> JobRun:
+    """A job of two ranks over all samples."""
+    spec = parse_job({"name": name, "epochs": 4, "batch_size": 4, "world_size": 2} | fields)
+    order, entries = build_order(spec, N), np.arange(N)
+    return JobRun(
+        spec, JobStreams(spec, entries, ServedOrder(order, spec, SIZES, entries) if spec.serve else order), SIZES
+    )
+
+
+def reads_of(one: JobRun, epochs: int = 4) -> Reads:
+    """How often this node's ranks read each sample."""
+    streams = [one.streams.epoch_ids(epoch, rank) for epoch in range(epochs) for rank in one.spec.ranks]
+    return np.bincount(np.concatenate(streams), minlength=N)
+
+
+def kept_by(one: JobRun) -> np.ndarray[Any, np.dtype[np.int16]]:
+    """On whose keeping the job's order rests."""
+    kept_at = one.streams.kept_at(N)
+    assert kept_at is not None
+    return kept_at
+
+
+class Some:
+    """A planner at work, and the plans that it makes."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.plans: list[Plan | None] = []
+        runner = InlineRunner({"plan": seconds})
+        self.planner = Planner(memoryview(SIZES), lambda: [ROOM, 0], runner, self.plans.append)
+
+    @property
+    def plan(self) -> Plan:
+        """The last plan."""
+        plan = self.plans[-1]
+        assert plan is not None
+        return plan
+
+
+def run(body: Callable[[Some], Coroutine[Any, Any, None]], seconds: float = 0.0) -> None:
+    """Run a body beside a planner."""
+
+    async def beside() -> None:
+        some = Some(seconds)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(some.planner.run)
+            await body(some)
+            nursery.cancel_scope.cancel()
+
+    simulate(beside)
+
+
+def test_alone_what_the_opportunistic_order_keeps_counts_beside_what_is_drawn_and_what_all_read() -> None:
+    async def body(some: Some) -> None:
+        served = job("served", serve="opportunistic", nodes=ALONE)
+        drawn, even = job("drawn", **DRAWS), job("even")
+        kept = kept_by(served) >= 0
+        assert 0 < kept.sum() <= 40
+        for one in (served, drawn, even):
+            some.planner.count(one)
+            await trio.sleep(1)
+        expected = np.where(kept, 4, 0) + reads_of(drawn) + reads_of(even)
+        assert some.plan.evicts_by is None  # that would cost the jobs that do not draw
+        assert (some.plan.classes == plan_alone(SIZES, expected, [ROOM, 0]).classes).all()
+        assert some.plan.about["reads"] == expected.sum()
+        some.planner.forget("drawn")
+        await trio.sleep(1)
+        assert ((some.plan.classes != NOWHERE) == kept).all()
+        some.planner.forget("even")
+        some.planner.forget("served")
+        assert some.plans[-1] is None
+
+    run(body)
+
+
+def test_alone_a_long_job_counts_for_as_many_epochs_whatever_its_order() -> None:
+    async def body(some: Some) -> None:
+        epochs = 2 * MOST_EPOCHS
+        served = job("served", serve="opportunistic", nodes=ALONE, epochs=epochs)
+        for one in (served, job("even", epochs=epochs)):
+            some.planner.count(one)
+            await trio.sleep(1)
+        assert some.plan.about["reads"] == MOST_EPOCHS * (N + (kept_by(served) >= 0).sum())
+
+    run(body)
+
+
+def test_alone_copies_make_room_for_a_drawn_order_that_is_dealt_and_for_none_that_rests_on_what_is_kept() -> None:
+    async def body(some: Some) -> None:
+        dealt = job("train", serve="locality", nodes=ALONE, **DRAWS)  # to one node: it is the sampler's own order
+        some.planner.count(dealt)
+        await trio.sleep(1)
+        assert some.plan.evicts_by is not None
+        assert (some.plan.evicts_by == reads_of(dealt)).all()
+        some.planner.forget("train")
+        rooms = [ALONE[0] | {"keeps_bytes": [2 * ROOM]}]  # what it had when it was registered first
+        for spot in (ALONE, rooms):
+            rests = job("train", serve="opportunistic", nodes=spot, **DRAWS)
+            some.planner.count(rests)
+            await trio.sleep(1)
+            assert some.plan.evicts_by is None
+            assert (kept_by(rests)[some.plan.classes != NOWHERE] >= 0).all()
+            some.planner.forget("train")
+
+    run(body)
+
+
+def test_alone_a_node_whose_peers_are_gone_keeps_what_its_own_ranks_read_of_what_is_kept() -> None:
+    async def body(some: Some) -> None:
+        nodes = [{"node": rank, "ranks": str(rank), "keeps_bytes": [ROOM], "buffer_bytes": 8 * PAGE} for rank in (0, 1)]
+        one = job("train", serve="opportunistic", nodes=nodes, ranks=[1], level=0.0)
+        some.planner.count(one)
+        await trio.sleep(1)
+        worth = np.where(kept_by(one) >= 0, reads_of(one), 0)
+        assert (some.plan.classes == plan_alone(SIZES, worth, [ROOM, 0]).classes).all()
+        mine = kept_by(one)[some.plan.classes != NOWHERE] == 1
+        assert mine.mean() > 0.9  # the order deals to this node what lies here, and it lies here
+
+    run(body)
+
+
+def test_a_job_that_ends_while_it_is_asked_what_it_rests_on_is_planned_no_more() -> None:
+    async def body(some: Some) -> None:
+        some.planner.count(job("train", serve="opportunistic", nodes=ALONE))
+        await trio.sleep(0.5)
+        some.planner.forget("train")
+        await trio.sleep(10)
+        assert not some.plans
+
+    run(body, seconds=1.0)
+
+
+def test_a_job_that_is_counted_while_the_peers_go_is_counted_again_for_this_node() -> None:
+    async def body(some: Some) -> None:
+        one = job("train", ranks=[0])
+        some.planner.join(Members((0, 1), 0, ((ROOM, 0), (ROOM, 0))), [])
+        with trio.move_on_after(1.5):
+            await some.planner.prepare(one)
+        some.planner.join(None, [one])
+        await trio.sleep(60)
+        assert some.plan.owner is None
+        assert (some.plan.classes == plan_alone(SIZES, reads_of(one), [ROOM, 0]).classes).all()
+
+    run(body, seconds=1.0)
+
+
+def test_in_a_cluster_owners_are_those_on_whom_the_served_order_rests_and_readers_of_the_rest() -> None:
+    """Two nodes with three ranks and one, as only the job's own `nodes` say; beside it two jobs of two ranks."""
+    rooms = ((ROOM, 0), (ROOM, 0))
+    nodes = [
+        {"node": 3, "ranks": "0,2,4", "keeps_bytes": [20 * PAGE], "buffer_bytes": 8 * PAGE},
+        {"node": 7, "ranks": "1,3", "keeps_bytes": [20 * PAGE], "buffer_bytes": 8 * PAGE},
+    ]  # fmt: skip
+    plans: list[Plan] = []
+
+    def body_of(own: int) -> Callable[[Some], Coroutine[Any, Any, None]]:
+        async def body(some: Some) -> None:
+            some.planner.join(Members((3, 7), own, rooms), [])
+            for one in (job("served", serve="locality", world_size=5, nodes=nodes), job("drawn", **DRAWS), job("even")):
+                await some.planner.prepare(one)
+            plans.append(some.plan)
+
+        return body
+
+    for own in (3, 7):
+        run(body_of(own))
+    served = job("served", serve="locality", world_size=5, nodes=nodes)
+    rests = kept_by(served)
+    for own, plan in zip((3, 7), plans, strict=True):
+        owner = np.where(plan.classes != NOWHERE, own, plan.owner)
+        assert (owner[rests >= 0] == rests[rests >= 0]).all()
+        assert np.count_nonzero(owner == own) == 40
+    assert not ((plans[0].classes != NOWHERE) & (plans[1].classes != NOWHERE)).any()
+
+
+def test_in_a_cluster_what_is_left_goes_to_the_nodes_whose_ranks_read_it_as_the_job_says() -> None:
+    """Nothing rests on any keeping: owners are the readers, and node 7 reads with ranks 0 and 1."""
+
+    async def body(some: Some) -> None:
+        some.planner.join(Members((3, 7), 3, ((N * PAGE, 0), (N * PAGE, 0))), [])
+        nodes = [{"node": 3, "ranks": "2-3", "keeps_bytes": [0]}, {"node": 7, "ranks": "0-1", "keeps_bytes": [0]}]
+        one = job(
+            "served", serve="locality", nodes=nodes, world_size=4, epochs=2, sampler="sequential", contiguous=True
+        )
+        await some.planner.prepare(one)
+        mine = np.concatenate([one.streams.epoch_ids(1, rank) for rank in ranks_in("2-3")])
+        assert (some.plan.classes[mine] != NOWHERE).all()
+
+    run(body)
