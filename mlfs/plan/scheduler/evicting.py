@@ -4,9 +4,9 @@ Pure. In: what jobs read next, as far as their orders are at hand. Out: copies t
 `mlfs.plan.scheduler.scheduler`, where the plan says that this node evicts (`Plan.evicts_by`): for samplers that draw
 with replacement (docs/decisions/reuse-distance.md). Every other job keeps what it has, as evicting never helps it.
 
-Copies go in rounds: looking at all samples' next needs takes about 90 ms a million samples, so each round frees a
-part of the room. What is staged already needs no copy for its next read: needs are counted from where the look-ahead
-is. A copy that a fetch is about to take its bytes from stays.
+Copies go in rounds, one at a time: looking at all samples' next needs takes about 90 ms a million samples, so each
+round frees a part of the room. What is staged already needs no copy for its next read: needs are counted from where the
+look-ahead is. A copy that a fetch is about to take its bytes from stays.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def needs(samples: int, streams: Iterable[tuple[Ids, int]]) -> Needs:
     result = np.full(samples, NOT_NEEDED, dtype=np.int64)
     for ids, ahead in streams:
         inside = np.flatnonzero(ids >= 0)[::-1]
-        own = np.full(samples, NOT_NEEDED, dtype=np.int64)
-        own[ids[inside]] = inside + ahead  # of several the last one stays, which is the nearest
-        np.minimum(result, own, out=result)
+        read = ids[inside]
+        # Of what is assigned to a sample several times the last stays, which is the nearest.
+        result[read] = np.minimum(result[read], inside + ahead)
     return result
 
 
@@ -71,25 +71,27 @@ class Evicting:
         place, plan = self._keeping.evicts_from, self._keeping.plan
         if not place or self._under_way or plan is None or plan.evicts_by is None:
             return
-        wanted = int(ROUND_SHARE * self._keeping.capacity_bytes(place))
+        wanted = max(1, int(ROUND_SHARE * self._keeping.capacity_bytes(place)))
         if 2 * self._keeping.free_bytes(place) > wanted:
             return
         table = self._table
-        held = np.flatnonzero(np.frombuffer(table.held_by, dtype=np.uint8) == place)
+        state = np.frombuffer(table.state, dtype=np.uint8)
+        held = np.frombuffer(table.held_by, dtype=np.uint8) == place
+        evictable = np.flatnonzero(held & (state != State.QUEUED) & (state != State.FETCHING))
+        if not len(evictable):
+            return  # the room is promised to fetches under way: looking at what is needed would not change that
         needed = needs(len(table.held_by), _streams(uses))
         victims: list[int] = []
         freed = 0
-        for sample in furthest_first(held, needed, plan.evicts_by).tolist():
+        for sample in furthest_first(evictable, needed, plan.evicts_by).tolist():
             if freed >= wanted:
                 break
-            if table.state[sample] not in (State.QUEUED, State.FETCHING):
-                victims.append(sample)
-                freed += self._keeping.footprint_bytes(place, sample)
-        if victims:
-            self._under_way = True
-            for sample in victims:
-                self._keeping.lost(sample)
-            self._out.append(Evict(place, victims))
+            victims.append(sample)
+            freed += self._keeping.footprint_bytes(place, sample)
+        self._under_way = True
+        for sample in victims:
+            self._keeping.lost(sample)
+        self._out.append(Evict(place, victims))
 
     def evicted(self, place: int, used_bytes: int) -> None:
         """The place has given up what it was told to."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import NOWHERE
+from mlfs.plan.scheduler import evicting
 from mlfs.plan.scheduler.commands import Command, Evict
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, furthest_first, needs
@@ -77,6 +78,21 @@ def test_what_a_fetch_is_about_to_take_stays() -> None:
 @pytest.mark.parametrize("more", [{"evicts": False}, {"kind": PlaceKind.SSD}])
 def test_nothing_is_evicted_unless_the_plan_says_so_and_never_from_a_disk(more: dict[str, Any]) -> None:
     assert not Some(STREAM, **more).evicted()
+
+
+def test_where_fetches_under_way_have_all_the_room_nobody_looks_at_what_is_needed_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = Some(STREAM)
+    for sample in range(ROOM):
+        some.table.move(sample, Verb.RESERVE)
+    looked: list[int] = []
+    monkeypatch.setattr(evicting, "needs", lambda samples, streams: looked.append(samples) or needs(samples, streams))
+    assert not some.evicted()
+    assert not looked
+    some.table.move(7, Verb.CANCEL)
+    assert some.evicted() == [7]
+    assert looked == [N]
 
 
 def test_what_is_not_needed_in_any_epoch_at_hand_goes_first_the_least_read_of_it_before_all() -> None:
