@@ -7,12 +7,14 @@ a wait is kept until its read comes. A wait while the file is open counts for th
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from mlfs.plan.scheduler.rank_loads import RankLoads, Reader
 
 # Waits whose read has not come: those of readers who were refused never come, so the oldest go.
 MOST_PENDING = 4096
+# The same of one sample, which a script may ask for again and again: a node has fewer readers at a time.
+MOST_OF_A_SAMPLE = 1024
 
 
 class RankWaits:
@@ -25,7 +27,7 @@ class RankWaits:
     def __init__(self) -> None:
         self.loads = RankLoads()
         self._seconds: dict[str, dict[int, float]] = {}  # by job and index of the rank
-        self._pending: OrderedDict[int, list[float]] = OrderedDict()  # by sample: waits of readers not known yet
+        self._pending: OrderedDict[int, deque[float]] = OrderedDict()  # by sample: waits of readers not known yet
         self._open: dict[int, Reader] = {}  # by sample that is open: who has opened it last
 
     def waited(self, sample: int, seconds: float, opened: bool = False) -> None:
@@ -35,7 +37,7 @@ class RankWaits:
             self._count(reader, seconds)
             self.loads.waited(reader.job, reader.process, seconds)
             return
-        self._pending.setdefault(sample, []).append(seconds)
+        self._pending.setdefault(sample, deque(maxlen=MOST_OF_A_SAMPLE)).append(seconds)
         if len(self._pending) > MOST_PENDING:
             self._pending.popitem(last=False)
 
@@ -46,7 +48,7 @@ class RankWaits:
             self._open[sample] = reader
         if waits is None:
             return 0.0
-        seconds = waits.pop(0)
+        seconds = waits.popleft()
         if not waits:
             del self._pending[sample]
         if reader is not None:

@@ -53,3 +53,8 @@ def test_waits_whose_reads_never_come_are_forgotten() -> None:
     for sample in range(rank_waits.MOST_PENDING + 1):
         waits.read(sample, Reader("train", 0, 7))
     assert waits.statistics() == {"train": {0: float(rank_waits.MOST_PENDING)}}
+    for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):  # a file that cannot be read is asked for again and again
+        waits.waited(7, 1.0)
+    for _ in range(2 * rank_waits.MOST_OF_A_SAMPLE):
+        waits.read(7, Reader("val", 0, 7))
+    assert waits.statistics()["val"] == {0: float(rank_waits.MOST_OF_A_SAMPLE)}
