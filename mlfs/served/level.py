@@ -16,6 +16,9 @@ from math import lgamma, log
 import numpy as np
 import numpy.typing as npt
 
+# Elements that are looked at together: some hundred megabytes of intermediate arrays.
+CHUNK = 1 << 21
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -44,12 +47,15 @@ def published_level(elements: int, rounds: int) -> float:
     if elements < 2:
         return 1.0
     bounds = np.arange(rounds + 1, dtype=np.int64) * elements // rounds
-    sizes = np.diff(bounds)
-    i = np.arange(elements, dtype=np.int64)
-    start, size = np.repeat(bounds[:-1], sizes), np.repeat(sizes, sizes)
-    q = 1.0 / (elements - i)
-    bits = np.log2((elements - start) / size) + np.log2(size - (i - start))
-    return float((q * bits).sum() / (q * np.log2(elements - i)).sum())
+    of_rounds = of_shuffle = 0.0
+    for begin in range(0, elements, CHUNK):
+        i = np.arange(begin, min(begin + CHUNK, elements), dtype=np.int64)
+        round_of = np.searchsorted(bounds, i, side="right") - 1
+        start, end = bounds[round_of], bounds[round_of + 1]
+        q = 1.0 / (elements - i)
+        of_rounds += float((q * (np.log2((elements - start) / (end - start)) + np.log2(end - i))).sum())
+        of_shuffle += float((q * np.log2(elements - i)).sum())
+    return of_rounds / of_shuffle
 
 
 def _bits(n: int) -> float:

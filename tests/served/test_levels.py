@@ -17,6 +17,12 @@ def test_the_published_levels(memory: float, published: float) -> None:
     assert published_level(7600, 1) == 1.0
 
 
+def test_the_published_level_of_a_huge_data_set_is_summed_up_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = published_level(7600, 7)
+    monkeypatch.setattr("mlfs.served.level.CHUNK", 1000)
+    assert published_level(7600, 7) == pytest.approx(whole, rel=1e-12)
+
+
 def test_the_entropy_is_that_of_the_orders_that_can_come_out() -> None:
     """Two rounds: three of six kept samples in each, and two of four pieces, which have one sample each."""
     orders = comb(6, 3) * factorial(5) ** 2 * comb(4, 2)
