@@ -67,7 +67,9 @@ class ServedSampler(Sampler[int]):
         self.num_replicas = world_size if num_replicas is None else num_replicas
         self.epoch = 0
         self._is_told_epochs = self._has_read = False
+        # Where the epoch begins, how many indices it has given since, and whether these were the last ones.
         self._start = self._given = 0
+        self._is_over = False
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
         length = len(dataset) if length is None and dataset is not None else length
         found = find_served_job(path, name)
@@ -93,32 +95,35 @@ class ServedSampler(Sampler[int]):
         """
         self._is_told_epochs = True
         if start_index is not None or epoch != self.epoch:
-            self._start, self._given = start_index or 0, 0
+            self._start, self._given, self._is_over = start_index or 0, 0, False
         self.epoch = epoch
 
     def __len__(self) -> int:
         """How many indices come, those left out that a resumed epoch has behind it."""
-        return max(0, len(self._indices()) - self._start)
+        return max(0, len(self._indices()) - (0 if self._is_over else self._start))
 
     def __iter__(self) -> Iterator[int]:
         if self._has_read and not self._is_told_epochs and self.job is not None:
             _warn("mlfs: set_epoch is never called: the order of the first epoch is read again")
-        self._given, self._has_read = 0, True
+        if self._is_over:  # whoever reads the epoch again reads all of it
+            self._start = 0
+        self._given, self._is_over, self._has_read = 0, False, True
         for index in self._indices()[self._start :].tolist():
             self._given += 1
             yield index
-        self._start = self._given = 0  # whoever reads the epoch again reads all of it
+        self._is_over = True
 
     def state_dict(self) -> dict[str, int]:
         """Where this rank is: what the loader has taken, which is ahead of the model by what the loader prefetches.
 
-        Where that counts, save {"epoch": epoch, "index": steps * batch_size} instead.
+        An epoch that was read to its end has all its indices behind it: whoever goes on from there reads none of it.
+        Where what is prefetched counts, save {"epoch": epoch, "index": steps * batch_size} instead.
         """
         return {"epoch": self.epoch, "index": self._start + self._given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from there."""
-        self.epoch, self._start, self._given = state["epoch"], state["index"], 0
+        self.epoch, self._start, self._given, self._is_over = state["epoch"], state["index"], 0, False
 
     def _indices(self) -> npt.NDArray[np.int64]:
         if self._order is None or self._order[0] != self.epoch:
@@ -180,7 +185,7 @@ def _check(job: ServedJob, length: int | None, rank: int, num_replicas: int) -> 
         message = f"the data set has {length} samples, and {where} has {job.samples}"
         raise JobError(message, "check root, layout and split of the registration", "layout")
     if num_replicas != job.world_size:
-        message = f"there are {num_replicas} ranks, and {where} has {job.world_size}"
+        message = f"the world has {num_replicas} rank{'s' * (num_replicas != 1)}, and {where} has {job.world_size}"
         raise JobError(
             message, "make the sampler after init_process_group, or give num_replicas and rank", "world_size"
         )

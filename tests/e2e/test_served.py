@@ -90,7 +90,7 @@ def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
         mount.register(epochs=2, batch_size=4, world_size=2, serve="locality")
         with pytest.raises(JobError, match=f"the data set has 5 samples, and the job train at .* has {FILES}"):
             ServedSampler(mount.path, length=5, rank=0, num_replicas=2)
-        with pytest.raises(JobError, match="there are 1 ranks"):
+        with pytest.raises(JobError, match="the world has 1 rank, and"):
             ServedSampler(mount.path)
         with pytest.raises(JobError, match="batch_size is 5"):
             ServedBatchSampler(mount.path, batch_size=5, rank=0, num_replicas=2)
