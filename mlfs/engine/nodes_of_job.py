@@ -30,7 +30,8 @@ def with_nodes(
     it has begun.
 
     Args:
-        before: the job that it replaces. members: the nodes that have joined, None for a node alone.
+        before: the job that it replaces. members: the nodes that have joined, None for a node alone. Those that are
+            lost for good keep nothing.
         capacities_bytes: what this node keeps, by class. buffer_bytes: half of its staging window; that of the others
             is taken to be the same.
 
@@ -50,6 +51,7 @@ def with_nodes(
     else:
         ranks = {node: members.ranks(world, node) for node in members.nodes}
         rooms = dict(zip(members.nodes, members.capacities_bytes, strict=True))
+        rooms |= {node: (0,) * len(rooms[node]) for node in members.away}  # what was theirs nobody keeps
         known = members.divides(world) and set(spec.ranks) in ({*ranks[members.own]}, {*range(world)})
         hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
     if not known:

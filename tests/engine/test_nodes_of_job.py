@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlfs.engine.nodes_of_job import with_nodes
+from mlfs.engine.nodes_of_job import node_of_rank, with_nodes
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
 from mlfs.plan.members import Members
@@ -42,6 +42,23 @@ def test_a_node_alone_deals_to_itself_and_what_was_said_stays() -> None:
     ]
     assert filled_in(alone, own=2) is alone
     assert filled_in(job(serve=None)).nodes is None
+
+
+def test_a_node_that_is_lost_for_good_keeps_nothing_of_a_job_that_is_registered_afterwards() -> None:
+    members = Members((0, 2, 5), 0, ROOMS, away=(2,))
+    nodes = with_nodes(job(), None, members, [4096, 0], 100).nodes
+    assert nodes is not None
+    assert [(node.node, node.ranks, node.keeps_bytes) for node in nodes] == [
+        (0, "0-1", ROOMS[0]), (2, "2-3", (0, 0, 0)), (5, "4-5", ROOMS[2])
+    ]  # fmt: skip
+
+
+def test_ranks_run_where_the_job_says_and_else_where_launchers_put_them() -> None:
+    members = Members((0, 2, 5), 0, ROOMS)
+    assert node_of_rank(job(serve=None), members) == {0: 0, 1: 0, 2: 2, 3: 2, 4: 5, 5: 5}
+    assert node_of_rank(job(serve=None, world_size=7), members) == {}
+    nodes = [{"node": node, "ranks": ranks, "keeps_bytes": [1]} for node, ranks in ((2, "0,3"), (9, "1-2"))]
+    assert node_of_rank(job(world_size=4, nodes=nodes), members) == {0: 2, 3: 2}  # node 9 is none of these
 
 
 def test_a_run_that_goes_on_keeps_its_nodes_and_another_one_does_not() -> None:
