@@ -46,6 +46,11 @@ def count(value: Any) -> str:
     return f"{value:,}" if is_number(value) else str(value) if isinstance(value, str) else NONE
 
 
+def count_of(value: Any, one: str, many: str) -> str:
+    """A number of things, in words: 1 node, 2 nodes."""
+    return f"{count(value)} {one if value == 1 else many}"
+
+
 def out_of(value: Any, total: Any) -> str:
     """How far of how much, as far as that is known."""
     return f"{count(value)}/{count(total)}" if is_number(total) else count(value)

@@ -11,7 +11,7 @@ from typing import Any
 from mlfs.advise.workers import Advice, Loader, advise
 from mlfs.errors import ConfigError
 from mlfs.plan.loader_load import Limit
-from mlfs.shown import part, parts_of
+from mlfs.shown import count_of, part, parts_of
 from mlfs.units import format_duration
 
 # A smaller gain is not worth another start of a training script.
@@ -51,8 +51,9 @@ def answer(
         "step_s": advice.step_s,
         "gain": advice.gain,
     }
-    lines = [f"job {job.get('name')}, {processors} processors:", *(_line(rank, of) for rank, of in ranks.items())]
-    if len({str(loader.workers) for loader in loaders}) == 1 and told is None and loaders[0].workers == 1:
+    available = count_of(processors, "processor", "processors")
+    lines = [f"job {job.get('name')}, {available}:", *(_line(rank, of) for rank, of in ranks.items())]
+    if told is None and all(loader.workers == 1 for loader in loaders):
         lines.append("  (one process loads: if it is the training process itself, register the job with num-workers 0)")
     return numbers, [*lines, *_words(advice, loaders, {str(of["limit"]) for of in ranks.values()})]
 
@@ -76,8 +77,9 @@ def _loader(rank: int, of: dict[str, Any], told: int | None, step_s: float | Non
 
 def _line(rank: str, of: dict[str, Any]) -> str:
     times = {key: format_duration(of[f"{key}_s"]) for key in ("preprocess", "handing", "waiting", "idle", "step")}
+    processes = count_of(of["workers"], "process loads", "processes load")
     return (
-        f"  rank {rank}: {of['workers']} processes load; each preprocesses {times['preprocess']} for a batch, takes"
+        f"  rank {rank}: {processes}; each preprocesses {times['preprocess']} for a batch, takes"
         f" {times['handing']} to put it together, waits {times['waiting']} for reads and is idle for {times['idle']};"
         f" a batch comes every {times['step']}, and the limit is {of['limit']}"
     )

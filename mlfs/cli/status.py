@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mlfs.cli.console import make_console
 from mlfs.cli.tables import NumberTable
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import NONE, count, duration, is_number, out_of, part, parts_of, percent, size
+from mlfs.shown import NONE, count, count_of, duration, is_number, out_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -247,7 +247,7 @@ def _load(job: dict[str, Any]) -> list[RenderableType]:
         times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
         table.add(rank, count(of.get("workers")), *times, str(of.get("limit", NONE)))
     said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
-    said += f"{count(load.get('steps'))} steps are uneven (imbalance {percent(load.get('imbalance'))})"
+    said += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance {percent(load.get('imbalance'))})"
     if load.get("straggler") is not None:
         said += f"; rank {load['straggler']} will be late in the next steps"
     return [Text(said), table]
@@ -278,10 +278,12 @@ def _served(job: dict[str, Any]) -> list[RenderableType]:
     spec = part(job, "spec")
     if "serve" not in spec:
         return []
-    said = f"order: served, {spec['serve']}, dealt to {count(len(spec.get('nodes', ())))} nodes"
+    nodes = count_of(len(parts_of(spec, "nodes")), "node", "nodes")
+    said = f"order: served, {spec['serve']}, dealt to {nodes}"
     if "level_reached" in spec:
-        said += f"; {percent(spec['level_reached'])} of the randomness of a uniform shuffle, in {count(spec['rounds'])}"
-        said += f" rounds; nodes keep {percent(spec['kept'])} of the samples"
+        rounds = count_of(spec.get("rounds"), "round", "rounds")
+        said += f"; {percent(spec['level_reached'])} of the randomness of a uniform shuffle, in {rounds}"
+        said += f"; nodes keep {percent(spec.get('kept'))} of the samples"
     return [Text(said)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlfs.report import pictures
-from mlfs.shown import number_of, part, parts_of
+from mlfs.shown import count_of, number_of, part, parts_of
 from mlfs.units import format_duration, format_size
 
 MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
@@ -119,7 +119,8 @@ def _load(job: dict[str, Any]) -> Iterator[str]:
     ]
     if rows:
         uneven, apart = (100 * number_of(job, "load", key) for key in ("imbalanced_steps", "imbalance"))
-        yield f"<p>Of the last {load.get('steps', 0):,} steps {uneven:.1f} % are uneven (imbalance {apart:.1f} %).</p>"
+        last = count_of(load.get("steps", 0), "step", "steps")
+        yield f"<p>Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %).</p>"
         columns = ("workers", "a worker waits for a batch", "preprocesses it", "is idle", "batch every", "limit")
         yield _table(["load", *columns], rows)
 

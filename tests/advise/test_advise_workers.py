@@ -72,6 +72,8 @@ def test_words_where_preprocessing_is_the_limit() -> None:
     numbers, lines = answer(status(told()), None, 4, None)
     assert numbers["workers"] == {"0": 4}
     assert "workers by Algorithm 1: rank 0: 4 (now 1)" in lines
+    assert lines[0] == "job train, 4 processors:"
+    assert "rank 0: 1 process loads; each preprocesses" in lines[1]
     assert "a step then takes 50 ms instead of 200 ms: 4.0 times as fast" in lines
     assert "--step TIME tells it" in lines[-1]
     numbers, lines = answer(status(told()), "train", 16, 0.1)

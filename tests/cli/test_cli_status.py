@@ -169,6 +169,17 @@ def test_why_no_order_was_found_is_said() -> None:
     assert "no order that mlfs knows explains the reads: its seed is not known" in text_of({"inference": told})
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rounds", "said"),
+    [(1, 1, "dealt to 1 node; 83.0 % of the randomness of a uniform shuffle, in 1 round; nodes keep 25.0 %"),
+     (2, 4, "dealt to 2 nodes; 83.0 % of the randomness of a uniform shuffle, in 4 rounds; nodes keep 25.0 %")],
+)  # fmt: skip
+def test_the_served_order_is_told_of_in_words(nodes: int, rounds: int, said: str) -> None:
+    spec = {"serve": "opportunistic", "nodes": [{}] * nodes, "level_reached": 0.83, "rounds": rounds, "kept": 0.25}
+    assert said in text_of({"jobs": [{"name": "train", "spec": spec}]})
+    assert "dealt to 0 nodes; 83.0 % of" in text_of({"jobs": [{"spec": {"serve": "x", "level_reached": 0.83}}]})
+
+
 def test_whatever_is_missing_or_odd_is_a_dash() -> None:
     assert "no job is registered" in text_of({})
     odd: dict[str, Any] = {key: None for key in STATUS}
