@@ -24,7 +24,7 @@ from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
-from mlfs.errors import MlfsError
+from mlfs.errors import JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.ranks import ranks_in
@@ -35,7 +35,9 @@ log = logging.getLogger("mlfs.peers")
 
 # A word between servers is one packet of 64 KiB; what is longer than half of that is packed.
 LONGEST_PLAIN_BYTES = 1 << 15
-# A job of 32,767 nodes takes some 4 MB: more is not unpacked.
+# The rest of the packet is for what stands around the job. Some 3,000 nodes fit into it.
+LONGEST_PACKED_BYTES = 60_000
+# A job of so many nodes takes half a MB. A word that unpacks to more than this is none of ours.
 LONGEST_JOB_BYTES = 16 << 20
 
 OTHER_NODES = (
@@ -119,14 +121,22 @@ class SharedJobs:
     # -- what is told here
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
-        """A job was registered on this node: all follow it, each its own ranks."""
-        self._told[spec.name] = fields = _fields(spec)
-        self._tell(_words(fields))
+        """A job was registered on this node: all follow it, each its own ranks. Raises: JobError."""
+        fields = _fields(spec)
+        words = _words(fields)
+        self._told[spec.name] = fields
+        self._tell(words)
         return await self._start(JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size), fields)
 
     def _share(self, spec: JobSpec) -> None:
-        self._told[spec.name] = fields = _fields(spec)
-        self._tell(_words(fields))
+        fields = _fields(spec)
+        try:
+            words = _words(fields)
+        except JobError as error:  # it goes on here
+            log.warning("job %s: %s", spec.name, error)
+            return
+        self._told[spec.name] = fields
+        self._tell(words)
         self._follow(fields)
 
     def ended(self, name: str) -> None:
@@ -200,11 +210,19 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
 
 
 def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said of a job to the others. The nodes of a served order may be a thousand, more than one word holds."""
+    """What is said of a job to the others. The nodes of a served order may be a thousand, so long ones are packed.
+
+    Raises:
+        JobError: one word does not hold it.
+    """
     text = json.dumps(fields)
     if len(text) <= LONGEST_PLAIN_BYTES:
         return {"job": fields}
-    return {"packed_job": base64.b85encode(zlib.compress(text.encode())).decode()}
+    packed = base64.b85encode(zlib.compress(text.encode())).decode()
+    if len(packed) > LONGEST_PACKED_BYTES:
+        message = f"the job is too long to be told to other nodes: {len(packed):,} of {LONGEST_PACKED_BYTES:,} bytes"
+        raise JobError(message, 'a served order of fewer "nodes"; some 3,000 can be told', "nodes")
+    return {"packed_job": packed}
 
 
 def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
