@@ -27,7 +27,8 @@ def with_nodes(
     """The job with its nodes, if its order is served and nobody has said them.
 
     A run that goes on, in place of a job of its name, keeps that job's nodes: else it would go on in another order than
-    it has begun.
+    it has begun. So does a job that was registered on another node already, whose staging window may be another one:
+    all nodes are to have one order.
 
     Args:
         before: the job that it replaces. members: the nodes that have joined, None for a node alone. Those that are
@@ -61,7 +62,8 @@ def with_nodes(
         JobNode(node=node, ranks=ranks_text(ranks[node]), keeps_bytes=tuple(rooms[node]), buffer_bytes=buffer_bytes)
         for node in ranks
     ]
-    return _of(spec, nodes)
+    told = before.nodes if before is not None and before.nodes is not None else ()
+    return _of(spec, told if _without_buffers(told) == _without_buffers(nodes) else nodes)
 
 
 def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
@@ -76,6 +78,10 @@ def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
 def _goes_on(spec: JobSpec, before: JobSpec) -> bool:
     alike = (before.serve, before.world_size) == (spec.serve, spec.world_size)
     return alike and bool(spec.start_epoch or spec.start_step)
+
+
+def _without_buffers(nodes: Sequence[JobNode]) -> list[JobNode]:
+    return [node.model_copy(update={"buffer_bytes": 0}) for node in nodes]
 
 
 def _of(spec: JobSpec, nodes: Sequence[JobNode]) -> JobSpec:

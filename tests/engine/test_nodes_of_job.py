@@ -61,6 +61,16 @@ def test_ranks_run_where_the_job_says_and_else_where_launchers_put_them() -> Non
     assert node_of_rank(job(world_size=4, nodes=nodes), members) == {0: 2, 3: 2}  # node 9 is none of these
 
 
+def test_who_registers_it_on_a_second_node_gets_the_order_of_the_first_whatever_its_window() -> None:
+    members = Members((0, 2, 5), 2, ROOMS)
+    first = filled_in(job(), own=0)
+    assert with_nodes(job(), first, members, [4096, 0], 700).nodes == first.nodes
+    larger = Members((0, 2, 5), 2, (*ROOMS[:2], (1, 0, 0)))
+    other = with_nodes(job(), first, larger, [4096, 0], 700).nodes
+    assert other is not None
+    assert {node.buffer_bytes for node in other} == {700}
+
+
 def test_a_run_that_goes_on_keeps_its_nodes_and_another_one_does_not() -> None:
     alone = filled_in(job())
     assert filled_in(job(start_epoch=1), own=2, before=alone).nodes == alone.nodes
