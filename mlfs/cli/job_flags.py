@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 
 from mlfs.errors import ConfigError
 from mlfs.job import JobSpec, describe, group_of
+from mlfs.job.ranks import ranks_in
 from mlfs.orders.registry import sampler_names
 
 _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
@@ -28,7 +29,6 @@ _DEFAULTS = {
 }
 # What only a JSON object can say: the language's version, and what the mount fills in by itself.
 NO_FLAGS = ("version", "nodes")
-_MOST_RANKS = 1 << 20  # a range with more is a slip of the pen, and is not to fill the memory
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +55,9 @@ def given_fields(args: argparse.Namespace) -> dict[str, Any]:
 
 def parse_ranks(text: str) -> list[int]:
     """`0-3` -> [0, 1, 2, 3]; `0,2,5-7` -> [0, 2, 5, 6, 7]. Raises ConfigError."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
-            raise ConfigError(f"--ranks: {text!r} is not a list of ranks", "write for example 0-3 or 0,2,5-7")
-        low, high = int(first), int(last) if dash else int(first)
-        if high < low or high - low >= _MOST_RANKS:
-            raise ConfigError(f"--ranks: {part.strip()!r} is not a range of ranks", "write for example 0-3")
-        ranks += range(low, high + 1)
+    ranks = ranks_in(text)
+    if not ranks:
+        raise ConfigError(f"--ranks: {text!r} is not a list of ranks", "write for example 0-3 or 0,2,5-7")
     return sorted(set(ranks))
 
 
