@@ -25,7 +25,7 @@ from demo_cluster import PAYLOAD, Seen, core_seconds, make_arrays
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 RAM_BYTES, STAGING_BYTES = 100_000_000, 32_000_000
 SIZES = (0.5, 1.0, 2.0)
-# What is registered for each way of reading.
+# The flags with which each way of reading is registered.
 SERVED = {"true order": "", "locality": "--serve locality", "opportunistic": "--serve opportunistic"}
 
 
@@ -38,7 +38,7 @@ def served(work: Path, data: Path, rounds: int, rate_mbit: int = 1000, side: int
     total = make_arrays(work / "images", files, side)
     for size in SIZES:
         part = _part(work, work / "images", round(files * size / max(SIZES)))
-        expected = {name: _predicted(work, part, mbps, words) for name, words in SERVED.items()}
+        expected = {name: _predicted(work, part, mbps, flags) for name, flags in SERVED.items()}
         bound_s = total * size / max(SIZES) / 1e6 / mbps
         console.print(f"  data set of {size:g} x all caches; read of the source once: {bound_s:.2f} s", highlight=False)
         for name in ("direct", *SERVED):
@@ -103,9 +103,9 @@ def _write_lists(part: Path, lists: Path) -> None:
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
 
 
-def _predicted(work: Path, part: Path, mbps: float, words: str) -> list[dict[str, float]]:
-    """Each epoch by the cost model."""
-    serve = f'serve = "{words.rsplit(maxsplit=1)[-1]}"' if words else ""
+def _predicted(work: Path, part: Path, mbps: float, flags: str) -> list[dict[str, float]]:
+    """Each epoch by the cost model. Args: flags: with which the way of reading is registered."""
+    serve = f'serve = "{flags.rsplit(maxsplit=1)[-1]}"' if flags else ""
     path = work / "scenario.toml"
     path.write_text(
         f"""\
@@ -138,8 +138,8 @@ seed = {SEED}
 {serve}
 """
     )
-    words_ = [BIN / "mlfs", "simulate", path, "--policy", "mlfs", "--json"]
-    done = subprocess.run(words_, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+    command = [BIN / "mlfs", "simulate", path, "--policy", "mlfs", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     epochs: list[dict[str, float]] = json.loads(done.stdout)["policies"]["mlfs"]["epochs"]
     return epochs
 
