@@ -136,6 +136,7 @@ class MountJobs:
             await self.runner.run("orders", job.epochs.timeline.base, job.spec.epochs)
             for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        job.late.comes_into_force(self.clock(), job.score.cells)
         replaced = self.jobs.get(job.name)
         if said and replaced is not None:
             job.take_counts(replaced, opens, said, way_out)
