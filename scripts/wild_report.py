@@ -122,30 +122,29 @@ class _Counted(NamedTuple):
 
 
 def _counted(statuses: Sequence[dict[str, Any]]) -> list[_Counted]:
-    """One for each job and each of its epochs. A job that counts less than before is another one in the same words."""
+    """One for each job and each of its epochs. A job that has predicted less than before is another one of its name."""
     over: list[_Counted] = []
-    current: dict[tuple[str, str], _Counted] = {}
-    observed: dict[str, int] = {}
+    current: dict[str, dict[str, _Counted]] = {}
     before = 0
     for status in statuses:
         now = reads(status)
         for job in training_jobs(status):
-            name = _identity(job)
-            if job["observed_opens"] < observed.get(name, 0):
-                over += [current.pop(key) for key in list(current) if key[0] == name]
-            observed[name] = job["observed_opens"]
-            for epoch, told in job["agreement_by_epoch"].items():
-                predicted = told["agreed_opens"] - told["late_opens"]
-                known = current.get((name, epoch), _Counted(before, before, 0))
-                if predicted > known.predicted:
-                    current[name, epoch] = _Counted(known.first, now, predicted)
+            known = current.setdefault(job["name"], {})
+            told = job["agreement_by_epoch"]
+            if any(counted.predicted > _predicted(told.get(epoch)) for epoch, counted in known.items()):
+                over += known.values()
+                known.clear()
+            for epoch in told:
+                counted = known.get(epoch, _Counted(before, before, 0))
+                if _predicted(told[epoch]) > counted.predicted:
+                    known[epoch] = _Counted(counted.first, now, _predicted(told[epoch]))
         before = now
-    return [*over, *current.values()]
+    return [*over, *(counted for known in current.values() for counted in known.values())]
 
 
-def _identity(job: dict[str, Any]) -> str:
-    """Two statuses show the same job if it is registered in the same words."""
-    return f"{job['name']} {sorted(job['spec'].items())}"
+def _predicted(told: dict[str, Any] | None) -> int:
+    """Opens that were predicted when they came."""
+    return int(told["agreed_opens"] - told["late_opens"]) if told else 0
 
 
 def said_agreement(status: dict[str, Any]) -> dict[str, float]:
