@@ -100,7 +100,7 @@ class InferredJob:
     def give_up(self) -> InferredJob:
         """The explanation has failed. Returns the job that its last reads come after: where nothing has come as was
         guessed, the one that had guessed it."""
-        if self.guessed_by is not None and self.lost_early:
+        if self.guessed_by is not None and self.last_epoch() < self.job.spec.start_epoch:
             return self.guessed_by.give_up()
         self.lost_after = self.last_epoch() - self.base
         return self
