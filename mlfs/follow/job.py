@@ -54,8 +54,7 @@ LOOK_BACK_AFTER = 64
 as strangers: so long the other ranks may take to prove themselves."""
 NOTHING_YET = Seen(None)
 """What a read comes to that waits, or that is another job's."""
-APART = Seen(None, apart=True)
-"""What a stranger's read comes to."""
+APART = Seen(None, apart=True)  # a stranger's read
 
 
 class JobRun:
@@ -188,7 +187,7 @@ class JobRun:
         sharing = [other.matcher for other in others if other.member[sample]]
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        if self.evaluation.may_come:
+        if self.evaluation.may_come or (self.readers.own and not self.matcher.fits(sample, process)):
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen
@@ -199,11 +198,12 @@ class JobRun:
         return self._match(sample, process, parent, at_s)
 
     def _may_evaluate(self, read: Read) -> Seen | None:
-        """A read at the end of an epoch: what it comes to, if it is the evaluation's, or waits; None if it is not."""
-        readers, evaluation = self.readers, self.evaluation
-        if not readers.own or not readers.are_the_jobs(read.process, read.parent, self.matcher):
+        """A read that may be an evaluation's: what it comes to, if it is, or waits; None if it is not."""
+        readers, evaluation, matcher = self.readers, self.evaluation, self.matcher
+        if not readers.own or not readers.are_the_jobs(read.process, read.parent, matcher):
             return None
-        verdict = evaluation.read(read, self.matcher.fits(read.sample, read.process))
+        fits = matcher.fits(read.sample, read.process)
+        verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
         if verdict is Whose.EVALUATION:
             return Seen(None, apart=True, coming=walked_to(read.sample, self.member))
         if verdict is Whose.WAITS:
