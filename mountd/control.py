@@ -43,6 +43,7 @@ log = logging.getLogger("mlfs.control")
 Json = dict[str, object]
 TOP = [b"control", b"jobs", b"metrics", b"order", b"status"]
 FIRST_PATHS = 5
+INDICES = b".indices"
 MOUNT_AGAIN = (
     "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
 )
@@ -122,7 +123,7 @@ class Control:
         return (
             None
             if self._number(path[2], job.spec.epochs) is None
-            else [str(rank).encode() for rank in range(job.spec.world_size)]
+            else [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
         )
 
     def has_file(self, path: Path) -> bool:
@@ -143,12 +144,16 @@ class Control:
             return metrics(self.parts.statistics())
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
-            return _line(job.spec.understood() | {"state": str(job.state)}) if job else b""
+            return _line(self._about(job)) if job else b""
         found = self._order_of(path)
         if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         job, epoch, rank = found
-        return await self.engine.runner.run("orders", self._order_text, job.streams, epoch, rank)
+        text = self._indices_text if path[3].endswith(INDICES) else self._order_text
+        return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
+
+    def _about(self, job: JobRun) -> Json:
+        return job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
 
     def _job(self, name: bytes) -> JobRun | None:
         return self.engine.jobs.get(name.decode(errors="replace"))
@@ -160,12 +165,18 @@ class Control:
         job = self._job(path[1]) if path[0] == b"order" else None
         if job is None:
             return None
-        epoch, rank = self._number(path[2], job.spec.epochs), self._number(path[3], job.spec.world_size)
+        epoch = self._number(path[2], job.spec.epochs)
+        rank = self._number(path[3].removesuffix(INDICES), job.spec.world_size)
         return None if epoch is None or rank is None else (job, epoch, rank)
 
     def _order_text(self, streams: JobStreams, epoch: int, rank: int) -> bytes:
         paths = self._paths(streams, epoch, rank, slice(None))
         return b"".join(path + b"\n" for path in paths)
+
+    @staticmethod
+    def _indices_text(streams: JobStreams, epoch: int, rank: int) -> bytes:
+        indices = streams.dataset_indices(epoch, rank)
+        return b"".join(b"%d\n" % index for index in indices.tolist())
 
     def _paths(self, streams: JobStreams, epoch: int, rank: int, part: slice) -> list[bytes]:
         ids = streams.epoch_ids(epoch, rank)[part].tolist()
@@ -243,7 +254,7 @@ class Control:
                 del self._coming[spec.name]
 
     async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
-        runner = self.engine.runner
+        runner, spec = self.engine.runner, self.engine.with_nodes(spec)
         streams = await runner.run("register", self._prepare, spec, coming)
         await self.engine.register(spec, streams)
         first: dict[str, list[str]] = {}

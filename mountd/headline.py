@@ -22,6 +22,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import pfs_bound_bytes
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.units import format_size
+from mountd.load_words import preprocessing_words
 from mountd.source_words import gone
 from mountd.statistics import MountStatistics
 
@@ -62,7 +63,7 @@ def headline(now: MountStatistics) -> str:
     told = [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs if job.name not in explained]
     told = told or [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs]
     job, time = max(told, key=lambda one: _urgency(*one))
-    said = _of_job(engine, job, time)
+    said = _of_job(engine, job, time, now.about.mountpoint)
     return f"job {job.name}: {said}" if len(told) > 1 else said
 
 
@@ -89,7 +90,7 @@ def _telling(time: ReadingTime) -> EpochTime | None:
     )
 
 
-def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> str:
+def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime, mountpoint: str) -> str:
     """One job's sentence."""
     if job.given_up:
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
@@ -108,6 +109,8 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime) -> 
         return f"training has read everything, and waited {_percent(whole)} of the time"
     share = epoch.waited_share
     if share < LITTLE_SHARE:
+        if said := preprocessing_words(engine.scheduler.loads.get(job.name), job, mountpoint):
+            return said
         if whole < LITTLE_SHARE:
             return f"training waited {_percent(whole)} of the time; nothing to do"
         return f"epoch {epoch.epoch} waits {_percent(share)}, and all epochs so far {_percent(whole)}; nothing to do"

@@ -15,7 +15,9 @@ from prometheus_client.registry import Collector
 
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.agreement import NO_RANK
+from mlfs.follow.job_statistics import JobStatistics
 from mlfs.places.source_statistics import RootState
+from mlfs.plan.loader_load import JobLoad
 from mlfs.printable import printable
 from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
 from mountd.statistics import MountStatistics
@@ -76,6 +78,18 @@ METRICS = (
     Definition("mlfs_job_reading_seconds_total", "seconds", ("job",), "Time from a job's first read to its last one"),
     Definition(
         "mlfs_job_stalled_seconds_total", "seconds", ("job",), "Time in which a job's readers waited, all together"
+    ),
+    Definition(
+        "mlfs_rank_load_seconds",
+        "seconds",
+        ("job", "rank", "part"),
+        "Where a loader's process spends the time of one batch, as a mean of the last batches",
+    ),
+    Definition(
+        "mlfs_imbalance", "ratio", ("job",), "How far apart the ranks' loading times of a step are, of the slowest's"
+    ),
+    Definition(
+        "mlfs_imbalanced_steps", "ratio", ("job",), "Share of the last steps in which some ranks load too long, not all"
     ),
     Definition("mlfs_agreement", "ratio", ("job",), "Share of a job's opens that were predicted"),
     Definition(
@@ -159,6 +173,7 @@ def _jobs(engine: EngineStatistics) -> Iterator[_Value]:
         yield "mlfs_job_reading_seconds_total", (name,), time.reading_s
         yield "mlfs_job_stalled_seconds_total", (name,), time.stalled_s
     for job in engine.jobs:
+        yield from _load(job, engine.scheduler.loads.get(job.name))
         if job.share.opens:
             yield "mlfs_agreement", (job.name,), job.share.share
         for rank in job.ranks:
@@ -167,3 +182,15 @@ def _jobs(engine: EngineStatistics) -> Iterator[_Value]:
         for number, share in sorted(latest.items()):
             if number != NO_RANK:
                 yield "mlfs_epoch_agreement", (job.name, str(number)), share
+
+
+def _load(job: JobStatistics, load: JobLoad | None) -> Iterator[_Value]:
+    for of in load.ranks if load is not None else ():
+        parts = {
+            "waiting": of.waiting_s, "preprocessing": of.preprocess_s, "handing": of.handing_s, "idle": of.idle_s,
+        }  # fmt: skip
+        for name, seconds in parts.items():
+            yield "mlfs_rank_load_seconds", (job.name, str(job.ranks[of.rank].rank), name), seconds
+    if load is not None and load.steps:
+        yield "mlfs_imbalance", (job.name,), load.imbalance.apart
+        yield "mlfs_imbalanced_steps", (job.name,), load.imbalance.steps

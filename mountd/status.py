@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.warming import WarmingState
 from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import ahead_without_prediction, headline
+from mountd.load_words import load_status
 from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 
@@ -101,6 +102,7 @@ def status(now: MountStatistics) -> Json:
                 now.explainer.cases.get(job.name, CaseStatistics()),
                 scheduler.rank_waits.get(job.name, {}),
             )
+            | {"load": load_status(job, scheduler.loads.get(job.name))}
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),

@@ -4,8 +4,9 @@ control          write one JSON object a line; read the answer: on the descripto
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 lifecycle        the same, for `mlfs unmount`; in no listing
 status           JSON        metrics   Prometheus text
-jobs/NAME.json   the specification as understood, with its state
-order/NAME/EPOCH/RANK        the predicted order, a path a line
+jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
+order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
+order/NAME/EPOCH/RANK.indices    the same as dataset indices, as a sampler gives them
 
 In: lookups, opens, reads and writes from the handlers. Out: text made when a file is opened, by the functions of
 mountd.control. Virtual inodes are given out on lookup and taken back when the kernel forgets them.

@@ -104,16 +104,17 @@ class Cluster:
 
     def train(
         self, run: Run, data: Callable[[Node], Path], words: Sequence[str], ended: Callable[[], None],
-        register: Sequence[str] = (),
+        register: Sequence[str] = (), program: str = "train_demo.py",
     ) -> None:  # fmt: skip
         """A training run with one rank a node.
 
         Args:
             data: where a node reads. words: of the training script. ended: called when an epoch has ended.
             register: the flags of `mlfs register`; where there are any, the training runs under the agents.
+            program: the training script, one of these here.
         """
         epochs = int(words[words.index("--epochs") + 1])
-        launch = self._launch(data, self._script(words, register), bool(register))
+        launch = self._launch(data, self._script(program, words, register), bool(register))
         columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()]
         log = self._work / f"{run.name}.log"
         with open(log, "w") as errors, Progress(*columns, console=console) as progress:
@@ -133,7 +134,7 @@ class Cluster:
                 code = process.wait()
             finally:
                 end(process)
-        if code or not run.final_loss:
+        if code or len(run.epochs) < epochs:
             raise SystemExit(f"demo: the training failed with exit code {code}\n{log.read_text()}")
 
     @staticmethod
@@ -143,11 +144,11 @@ class Cluster:
         text = f"training, {run.name}: epoch {min(len(run.epochs) + 1, epochs)} of {epochs}"
         progress.update(bar, completed=len(run.epochs), description=text)
 
-    def _script(self, words: Sequence[str], register: Sequence[str]) -> Path:
+    def _script(self, program: str, words: Sequence[str], register: Sequence[str]) -> Path:
         """What each node runs. The job is registered on one of them, when all have joined."""
         path = self._work / "job.sh"
         lines = [f'[ "$RANK" != 0 ] || mlfs register "$DATA" {" ".join(register)}'] if register else []
-        lines += [f'exec python "$SCRIPTS/train_demo.py" "$DATA" {" ".join(words)}']
+        lines += [f'exec python "$SCRIPTS/{program}" "$DATA" {" ".join(words)}']
         path.write_text("set -e\n" + "\n".join(lines) + "\n")
         agent = f'mlfs peers "$DATA" {" ".join(PEERS)} -- ' if register else ""
         console.print(f"$ mpiexec -n {len(self.nodes)} -ppn 1 {agent}sh job.sh", style="bold", highlight=False)

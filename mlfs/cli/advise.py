@@ -1,4 +1,4 @@
-"""`mlfs advise gpus|servers|batch`: how many GPUs, how many parameter servers, which mini-batch size.
+"""`mlfs advise gpus|servers|batch|workers`: how many GPUs, parameter servers and workers, which mini-batch size.
 
 In: parsed arguments from `mlfs.cli.commands`; with --from-mount the status of a mount. Out: the formula with its
 numbers and the result, or JSON. mlfs.advise has the mathematics. What cannot be answered is a ConfigError.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ examples:
   mlfs advise servers --parameters 180MB --workers 4 --bandwidth 125MB \\
       --compute-time 2s
   mlfs advise batch alexnet
+  mlfs advise workers --from-mount /data/imagenet       num_workers of each rank
   mlfs advise batch --example > model.toml
 
 The overhead ratio R is T_O / T_C of one GPU: time that is not hidden behind computing, over computing time.
@@ -33,14 +35,14 @@ Source: Zou et al., Distributed Training Large-Scale Deep Architectures (2017); 
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `advise` and its three questions."""
+    """Add `advise` and its four questions."""
     parser = subparsers.add_parser(
         "advise",
-        help="size a system: GPUs, parameter servers, mini-batch",
-        description="How many GPUs, how many parameter servers, which mini-batch size.",
+        help="size a system: GPUs, parameter servers, mini-batch, workers",
+        description="How many GPUs, parameter servers and loader workers, which mini-batch size.",
         epilog=_EPILOG,
     )
-    questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch", required=True)
+    questions = parser.add_subparsers(dest="question", metavar="gpus|servers|batch|workers", required=True)
     gpus = questions.add_parser("gpus", help="efficiency, overhead or number of GPUs (Lemma 3.1)")
     gpus.add_argument("--overhead", metavar="R", help="overhead ratio T_O / T_C of one GPU, 0.1 or 10%%")
     text = "take the overhead ratio from this mount's stall counters and uptime of its jobs"
@@ -56,7 +58,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     batch = questions.add_parser("batch", help="mini-batch size and convolution algorithms (equations 1 to 6)")
     batch.add_argument("model", metavar="MODEL.toml", nargs="?", help="a model file, or the name of a shipped one")
     batch.add_argument("--example", action="store_true", help="print a model file to start from")
-    for question in (gpus, servers, batch):
+    workers = questions.add_parser("workers", help="loader workers of each rank, as a mount has seen them work")
+    workers.add_argument("--from-mount", metavar="MOUNT", required=True, help="the mount that training reads from")
+    workers.add_argument("--job", metavar="NAME", help="which of its jobs (default: the one that reads most)")
+    text = "how long a training step takes when its data is there (default: as far as reads tell it)"
+    workers.add_argument("--step", metavar="TIME", help=text)
+    text = "how many processors workers may use (default: those of this process)"
+    workers.add_argument("--processors", metavar="N", type=int, help=text)
+    for question in (gpus, servers, batch, workers):
         question.add_argument("--json", action="store_true", help="print JSON (default: text)")
     parser.set_defaults(run=run)
 
@@ -72,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         "gpus": _gpus,
         "servers": _servers,
         "batch": _batch,
+        "workers": _workers,
     }
     try:
         numbers, lines = questions[args.question](args)
@@ -186,3 +196,14 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         hint = f"give a file, or one of: {', '.join(model_file.shipped())}"
         raise ConfigError("no model is given", hint)
     return answer(model_file.load(args.model))
+
+
+def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    from mlfs.cli import client
+    from mlfs.cli.advise_workers import answer
+
+    processors = len(os.sched_getaffinity(0)) if args.processors is None else args.processors
+    if processors < 1:
+        raise ConfigError(f"--processors: {processors} is below 1", "a whole number from 1")
+    step_s = None if args.step is None else parse_duration(args.step, what="--step")
+    return answer(client.read_status(client.require_mount(args.from_mount)), args.job, processors, step_s)

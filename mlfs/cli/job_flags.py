@@ -21,10 +21,13 @@ _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DI
 _DEFAULTS = {
     **dict.fromkeys(("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file"), "none"),
     "split_by": "torch",
+    **{"serve": "no", "level": 0.8},
     **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},
 }
+# What only a JSON object can say: the language's version, and what the mount fills in by itself.
+NO_FLAGS = ("version", "nodes")
 _MOST_RANKS = 1 << 20  # a range with more is a slip of the pen, and is not to fill the memory
 
 
@@ -32,7 +35,7 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each field, in groups."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     for field in JobSpec.model_fields:
-        if field == "version":
+        if field in NO_FLAGS:
             continue
         title = group_of(field)
         group = groups.setdefault(title, parser.add_argument_group(title))
@@ -46,7 +49,7 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
 
 def given_fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields whose flags were given."""
-    values = {field: getattr(args, field, None) for field in JobSpec.model_fields}
+    values = {field: getattr(args, field, None) for field in JobSpec.model_fields if field not in NO_FLAGS}
     return {field: value for field, value in values.items() if value is not None}
 
 

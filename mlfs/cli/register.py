@@ -139,8 +139,9 @@ def _json_fields(path: str) -> dict[str, Any]:
         raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
     if not isinstance(fields, dict):
         raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
-    # A JSON file that was written for the control file itself has this field.
-    fields.pop("op", None)
+    # These stand in a JSON file that was written for the control file itself, and in MOUNT/.mlfs/jobs/NAME.json.
+    for name in ("op", "state", "samples"):
+        fields.pop(name, None)
     return fields
 
 
@@ -202,6 +203,8 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return "; ".join(f"node {item.get('node')} runs ranks {item.get('ranks')}" for item in value)
     if isinstance(value, list):
         whole = [item for item in value if isinstance(item, int)]
         if len(whole) > 2 and whole == value and whole == list(range(whole[0], whole[0] + len(whole))):

@@ -178,24 +178,25 @@ def _detailed_table(scenario: Scenario, estimate: PolicyResult, detailed: Detail
     from rich.table import Table
 
     table = Table(title=scenario.title, title_justify="left", box=None, pad_edge=False)
-    for head in ("policy mlfs", "seconds", "local", "peer", "PFS bytes", "carried"):
+    for head in ("policy mlfs", "seconds", "local", "peer", "PFS bytes", "uneven", "carried"):
         table.add_column(head, justify="left" if head == "policy mlfs" else "right")
-    for name, seconds, local, peer, pfs_bytes, carried in (
-        ("estimate", estimate.seconds, estimate.local, estimate.peer, estimate.pfs_bytes, ""),
-        (
-            "in detail", detailed.seconds, detailed.local, detailed.peer, detailed.pfs_bytes,
-            format_size(detailed.carried_bytes),
-        ),
-    ):  # fmt: skip
-        table.add_row(name, _seconds(seconds), f"{local:.1%}", f"{peer:.1%}", format_size(pfs_bytes), carried)
+    both: tuple[tuple[str, PolicyResult | DetailedResult, str], ...] = (
+        ("estimate", estimate, ""),
+        ("in detail", detailed, format_size(detailed.carried_bytes)),
+    )
+    for name, of, carried in both:
+        shares = f"{of.local:.1%}", f"{of.peer:.1%}"
+        uneven = f"{of.imbalanced_steps:.1%}"
+        table.add_row(name, _seconds(of.seconds), *shares, format_size(of.pfs_bytes), uneven, carried)
     apart = int(estimate.pfs_bytes) - detailed.pfs_bytes - detailed.carried_bytes
-    table.add_row("difference", f"{detailed.seconds / estimate.seconds - 1:+.2%}", "", "", f"{apart:+,} bytes", "")
+    table.add_row("difference", f"{detailed.seconds / estimate.seconds - 1:+.2%}", "", "", f"{apart:+,} bytes", "", "")
     console = _console()
     console.print(table)
     console.print(
         f"{detailed.reads:,} reads at {detailed.reads / max(detailed.wall_s, 1e-9):,.0f} a second. carried: reads that "
         "the estimate counts at the PFS, and that found the pages of the epoch before in the staging window; the "
-        "difference of PFS bytes is what is left. In its busiest epoch a node gave others "
+        "difference of PFS bytes is what is left. uneven: steps in which some GPUs wait for data and others do not. In "
+        "its busiest epoch a node gave others "
         f"{max(detailed.load):.2f} times what nodes gave on average.",
         style="dim",
     )

@@ -226,12 +226,31 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
                 size(ahead.get("bytes")),
                 duration(ahead.get("seconds")),
             )
-        parts += [_title(title), *_loader(job), table]
+        parts += [_title(title), *_loader(job), *_served(job), table, *_load(job)]
         if job.get("message") and job["message"] not in parts_of(status, "messages"):
             parts.append(Text(f"! {job['message']}", style="yellow"))
     if not parts and not parts_of(status, "messages"):
         return [Text("no job is registered: reads are served as they come (mlfs register --help)")]
     return parts
+
+
+def _load(job: dict[str, Any]) -> list[RenderableType]:
+    """What loaders do with their time, and how unevenly the ranks load."""
+    from rich.text import Text
+
+    load = part(job, "load")
+    if not load:
+        return []
+    columns = ("waits", "preprocesses", "hands over", "is idle", "batch every", "limit")
+    table = NumberTable("rank", "workers", *columns)
+    for rank, of in part(load, "ranks").items():
+        times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
+        table.add(rank, count(of.get("workers")), *times, str(of.get("limit", NONE)))
+    said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
+    said += f"{count(load.get('steps'))} steps are uneven (imbalance {percent(load.get('imbalance'))})"
+    if load.get("straggler") is not None:
+        said += f"; rank {load['straggler']} will be late in the next steps"
+    return [Text(said), table]
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:
@@ -250,6 +269,20 @@ def _loader(job: dict[str, Any]) -> list[RenderableType]:
             value += f", at most {count(most)}" if is_number(most) else ""
         said.append(f"{name} {value}")
     return [Text(f"loader: {', '.join(said)}")] if said else []
+
+
+def _served(job: dict[str, Any]) -> list[RenderableType]:
+    """Which order mlfs serves the job, and how random it is."""
+    from rich.text import Text
+
+    spec = part(job, "spec")
+    if "serve" not in spec:
+        return []
+    said = f"order: served, {spec['serve']}, dealt to {count(len(spec.get('nodes', ())))} nodes"
+    if "level_reached" in spec:
+        said += f"; {percent(spec['level_reached'])} of the randomness of a uniform shuffle, in {count(spec['rounds'])}"
+        said += f" rounds; nodes keep {percent(spec['kept'])} of the samples"
+    return [Text(said)]
 
 
 def _reads(status: dict[str, Any]) -> list[RenderableType]:

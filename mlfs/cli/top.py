@@ -277,8 +277,17 @@ def _ranks(now: Moment, before: Moment, look: _Look) -> list[RenderableType]:
             table.add_row(f"rank {count(rank.get('rank'))}", *(cells[key] for key in ("epoch", "waiting", *more)))
         left = len(ranks) - look.ranks
         others = f" ({left} more ranks wait less)" if left > 0 else ""
-        shown += [table, Text(f"{agreement} of the last reads as predicted{others}", style="dim")]
+        shown += [table, Text(f"{agreement} of the last reads as predicted{others}{_uneven(job)}", style="dim")]
     return shown
+
+
+def _uneven(job: dict[str, Any]) -> str:
+    """How unevenly the ranks load, and who will be late; nothing for a job of one rank."""
+    load = part(job, "load")
+    if len(part(load, "ranks")) < 2:
+        return ""
+    late = f", rank {load['straggler']} will be late" if load.get("straggler") is not None else ""
+    return f"; {percent(load.get('imbalanced_steps'))} of steps uneven{late}"
 
 
 def _passed(now: dict[str, Any], before: dict[str, Any], key: str) -> float | None:

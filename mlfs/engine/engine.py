@@ -17,6 +17,7 @@ from functools import partial
 
 import trio
 
+from mlfs.engine.aside import ReadsAside
 from mlfs.engine.background import Background
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of, name_of
@@ -165,22 +166,26 @@ class Engine:
             clock, cpu_clock, self._prefetch_failed, self._shortages,
             limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
         )  # fmt: skip
+        aside = ReadsAside(self._step, self._write_behind)
         self._driver = Driver(
-            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock, self._jobs.carry_out()
-        )
+            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock,
+            {**self._jobs.carry_out(), **aside.carry_out()},
+        )  # fmt: skip
         self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.ranges = Ranges(
-            samples, self.scheduler, self._driver, infos, self._fetcher, self.digest, counted, self.counters, runner,
-            clock, bounds, self._shortages, limits.most_open_files,
-            limits.buffer_bytes // 8,
+            samples, self.scheduler, self._driver, infos, self._fetcher, aside, self.digest, counted, self.counters,
+            runner, clock, bounds, self._shortages, limits.most_open_files, limits.buffer_bytes // 8,
         )  # fmt: skip
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
         self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, lambda: self.scheduler.table.held_by)
-        self._shared = SharedJobs(self._jobs, self._planner, self._shared_plan, runner, build)
+        self._shared = SharedJobs(
+            self._jobs, self._planner, self._shared_plan, runner, build, lambda: self.scheduler.capacities_bytes,
+            limits.staging_bytes // 2,
+        )  # fmt: skip
         self.peering = Peering(
             agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
             showcase or Showcase(), runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
@@ -221,6 +226,10 @@ class Engine:
         return item.place if by_choice else self.scheduler.holder(item.sample)
 
     # -- jobs
+
+    def with_nodes(self, spec: JobSpec) -> JobSpec:
+        """A job to be registered, with the nodes on which the order rests that mlfs serves it. Raises: JobError."""
+        return self._shared.with_nodes(spec)
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""

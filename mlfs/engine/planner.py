@@ -2,9 +2,9 @@
 
 In: registered jobs. Out: `Planned` for the scheduler. A job all of whose ranks read through this mount reads every
 sample equally often: then what comes first is kept, and nothing is to be counted. A job of which this node runs some
-ranks reads some samples more often. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so
-that neither reads nor the orders of the next epochs wait for it. How a plan is made stands in
-mlfs.plan.owners (pure).
+ranks reads some samples more often, and so does one whose sampler draws with replacement; so do several jobs together
+that read different samples. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that
+neither reads nor the orders of the next epochs wait for it. How a plan is made stands in mlfs.plan.owners (pure).
 """
 
 from __future__ import annotations
@@ -38,14 +38,36 @@ MOST_READS = np.iinfo(np.uint16).max
 MOST_READERS_BYTES = 256 << 20
 
 Counts = npt.NDArray[np.uint16]
+NodeNumbers = npt.NDArray[np.int16]
 ReadersByEpoch = npt.NDArray[np.unsignedinteger[Any]]
 
 
 def needs_counting(spec: JobSpec, members: Members | None) -> bool:
-    """Whether a node reads some samples of the job more often than others."""
+    """Whether a node reads some samples of the job more often than others, or is to keep those that its order says."""
     if spec.epochs - spec.start_epoch <= 1:
         return False
-    return len(spec.ranks) < spec.world_size if members is None else members.divides(spec.world_size)
+    if members is None:
+        return len(spec.ranks) < spec.world_size or draws_again(spec) or spec.serve == "opportunistic"
+    return members.divides(spec.world_size)
+
+
+def reads_of_kept(kept_at: NodeNumbers, spec: JobSpec) -> Counts:
+    """How often a node alone reads what an order that mlfs serves takes to be kept. The rest is not worth keeping: it
+    is read from the source in large pieces."""
+    return np.where(kept_at >= 0, min(MOST_READS, spec.epochs - spec.start_epoch), 0).astype(np.uint16)
+
+
+def kept_by_all(kept_at: Iterable[NodeNumbers]) -> NodeNumbers | None:
+    """By sample, the node that the orders of several jobs take to keep it: the first job's; None for no such jobs."""
+    together: NodeNumbers | None = None
+    for of_job in kept_at:
+        together = of_job if together is None else np.where(together < 0, of_job, together)
+    return together
+
+
+def draws_again(spec: JobSpec) -> bool:
+    """Whether the sampler may read a sample several times an epoch, and some more often than others."""
+    return bool(spec.replacement)
 
 
 def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -> None:
@@ -54,6 +76,29 @@ def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -
         ids = streams.epoch_ids(epoch, rank)
         counts = np.bincount(ids[ids >= 0], minlength=len(reads))
         np.minimum(reads + counts, MOST_READS, out=reads, casting="unsafe")
+
+
+def plan_for_all(
+    sizes: npt.NDArray[Any],
+    counted: Sequence[Counts],
+    even: Sequence[tuple[bytearray, JobSpec]],
+    capacities: Sequence[int],
+) -> Plan | None:
+    """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
+
+    Args:
+        counted: of each job whose reads were counted, how often it reads each sample.
+        even: of each other job, its members, which it all reads equally often.
+    """
+    reads = np.zeros(len(sizes), dtype=np.uint32)
+    for counts in counted:
+        reads += counts
+    for member, spec in even:
+        reads += np.frombuffer(bytes(member), dtype=np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
+    read = reads[reads > 0]
+    if not counted and (not len(read) or read.min() == read.max()):
+        return None
+    return plan_alone(sizes, reads, capacities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +139,9 @@ class Planner:
         self._planned = planned
         self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counts] = {}
+        self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
+        self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
         self._members: Members | None = None
         self._plan_again = self._busy = False
         self._wanted, self._done = trio.Event(), trio.Event()
@@ -108,9 +155,15 @@ class Planner:
 
         In a cluster nothing follows from that: its jobs are those that all nodes have prepared.
         """
-        if self._members is None and sum(self._capacities()) > 0 and needs_counting(job.spec, None):
+        if self._members is not None or sum(self._capacities()) <= 0:
+            return
+        if needs_counting(job.spec, None):
             self._waiting[job.name] = job
             self._wanted.set()
+            return
+        self._even[job.name] = job
+        if len(self._even) > 1 or self._counted:
+            self.plan_again()
 
     async def prepare(self, job: JobRun) -> None:
         """Plan with a job of the cluster, which is not installed yet."""
@@ -125,7 +178,9 @@ class Planner:
         """This node has joined others, or is alone from now on: all jobs are planned anew."""
         self._members = members
         self._counted.clear()
+        self._even.clear()
         self._readers.clear()
+        self._kept_at.clear()
         self._waiting.clear()
         self.plan_again()
         for job in jobs:
@@ -148,18 +203,21 @@ class Planner:
         """The job has ended, on this node. In a cluster it goes on until all nodes hear of its end."""
         if self._members is None:
             self._waiting.pop(name, None)
-            if self._counted.pop(name, None) is not None:
+            self._kept_at.pop(name, None)
+            was_even = self._even.pop(name, None) is not None
+            if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
                 self.plan_again()
 
     async def forget_prepared(self, name: str) -> None:
         """A job of the cluster has ended. Returns when that is planned."""
         self._waiting.pop(name, None)
+        self._kept_at.pop(name, None)
         if self._readers.pop(name, None) is not None and self._members is not None:
             await self.change(self._members)
 
     def plan_again(self) -> None:
         """A job has ended, or the places give something else by now."""
-        if not self._counted and self._members is None:
+        if not self._counted and len(self._even) < 2 and self._members is None:
             self._planned(None)
             return
         self._plan_again = True
@@ -194,11 +252,16 @@ class Planner:
 
     async def _count(self, name: str, job: JobRun) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
+        kept_at: NodeNumbers | None = None
+        if job.spec.serve is not None:
+            kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
         if self._members is not None:
             readers = await self._who_reads(name, job, self._members)
             if readers is None:
                 return
             self._readers[name] = readers
+        elif kept_at is not None:
+            self._counted[name] = await self._runner.run("plan", reads_of_kept, kept_at, job.spec)
         else:
             reads = np.zeros(len(self._sizes), dtype=np.uint16)
             for epoch in epochs_worth_counting(job.spec):
@@ -206,6 +269,10 @@ class Planner:
                 if self._waiting.get(name) is not job:
                     return  # unregistered, or registered anew
             self._counted[name] = reads
+        if kept_at is None:
+            self._kept_at.pop(name, None)
+        else:
+            self._kept_at[name] = kept_at
         await self._plan()
         log.info("job %s: planned", name)
 
@@ -229,14 +296,16 @@ class Planner:
         """Plan for the jobs that are counted now."""
         self._plan_again = False
         sizes, members = np.asarray(self._sizes), self._members
+        plan: Plan | None
         if members is not None:
             readers = list(self._readers.values())
-            plan = await self._runner.run("plan", members.plan, sizes, readers)
+            kept_at = kept_by_all(list(self._kept_at.values()))
+            plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
             still = len(readers) == len(self._readers)
         else:
-            counted = list(self._counted.values())
-            reads: npt.NDArray[np.uint32] = np.sum(np.stack(counted), axis=0, dtype=np.uint32)
-            plan = await self._runner.run("plan", plan_alone, sizes, reads, self._capacities())
-            still = bool(counted) and len(counted) == len(self._counted)
+            counted, even = list(self._counted.values()), list(self._even.values())
+            members_of = [(job.member, job.spec) for job in even]
+            plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities())
+            still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

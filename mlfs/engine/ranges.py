@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
+from mlfs.engine.aside import ReadsAside
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
 from mlfs.engine.driver import Driver
@@ -80,6 +81,7 @@ class Ranges:
         driver: Driver,
         places: Sequence[PlaceInfo],
         fetcher: Fetcher,
+        aside: ReadsAside,
         digest: Digest,
         counted: CountedOpens,
         counters: Counters,
@@ -96,6 +98,7 @@ class Ranges:
         self._driver = driver
         self._places = places
         self._fetcher = fetcher
+        self._aside = aside
         self._counters = counters
         self._runner = runner
         self._digest = digest
@@ -253,6 +256,8 @@ class Ranges:
         self._counted.answered_elsewhere(entry, kind)
         if fetched.place == SOURCE:
             self._digest.source_gave(entry, fetched.size_bytes)
+        if self._places[fetched.place].is_afar:
+            self._aside.got(fetched)
         self._remember(sample, generation, fetched.data)
         return fetched.data
 

@@ -1,15 +1,15 @@
 """The jobs of a cluster: one node is told a job, and all follow it, each its own ranks, by one plan.
 
-In: jobs that are registered here; what the servers of other nodes say. Out: jobs for `mlfs.engine.mount_jobs`, jobs to
-plan with for `mlfs.engine.planner`, words for the other servers. A job begins when all nodes have planned with it
-(`mlfs.engine.shared_plan`).
+In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
+`mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.planner`, words for the other servers. A job begins when
+all nodes have planned with it (`mlfs.engine.shared_plan`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,10 @@ from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
-from mlfs.errors import MlfsError
+from mlfs.errors import JobError, MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
+from mlfs.job.ranks import ranks_in, ranks_text
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
@@ -36,14 +37,27 @@ class SharedJobs:
 
     Args:
         build: computes a job's streams, in a worker thread.
+        capacities: what this node keeps, by class (`Keeping.capacities_bytes`). buffer_bytes: half of its staging
+            window.
     """
 
-    def __init__(self, jobs: MountJobs, planner: Planner, plan: SharedPlan, runner: Runner, build: Build) -> None:
+    def __init__(
+        self,
+        jobs: MountJobs,
+        planner: Planner,
+        plan: SharedPlan,
+        runner: Runner,
+        build: Build,
+        capacities: Callable[[], Sequence[int]],
+        buffer_bytes: int,
+    ) -> None:
         self._jobs = jobs
         self._planner = planner
         self._plan = plan
         self._runner = runner
         self._build = build
+        self._capacities = capacities
+        self._buffer_bytes = buffer_bytes
         self._orders = SharedOrders(jobs, planner, plan, runner, build)
         self._joined = False
         self._tell: Tell = lambda _: None
@@ -75,6 +89,52 @@ class SharedJobs:
         self._orders.end()
         self._plan.end()
         self._planner.join(None, list(self._jobs.jobs.values()))
+
+    # -- orders that mlfs serves
+
+    def with_nodes(self, spec: JobSpec) -> JobSpec:
+        """The job with the nodes on which a served order rests, if it has one and nobody has said them.
+
+        They are those that have joined by now. A run that goes on, in place of a job of its name, keeps those of that
+        job: else it would go on in another order than it has begun. All nodes are taken to have this one's buffer.
+
+        Raises:
+            JobError: it is not known which ranks run on which node.
+        """
+        if spec.serve is None or spec.nodes is not None:
+            return spec
+        before = self._jobs.jobs.get(spec.name)
+        goes_on = before is not None and (before.spec.serve, before.spec.world_size) == (spec.serve, spec.world_size)
+        if before is not None and before.spec.nodes is not None and goes_on and spec.start_epoch + spec.start_step:
+            rows = [node.model_dump(mode="json") for node in before.spec.nodes]
+            return parse_job({**json.loads(spec.to_json()), "nodes": rows})
+        members = self._plan.members
+        if members is None:
+            ranks, rooms = {0: tuple(range(spec.world_size))}, {0: list(self._capacities())}
+            missing = len(spec.ranks) < spec.world_size
+            hint = "start `mlfs peers` on the nodes first; a node alone is to run all ranks"
+        else:
+            ranks = {node: members.ranks(spec.world_size, node) for node in members.nodes}
+            rooms = {node: list(row) for node, row in zip(members.nodes, members.capacities_bytes, strict=True)}
+            missing = not members.divides(spec.world_size) or set(spec.ranks) not in (
+                {*ranks[members.own]}, {*range(spec.world_size)}
+            )  # fmt: skip
+            hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
+        if missing:
+            message = (
+                'job field "serve": it is not known which ranks run on which node, and a served order rests on that'
+            )
+            raise JobError(message, f'{hint}; or give "nodes"', "serve")
+        rows = [
+            {
+                "node": node,
+                "ranks": ranks_text(ranks[node]),
+                "keeps_bytes": rooms[node],
+                "buffer_bytes": self._buffer_bytes,
+            }
+            for node in ranks
+        ]
+        return parse_job({**json.loads(spec.to_json()), "nodes": rows})
 
     # -- what is told here
 
@@ -123,7 +183,9 @@ class SharedJobs:
         assert members is not None
         if len(spec.ranks) < spec.world_size:
             return spec
-        return parse_job({**_fields(spec), "ranks": list(members.ranks(spec.world_size, members.own))})
+        served = (node for node in spec.nodes or () if node.node == members.own)
+        ranks = next((ranks_in(node.ranks) for node in served), members.ranks(spec.world_size, members.own))
+        return parse_job({**_fields(spec), "ranks": list(ranks)})
 
     def _follow(self, fields: Mapping[str, Any]) -> None:
         """Follow a job that another node was told, or that this one had before it joined."""

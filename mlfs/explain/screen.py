@@ -232,7 +232,7 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
     try:
         other = parse_job(fields)
         order = build_order(other, len(streams.sample_ids), None)
-        made = JobStreams(other, streams.sample_ids, order)
+        made = streams.around(order, other)
         made.length(other.start_epoch)
         return other, made
     except (MlfsError, ValueError, OSError):

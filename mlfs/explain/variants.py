@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mlfs.explain.popular import LARGEST_SMALL_SEED, POPULAR_SEEDS
-from mlfs.follow.sentences import COUNTS_FROM_ONE, RESUMED
+from mlfs.follow.sentences import COUNTS_FROM_ONE, NOT_SERVED, RESUMED
 
 # Another seed and another epoch can give the same order. So the popular seeds are tried in two parts: see `variants`.
 SMALL_SEEDS = tuple(seed for seed in POPULAR_SEEDS if 0 < seed <= LARGEST_SMALL_SEED)
@@ -43,6 +43,10 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
         fields: the registered job, defaults included.
         reads: the fields that its sampler reads.
     """
+    if fields["serve"] is not None:
+        yield Variant({"serve": None, "level": None, "nodes": None}, NOT_SERVED)
+        yield from _epochs(fields)
+        return  # whoever reads the served order is told it by the mount: nothing else can be mistaken
     if fields["start_step"]:
         sentence = f"this job reads its first epoch from the beginning, not from step {fields['start_step']}"
         yield Variant({"start_step": 0}, sentence)
@@ -54,11 +58,7 @@ def variants(fields: Mapping[str, Any], reads: Collection[str]) -> Iterator[Vari
     yield from _ranks(fields, reads)
     # A seed that people like is likelier than a resumed run, and that is likelier than a small number as a seed.
     yield from _seeds(fields, reads, LIKED_SEEDS)
-    start = fields["start_epoch"]
-    for epoch in range(fields["epochs"]):
-        if epoch != start:
-            sentence = RESUMED.format(epoch=epoch, start=start)
-            yield Variant({"start_epoch": epoch, "start_step": 0}, sentence, epoch)
+    yield from _epochs(fields)
     yield from _seeds(fields, reads, SMALL_SEEDS)
     yield from _samplers(fields)
 
@@ -67,6 +67,15 @@ def _seeds(fields: Mapping[str, Any], reads: Collection[str], seeds: Collection[
     for seed in seeds:
         if "seed" in reads and seed != fields["seed"]:
             yield Variant({"seed": seed}, f"this job's seed is {seed}, not {fields['seed']}")
+
+
+def _epochs(fields: Mapping[str, Any]) -> Iterator[Variant]:
+    """Runs that were resumed elsewhere."""
+    start = fields["start_epoch"]
+    for epoch in range(fields["epochs"]):
+        if epoch != start:
+            sentence = RESUMED.format(epoch=epoch, start=start)
+            yield Variant({"start_epoch": epoch, "start_step": 0}, sentence, epoch)
 
 
 def _samplers(fields: Mapping[str, Any]) -> Iterator[Variant]:

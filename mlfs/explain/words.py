@@ -64,7 +64,9 @@ class Drawing(NamedTuple):
 
 
 def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
-    """See `Drawing`; None for a sampler whose order does not begin at such a place."""
+    """See `Drawing`; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
+    if spec.serve is not None:
+        return None
     if spec.sampler == "torch-random" and not spec.replacement:
         order = build_order(spec, n_samples)
         an_epoch = order.words_an_epoch - (spec.words_between or 0) if isinstance(order, RandomOrder) else 0

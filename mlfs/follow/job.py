@@ -169,7 +169,7 @@ class JobRun:
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
-            specification=spec.understood(),
+            specification=spec.understood() | ({} if spec.serve is None else streams.told()),
             readers=self.readers.statistics(),
         )
 

@@ -101,7 +101,8 @@ class JobStatistics:
         batch_files: files of a rank's batch. files_per_sample: files that one sample of the script consists of.
         stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
         pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
-        specification: the registration as it was understood, as JSON has it.
+        specification: the registration as it was understood, as JSON has it, and what is known of an order that mlfs
+            serves (`JobStreams.told`).
         readers: which processes read for it, and which are strangers to it.
     """
 

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 COUNTS_FROM_ONE = "this job counts its epochs from 1: each reads the order of the next one"
 UNDER_WAY = "this job was under way, in epoch {epoch}, when it was registered"
+NOT_SERVED = "this job reads its sampler's own order, not the served one: use mlfs.torch.ServedSampler"
 RESUMED = "this job was resumed elsewhere: it began with epoch {epoch}, not {start}"
 
 
 _WHERE_IT_WAS = ("start_epoch", "start_step")
+_FILLED_IN = ("nodes",)  # by the mount; there is no flag for it
 
 
 def register_flags(spec: JobSpec, way_out: str) -> str:
@@ -32,7 +34,7 @@ def register_flags(spec: JobSpec, way_out: str) -> str:
         {
             name: value
             for name, value in given.items()
-            if name not in _WHERE_IT_WAS or flags_of({name: value}) in way_out
+            if name not in _FILLED_IN and (name not in _WHERE_IT_WAS or flags_of({name: value}) in way_out)
         }
     )
 

@@ -6,7 +6,7 @@ In: `3`, `"0-3,6"`, a list of both, or null for all. Out: a tuple of ranks. Call
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
@@ -15,6 +15,8 @@ from mlfs.job.refusals import refuse
 
 # A node has a few dozen training processes at most, and the epochs of each are kept in memory.
 MAX_LOCAL_RANKS: Final = 1024
+# A text that names more is a slip of the pen, and is not to fill the memory.
+MOST_RANKS: Final = 1 << 20
 _TOO_MANY = f"at most {MAX_LOCAL_RANKS} ranks"
 _TOO_MANY_HINT = "give those of this node only"
 _RANK_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", re.ASCII)
@@ -65,6 +67,25 @@ def _rank_ranges(item: object) -> list[tuple[int, int]]:
         return [(-1, -1)]
     found = [_RANK_RANGE.fullmatch(part) for part in item.split(",")]
     return [(int(m[1]), int(m[2] or m[1])) if m else (-1, -1) for m in found]
+
+
+def ranks_in(text: str) -> tuple[int, ...]:
+    """The ranks that "0-3,6" names; empty for a text that names none."""
+    ranges = _rank_ranges(text)
+    if not all(0 <= low <= high < low + MOST_RANKS for low, high in ranges):
+        return ()
+    return tuple(rank for low, high in ranges for rank in range(low, high + 1))
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as "0-3,6"."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], rank]
+        else:
+            parts.append([rank])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 Ranks = Annotated[

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from mlfs.errors import JobError
 from mlfs.job.layouts import layout_fields, layout_names
+from mlfs.job.nodes import Nodes
 from mlfs.job.presets import PRESETS
 from mlfs.job.ranks import Ranks
 from mlfs.job.refusals import is_path, nearest, one_of, refuse, show
@@ -47,6 +48,7 @@ def _group(title: str) -> dict[str, Any]:
 _JOB = _group("the job")
 _DATA = _group("the data set")
 _RESUME = _group("resuming")
+_SERVED = _group("an order that mlfs serves")
 _LOADER = _group("the DataLoader")
 _SAMPLER = _group("the sampler")
 _TORCH = _group("torch's generators")
@@ -152,6 +154,25 @@ class JobSpec(BaseModel):
         description="a whole number, 0 or more: steps of the first epoch already done",
         ge=0,
         json_schema_extra=_RESUME,
+    )
+
+    serve: Literal["locality", "opportunistic"] | None = Field(
+        None,
+        description='"locality" or "opportunistic": the script reads an order of mlfs in place of its sampler\'s own',
+        json_schema_extra=_SERVED,
+    )
+    level: float | None = Field(
+        None,
+        description="a number, 0 to 1: the randomness that an opportunistic order has at least (1: a uniform shuffle)",
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        json_schema_extra=_SERVED,
+    )
+    nodes: Nodes = Field(
+        None,
+        description="the nodes that a served order is dealt to, as the mount fills them in when the job is registered",
+        json_schema_extra=_SERVED,
     )
 
     num_workers: int | None = Field(
@@ -417,6 +438,10 @@ class JobSpec(BaseModel):
                 raise JobError(message, f"give {describe(field)}", field)
         if self.loader_drop_last and "batch_size" not in self.model_fields_set:
             refuse("loader_drop_last", True, 'left out: there is no "batch_size"', 'add "batch_size"')
+        if self.serve != "opportunistic" and self.level is not None:
+            refuse("level", self.level, "left out: the order is not opportunistic", 'add "serve": "opportunistic"')
+        if self.serve is None and self.nodes is not None:
+            refuse("nodes", "...", "left out: the order is the sampler's own", 'add "serve": "locality"')
         for field in ("part", "split_seed", "split_by"):
             if self.split is None and getattr(self, field) is not None:
                 refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')
@@ -452,7 +477,7 @@ LAYOUT_FIELDS: Final = frozenset({"extensions", "manifest_file", "pattern"})
 COMMON: Final = frozenset(
     field
     for field, info in JobSpec.model_fields.items()
-    if info.json_schema_extra in (_JOB, _DATA, _RESUME, _LOADER) and field != "seed"
+    if info.json_schema_extra in (_JOB, _DATA, _RESUME, _SERVED, _LOADER) and field != "seed"
 )
 
 

@@ -22,6 +22,7 @@ from mlfs.orders.layouts.links import Links
 from mlfs.orders.layouts.paths import Paths
 from mlfs.orders.order import Order
 from mlfs.orders.registry import build_order
+from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
 from mlfs.orders.stopping import stoppable
 
@@ -102,6 +103,36 @@ class JobStreams:
                 ids = of_rank.setdefault(rank, self._make(epoch, rank))
         return ids
 
+    def dataset_indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
+        """The dataset indices that a rank's sampler gives in an epoch, those that the loader drops at the end included.
+
+        Raises:
+            JobError, ValueError: as `epoch_ids` does.
+        """
+        self._check(epoch, rank)
+        with stoppable(self._cancelled.is_set):
+            return self.order.rank_stream(epoch, rank)
+
+    def around(self, order: Order, spec: JobSpec) -> JobStreams:
+        """The streams of another job over the same samples, whose own order is given; served, if that job's is."""
+        served = self.order.around(order, spec) if isinstance(self.order, ServedOrder) else order
+        return JobStreams(spec, self.sample_ids, served)
+
+    def told(self) -> dict[str, float]:
+        """What can be told of an opportunistic order, once an epoch is known; empty for others."""
+        return dict(self.order.told) if isinstance(self.order, ServedOrder) else {}
+
+    def kept_at(self, n_entries: int) -> npt.NDArray[np.int16] | None:
+        """By entry of the tree, the number of the node on whose keeping it a served order rests, -1 for none; None for
+        a sampler's own order."""
+        if not isinstance(self.order, ServedOrder):
+            return None
+        kept_at = np.full(n_entries, -1, dtype=np.int16)
+        ids = self.sample_ids.reshape(len(self.sample_ids), -1)
+        for column in ids.T:
+            kept_at[column[column >= 0]] = self.order.node[column >= 0]
+        return kept_at
+
     def _check(self, epoch: int, rank: int) -> None:
         if not 0 <= epoch < self.spec.epochs or not 0 <= rank < self.spec.world_size:
             raise ValueError(
@@ -125,6 +156,12 @@ class JobStreams:
 
 def _no_ranks_yet(epoch: int) -> dict[int, SampleIds]:
     return {}
+
+
+def _sizes(tree: Tree, sample_ids: SampleIds) -> npt.NDArray[np.int64]:
+    """Bytes by dataset index: of all files of the sample that lie in the tree."""
+    sizes = np.where(sample_ids >= 0, tree.size[np.maximum(sample_ids, 0)], 0)
+    return sizes if sizes.ndim == 1 else sizes.sum(axis=1)
 
 
 class _PathIndex:
@@ -180,7 +217,11 @@ def build_streams(
         sample_ids = sample_ids[part]
         sample_ids.flags.writeable = False
     resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
-    streams = JobStreams(spec, sample_ids, build_order(spec, len(sample_ids), resolve))
+    order = build_order(spec, len(sample_ids), resolve)
+    if spec.serve is not None:
+        entries = sample_ids if sample_ids.ndim == 1 else sample_ids[:, 0]
+        order = ServedOrder(order, spec, _sizes(tree, sample_ids), entries)
+    streams = JobStreams(spec, sample_ids, order)
     if check is not None:
         check(streams)
     steps = -(-streams.length(spec.start_epoch) // streams.batch_files)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mlfs.plan.owners import node_plan, place, shared_by_hash
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.plan.scheduler.states import PAGE_BYTES
+from mlfs.served.partition import footprints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,19 +52,25 @@ class Members:
         """Whether it is known on which node each rank runs."""
         return world_size % len(self.nodes) == 0
 
-    def plan(self, sizes_bytes: npt.NDArray[Any], readers: Sequence[npt.NDArray[np.unsignedinteger[Any]]]) -> Plan:
+    def plan(
+        self,
+        sizes_bytes: npt.NDArray[Any],
+        readers: Sequence[npt.NDArray[np.unsignedinteger[Any]]],
+        kept_at: npt.NDArray[np.int16] | None = None,
+    ) -> Plan:
         """What this node keeps, and who owns the rest.
 
         Args:
             sizes_bytes: shape (F,).
             readers: for each job (E, F): which of `nodes` (by its place in them) reads the sample in that epoch; the
                 dtype's largest value stands for nobody. Without any job samples are shared by hash.
+            kept_at: by sample, the node by which the orders that mlfs serves take it to be kept, -1 for none. It is,
+                unless another one holds it already: then reading it there costs less than fetching it again.
         """
-        footprints = sizes_bytes.astype(np.int64)
-        footprints += -footprints % PAGE_BYTES
+        room_taken = footprints(sizes_bytes)
         room = np.array(self.capacities_bytes, dtype=np.int64)
         room[[self.nodes.index(node) for node in self.away]] = 0
-        owner, classes = self._of_holders(footprints, room)
+        owner, classes = self._of_holders(room_taken, room, kept_at)
         rest = np.flatnonzero(owner < 0)
         if not readers:
             sizes = np.where(owner < 0, sizes_bytes, 0)
@@ -72,7 +78,7 @@ class Members:
             plan = Plan(plan.classes[rest], None if plan.owner is None else plan.owner[rest])
         else:
             rows = readers[0] if len(readers) == 1 else np.concatenate(readers)
-            plan = self._of_readers(footprints[rest], rows[:, rest] if len(rest) < len(owner) else rows, room)
+            plan = self._of_readers(room_taken[rest], rows[:, rest] if len(rest) < len(owner) else rows, room)
         assert plan.owner is not None
         owner[rest], classes[rest] = plan.owner, plan.classes
         owned = owner == self.own
@@ -82,19 +88,23 @@ class Members:
         return Plan(
             classes,
             np.where(owned, np.int16(-1), owner),
-            about | {"bytes": int(footprints[owned].sum()), "shared": shared},
+            about | {"bytes": int(room_taken[owned].sum()), "shared": shared},
         )
 
     def _of_holders(
-        self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64]
+        self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64], kept_at: npt.NDArray[np.int16] | None
     ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int8]]:
-        """Owner and class here of what somebody holds already, -1 for the rest; what they take is taken off `room`."""
+        """Owner and class here of what somebody holds already or shall, -1 for the rest; what they take is taken off
+        `room`."""
         owner = np.full(len(footprints), -1, dtype=np.int16)
         classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
-        if self.holder is None:
+        holder = kept_at if self.holder is None else self.holder
+        if holder is None:
             return owner, classes
+        if kept_at is not None:
+            holder = np.where(holder < 0, kept_at, holder)
         for at, node in enumerate(self.nodes):
-            held = np.flatnonzero((self.holder == node) & (footprints > 0))
+            held = np.flatnonzero((holder == node) & (footprints > 0))
             filled, begin = np.cumsum(footprints[held]), 0
             for level in range(room.shape[1]):
                 before = int(filled[begin - 1]) if begin else 0

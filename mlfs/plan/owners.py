@@ -22,7 +22,7 @@ from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.policies.holdings import counts_by_node
 from mlfs.plan.policies.policy import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.plan.scheduler.states import PAGE_BYTES
+from mlfs.served.partition import footprints, partition_by_hash
 
 Samples = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.uint8]
@@ -72,7 +72,7 @@ def place(
     """
     left = np.array(np.broadcast_to(capacities_bytes, (nodes, np.shape(capacities_bytes)[-1])), dtype=np.float64)
     later = readers[1:] if len(readers) > 1 else readers
-    owner, count = _owners(sizes_bytes, later, readers[0], _quotas(sizes_bytes, left))
+    owner, count = _owners(sizes_bytes, later, readers[0], _quotas(sizes_bytes, left), _reads(readers))
     storage = np.full(len(sizes_bytes), PFS, dtype=np.int8)
     for node, owned in enumerate(_groups(owner, nodes)):
         storage[owned] = keep_most_read(sizes_bytes[owned], count[owned], left[node], at_least=0)
@@ -100,49 +100,15 @@ def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
 def shared_by_hash(
     sizes_bytes: npt.NDArray[Any], nodes: Sequence[int], capacities_bytes: Sequence[Sequence[int]], node: int
 ) -> Plan:
-    """What a node keeps, and who owns the rest, where nobody knows what will be read: rendezvous hashing.
-
-    Each sample has a score at each node, by a hash of both and by the node's room (weighted rendezvous hashing), and
-    belongs to the one with the highest. So a node that comes or goes moves its own part of the samples, and no other.
-    Of a node whose samples need more than its room, those with the lowest scores are nobody's.
+    """What a node keeps, and who owns the rest, where nobody knows what will be read (`mlfs.served.partition`).
 
     Args:
         sizes_bytes: shape (F,). nodes: their numbers, ascending. capacities_bytes: of each node, of memory and disks
             (`Keeping.capacities_bytes`). node: whose plan it is.
     """
-    footprints = sizes_bytes.astype(np.int64)
-    footprints += -footprints % PAGE_BYTES
-    owner = np.full(len(footprints), -1, dtype=np.int16)
-    best = np.full(len(footprints), -np.inf)
-    for number, capacities in zip(nodes, capacities_bytes, strict=True):
-        if not sum(capacities):
-            continue
-        score = sum(capacities) / -np.log(_hashed(len(footprints), number))
-        better = score > best
-        owner[better], best[better] = number, score[better]
-    classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
-    for number, capacities in zip(nodes, capacities_bytes, strict=True):
-        own = np.flatnonzero((owner == number) & (footprints > 0))
-        own = own[np.argsort(-best[own], kind="stable")]
-        begin = 0
-        filled = np.cumsum(footprints[own])
-        for level, capacity in enumerate(capacities):
-            before = int(filled[begin - 1]) if begin else 0
-            end = int(np.searchsorted(filled, before + capacity, side="right"))
-            if number == node:
-                classes[own[begin:end]] = level
-            begin = end
-        owner[own[begin:]] = -1
-    return Plan(classes, owner, {"shared": "by hash", "nodes": len(nodes)})
-
-
-def _hashed(count: int, salt: int) -> Floats:
-    """Numbers between 0 and 1, one for each sample: the finalizer of SplitMix64 over the sample's number and a salt."""
-    z = np.arange(count, dtype=np.uint64) + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-    z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(11)).astype(np.float64) + 0.5) / float(1 << 53)
+    shared = partition_by_hash(sizes_bytes, nodes, capacities_bytes)
+    classes = np.where(shared.node == node, shared.level, np.int8(NOWHERE))
+    return Plan(classes, shared.node, {"shared": "by hash", "nodes": len(nodes)})
 
 
 def plan_alone(
@@ -156,13 +122,12 @@ def plan_alone(
         sizes_bytes: shape (F,). reads: how often this node reads each sample, shape (F,). capacities_bytes: of memory,
             of the disks, and of those that are clearly slower.
     """
-    footprints = sizes_bytes.astype(np.int64)
-    footprints += -footprints % PAGE_BYTES
-    classes = keep_most_read(footprints, reads, capacities_bytes)
+    room = footprints(sizes_bytes)
+    classes = keep_most_read(room, reads, capacities_bytes)
     kept = classes != NOWHERE
     about = {
         "samples": int(np.count_nonzero(kept)),
-        "bytes": int(footprints[kept].sum()),
+        "bytes": int(room[kept].sum()),
         "reads_kept": int(reads[kept].sum()),
         "reads": int(reads.sum()),
     }
@@ -192,17 +157,34 @@ def _quotas(sizes: Floats, capacities: Floats) -> Floats:
     return np.asarray(np.minimum(capacities.sum(axis=1), share + sizes.max(initial=0.0)))
 
 
+def _reads(readers: Readers) -> npt.NDArray[np.int32]:
+    """How often all nodes together read each sample: alike for one job, not for several that read other samples."""
+    reads = np.zeros(readers.shape[1], dtype=np.int32)
+    for row in readers:
+        reads += row != np.iinfo(row.dtype).max
+    return reads
+
+
 def _owners(
-    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], quotas: Floats
-) -> tuple[Nodes, Counts]:
+    sizes: Floats, later: Readers, first: npt.NDArray[np.unsignedinteger[Any]], quotas: Floats,
+    reads: npt.NDArray[np.int32],
+) -> tuple[Nodes, Counts]:  # fmt: skip
     """The owner of each sample, and how often the owner reads it.
 
-    In each round every sample asks the node that reads it most among those that have room, and a node that cannot take
-    all that ask keeps those that it reads most. What is left after `ROUNDS` is dealt into the room that is left.
+    Where not all samples fit, those that all nodes together read most come first. In each round every one of these asks
+    the node that reads it most among those that have room, and a node that cannot take all that ask keeps those that it
+    reads most. What is left after `ROUNDS` is dealt into the room that is left.
+
+    Args:
+        reads: of each sample, by all nodes.
     """
     owner, count = np.full(len(sizes), PFS, dtype=np.int16), np.zeros(len(sizes), dtype=np.uint8)
     nodes, free = len(quotas), quotas.copy()
-    rest = np.arange(len(sizes))
+    rest = later_on = np.arange(len(sizes))
+    if len(reads) and reads.min() != reads.max():
+        most_read = np.argsort(-reads, kind="stable")
+        fit = int(np.searchsorted(np.cumsum(sizes[most_read]), free.sum(), side="right"))
+        rest, later_on = np.sort(most_read[:fit]), most_read
     smallest = float(sizes.min(initial=0.0))
     for _ in range(ROUNDS):
         # The last entry stands for "nobody" among the readers, who can own nothing.
@@ -216,7 +198,7 @@ def _owners(
             owner[rest[taken]], count[rest[taken]] = node, most[taken]
             free[node] -= float(sizes[rest[taken]].sum())
         rest = rest[owner[rest] == PFS]
-    _deal(sizes, owner, rest, free)
+    _deal(sizes, owner, later_on[owner[later_on] == PFS], free)
     return owner, count
 
 

@@ -2,13 +2,14 @@
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
-`mlfs.plan.gpu_queues`.
+`mlfs.plan.gpu_queues` and, for the workers of a loader that was seen at work, by `mlfs.advise.workers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,14 @@ def _line(xs: Floats, ys: Floats) -> tuple[tuple[float, float], float]:
     return (intercept, slope), float(((ys - intercept - slope * xs) ** 2).sum())
 
 
-def preprocessing_threads(model: PiecewiseLinear, most: int, tolerance: float = 0.02) -> int:
+class SecondsByThreads(Protocol):
+    """How long some number of threads take for the same work."""
+
+    def at(self, threads: float) -> float:
+        """Seconds."""
+
+
+def preprocessing_threads(model: SecondsByThreads, most: int, tolerance: float = 0.02) -> int:
     """The fewest threads, up to `most`, that are at most `tolerance` slower than the best number of threads."""
     seconds = [model.at(count) for count in range(1, most + 1)]
     good = min(seconds) * (1 + tolerance)

@@ -92,6 +92,7 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
             for epoch in epochs
         ]
         yield _table(["epoch", "time", "waited at most", "samples"], rows)
+    yield from _load(job)
     agreed = {int(epoch): told for epoch, told in part(job, "agreement_by_epoch").items()}
     if agreed:
         epochs = sorted(agreed)
@@ -102,6 +103,25 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
         epochs = sorted(brought)
         gib = [brought[epoch] / _GIB for epoch in epochs]
         yield _picture("What the source gave", pictures.source_bytes(epochs, gib, bound_bytes / _GIB))
+
+
+def _load(job: dict[str, Any]) -> Iterator[str]:
+    """What the loaders of its ranks do with their time, and how unevenly they load."""
+    load = part(job, "load")
+    rows = [
+        (
+            f"rank {rank}",
+            f"{of.get('workers', 0):,}",
+            *(format_duration(of.get(key) or 0.0) for key in ("waiting_s", "preprocess_s", "idle_s", "step_s")),
+            str(of.get("limit", "-")),
+        )
+        for rank, of in part(load, "ranks").items()
+    ]
+    if rows:
+        uneven, apart = (100 * number_of(job, "load", key) for key in ("imbalanced_steps", "imbalance"))
+        yield f"<p>Of the last {load.get('steps', 0):,} steps {uneven:.1f} % are uneven (imbalance {apart:.1f} %).</p>"
+        columns = ("workers", "a worker waits for a batch", "preprocesses it", "is idle", "batch every", "limit")
+        yield _table(["load", *columns], rows)
 
 
 def _field(key: str, value: object) -> str:

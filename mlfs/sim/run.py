@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mlfs.plan.imbalance import Imbalance, imbalance
 from mlfs.plan.model import Floats, StorageClass
 from mlfs.plan.policies.policy import Policy, Reads, View
 from mlfs.sim.clock import Clock, Loading, Sharing
@@ -78,8 +79,7 @@ class _Account:
         self.preload_s, self.preload_bytes = 0.0, 0.0
         routes = 1 + 2 * len(self.model.classes)
         self.bytes, self.seconds, self.counts = np.zeros(routes), np.zeros(routes), np.zeros(routes)
-        self.spread: list[float] = []
-        self.late: list[float] = []
+        self.uneven: list[Imbalance] = []
         self.epochs: list[EpochResult] = []
 
     def preload(self, class_bytes: Floats, readers: int) -> None:
@@ -110,12 +110,7 @@ class _Account:
         self.bytes += by_route
         self.seconds += by_route * self.loading.cost(counted)
         self.counts += counted.counts
-        load = lanes.max(axis=1)
-        slowest, fastest = load.max(axis=1), load.min(axis=1)
-        late = load > compute_s
-        apart = float(((slowest - fastest) / np.maximum(slowest, 1e-300)).mean())
-        self.spread.append(apart)
-        self.late.append(float((late.any(axis=1) & ~late.all(axis=1)).mean()))
+        self.uneven.append(imbalance(lanes.max(axis=1), compute_s))
 
     def result(self) -> PolicyResult:
         """The sums, as a record."""
@@ -131,8 +126,8 @@ class _Account:
             bytes_share=_shares(names, self.bytes),
             seconds_share=_shares(names, self.seconds),
             hit_ratio={name: share for name, share in hits.items() if name != "pfs"},
-            imbalance=float(np.mean(self.spread or [0.0])),
-            imbalanced_steps=float(np.mean(self.late or [0.0])),
+            imbalance=float(np.mean([epoch.apart for epoch in self.uneven] or [0.0])),
+            imbalanced_steps=float(np.mean([epoch.steps for epoch in self.uneven] or [0.0])),
             pfs_bytes=self.preload_bytes + sum(epoch.pfs_bytes for epoch in self.epochs),
             bound_bytes=sum(epoch.bound_bytes for epoch in self.epochs),
             epochs=tuple(self.epochs),

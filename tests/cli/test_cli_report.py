@@ -86,6 +86,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
         "page cache",
         "the script never calls set_epoch",
         "25.0 %",
+        "Of the last 64 steps 25.0 % are uneven (imbalance 40.0 %).",
         "seed 7, drop-last no, ranks 0 3</p>",
         "ssd:/scratch",
     ):

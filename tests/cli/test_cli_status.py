@@ -42,6 +42,26 @@ STATUS: dict[str, Any] = {
             "observed_opens": 12345,
             "message": "set_epoch is not called",
             "epochs": 90,
+            "load": {
+                "imbalance": 0.4,
+                "imbalanced_steps": 0.25,
+                "steps": 64,
+                "straggler": 2,
+                "ranks": {
+                    "2": {
+                        "limit": "preprocessing",
+                        "workers": 3,
+                        "batches": 64,
+                        "batch_bytes": 1000,
+                        "waiting_s": 0.001,
+                        "preprocess_s": 0.3,
+                        "handing_s": 0.02,
+                        "idle_s": 0.0,
+                        "step_s": 0.107,
+                        "next_s": 0.11,
+                    }
+                },
+            },
             "loader": {
                 "batch_size": {"value": 64, "from": "registered"},
                 "num_workers": {"value": 8, "from": "learned"},
@@ -99,6 +119,7 @@ def test_every_number_has_its_place() -> None:
         "50.0 % of the last 256",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
+        "load of a worker, for a batch: 25.0 % of the last 64 steps are uneven (imbalance 40.0 %); rank 2 will be late",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
         "errors   source reads 3\n",
@@ -108,6 +129,8 @@ def test_every_number_has_its_place() -> None:
     assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
     assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
+    load = [cell.strip() for cell in cells(text[text.index("load of a worker") :], "2")]
+    assert load == ["2", "3", "1 ms", "300 ms", "20 ms", "0 s", "107 ms", "preprocessing"]
     assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
     assert [cell.strip() for cell in cells(text, "PFS")] == ["PFS", "-", "-", "-", "-", "66", "4 KiB"]
     assert [cell.strip() for cell in cells(text, "peer")] == ["peer", "-", "-", "7", "3 B", "-", "-"]

@@ -176,3 +176,11 @@ def test_in_a_terminal(open_dir: Path, tiny: Mounts, tmp_path: Path, key: str, m
         assert "reads by route" not in text
     finally:
         terminal.end()
+
+
+def test_uneven_ranks_are_told_of() -> None:
+    status = copy.deepcopy(STATUS)
+    load = status["jobs"][0]["load"]
+    load["ranks"]["3"] = load["ranks"]["2"]
+    lines = screen(Moment(1.0, status), Moment(1.0, status), columns=100)
+    assert "50.0 % of the last reads as predicted; 25.0 % of steps uneven, rank 2 will be late" in "\n".join(lines)

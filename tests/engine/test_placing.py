@@ -94,6 +94,34 @@ def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -
     simulate(body)
 
 
+def test_a_job_that_draws_with_replacement_keeps_what_it_draws_most(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=3 * footprint_bytes(5000)) as m:
+            often = m.files[7:10]
+            epochs = [[[*m.files[:4], *often, *often]] for _ in range(3)]
+            spec, streams = given_job(epochs)
+            await m.engine.register(spec.model_copy(update={"replacement": True}), streams)
+            await trio.sleep(1)
+            assert planned(m) == often
+
+    simulate(body)
+
+
+def test_of_several_jobs_what_most_of_them_read_is_kept(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 12, ram=4 * footprint_bytes(5000)) as m:
+            for name, part in (("a", m.files[:8]), ("b", m.files[4:])):
+                await m.engine.register(*given_job(shuffled(part, 3, 1), name=name))
+                await trio.sleep(1)
+                assert (plan_of(m) is None) == (name == "a")
+            assert planned(m) == m.files[4:8]  # both read these
+            m.engine.end("a")
+            await trio.sleep(1)
+            assert plan_of(m) is None
+
+    simulate(body)
+
+
 def test_only_so_many_epochs_are_counted(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 3, ram=1 << 20) as mount:

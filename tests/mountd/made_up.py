@@ -18,6 +18,8 @@ from mlfs.follow.loader import LEARNED, REGISTERED, UNKNOWN, Known, LoaderStatis
 from mlfs.measure.refine import Measured
 from mlfs.measure.speeds import PlaceSpeeds, SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
+from mlfs.plan.imbalance import Imbalance
+from mlfs.plan.loader_load import JobLoad, RankLoad
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
@@ -78,6 +80,15 @@ def job(**changed: Any) -> JobStatistics:
     return replace(made, **changed)
 
 
+def load(handing_s: float = 0.01, idle_s: float = 0.3) -> JobLoad:
+    """Two ranks of two workers each: the second one preprocesses for longer."""
+    ranks = (
+        RankLoad(0, 2, 16, 1e6, 0.02, 0.1, handing_s, idle_s, 0.2, 0.065),
+        RankLoad(1, 2, 16, 1e6, 0.02, 0.3, handing_s, idle_s, 0.2, 0.165),
+    )
+    return JobLoad(ranks, Imbalance(0.6, 0.25), 16, 1, {4: 2e-7})
+
+
 def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = None, **changed: Any) -> EngineStatistics:
     """An engine with RAM for 2 GB and a disk for 4 GB."""
     counted = span(StallStatistics(3, 1.5, 1.0), page_cache=(900, 9 * GB), ssd=(60, GB), pfs=(40, GB))
@@ -93,6 +104,7 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
             reading=reading or {},
             peers_missed=0,
             neighbours=NeighboursStatistics(),
+            loads={one.name: load() for one in jobs},
         ),
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),

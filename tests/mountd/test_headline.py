@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from made_up import engine, job, mount, span
+from made_up import engine, job, load, mount, span
 
 from mlfs.explain.statistics import (
     CaseStatistics,
@@ -214,3 +214,16 @@ def test_it_is_not_about_a_registration_in_whose_place_the_reads_are_explained()
     explained = ExplainerStatistics(IDLE, cases)
     assert headline(mount(told, explainer=explained)) == "training waited 0.1 % of the time; nothing to do"
     assert "were not as registered" in headline(mount(told))
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "begins"), [(0.3, "training waited 0.1 % of the time; nothing to do"), (0.0, "reads do not wait, but ")]
+)
+def test_a_loader_that_is_never_idle_is_told_of_where_reads_do_not_wait(idle_s: float, begins: str) -> None:
+    told = engine(job(), reading={"train": waiting(0.001)})
+    told = replace(told, scheduler=replace(told.scheduler, loads={"train": load(idle_s=idle_s)}))
+    said = headline(mount(told))
+    assert said.startswith(begins)
+    if not idle_s:
+        assert "each of the 2 workers of rank 1 works all the time, 310 ms for a batch" in said
+        assert "mlfs advise workers --from-mount /data/set" in said

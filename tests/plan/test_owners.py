@@ -222,3 +222,16 @@ def test_no_owner_serves_much_more_of_an_epoch_than_the_others(nodes: int, room:
             served = (owner >= 0) & (owner != reader)
             by_owner = np.bincount(owner[served], sizes[served], minlength=nodes)
             assert by_owner.max() <= 1.2 * by_owner.mean(), by_owner
+
+
+def test_of_several_jobs_what_all_nodes_together_read_most_has_an_owner() -> None:
+    """Three nodes run a job each, over parts that overlap: what nobody keeps is read by one of them only."""
+    generator = np.random.default_rng(3)
+    parts = [generator.permutation(900)[:450] for _ in range(3)]
+    rows = np.full((3 * 4, 900), 255, dtype=np.uint8)
+    for index in range(len(rows)):
+        rows[index, parts[index % 3]] = index % 3
+    owner = place(np.ones(900), rows, 3, np.array([200.0])).owner
+    reads = (rows != 255).sum(axis=0)
+    assert (owner >= 0).sum() == 600
+    assert reads[owner >= 0].sum() == np.sort(reads)[::-1][:600].sum()

@@ -36,6 +36,10 @@ class Tree(Protocol):
     def mode(self) -> npt.NDArray[np.uint32]:
         """st_mode (of lstat: links are links) by entry, shape (number of entries,)."""
 
+    @property
+    def size(self) -> npt.NDArray[np.int64]:
+        """Bytes by entry; they count for regular files only."""
+
     def children(self, entry: int) -> range:
         """The entries of a directory, sorted by the bytes of their names; empty for anything else."""
 

@@ -46,6 +46,18 @@ class Fetch(NamedTuple):
     stage: bool = True
 
 
+class KeepCopy(NamedTuple):
+    """Keep a copy of what ReadAside told of, in the first of these places that takes it. Ends with Kept.
+
+    Attributes:
+        fetch: the number of a fetch, for Kept: nothing was fetched under it.
+    """
+
+    fetch: int
+    sample: int
+    keep_in: tuple[int, ...]
+
+
 class Abandon(NamedTuple):
     """Nobody waits for this fetch any more. The driver may forget it; the scheduler ignores what it still reports."""
 
@@ -180,6 +192,6 @@ class Count(NamedTuple):
 
 
 Command = (
-    Fetch | Abandon | Recall | Drop | Answer | OpenDirect | Refuse | LoadEpoch | CountReads | ForgetReads | EpochBegan
-    | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
+    Fetch | KeepCopy | Abandon | Recall | Drop | Answer | OpenDirect | Refuse | LoadEpoch | CountReads | ForgetReads
+    | EpochBegan | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

@@ -147,6 +147,15 @@ class PagesLost(NamedTuple):
     samples: Sequence[int]
 
 
+class ReadAside(NamedTuple):
+    """The sample's whole content was got without a fetch, for a READ request that found its pages gone.
+
+    KeepCopy follows if a copy is wanted here and there is none.
+    """
+
+    sample: int
+
+
 class Outdated(NamedTuple):
     """The sample has changed at the source: the next reader must get the new content, not what is in place."""
 
@@ -260,7 +269,7 @@ class TimePassed(NamedTuple):
 
 Event = (
     ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
-    | CopiesFound | CopyLost | Dropped | PagesLost | Outdated | Resized | JobInstalled | JobEnded | EpochKnown
-    | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
+    | CopiesFound | CopyLost | Dropped | PagesLost | ReadAside | Outdated | Resized | JobInstalled | JobEnded
+    | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
     | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.commands import Command, Fetch, Item
+from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -213,6 +213,15 @@ class Fetching:
         self._fetches += 1
         self._out.append(Fetch(self._fetches, place, (self._begin(self._fetches, sample, place),), waited_for=True))
         return self._fetches
+
+    def keep_aside(self, sample: int) -> None:
+        """Have a place keep what was got without a fetch, if a copy is wanted here and there is none."""
+        if self._table.held_by[sample] or sample in self._flying:
+            return
+        keep_in = self._keeping.promise(self._fetches + 1, sample, self._routing.passed_over)
+        if keep_in:
+            self._fetches += 1
+            self._out.append(KeepCopy(self._fetches, sample, keep_in))
 
     def fetch_of(self, sample: int) -> int:
         """The fetch that a sample is in, 0 for none."""

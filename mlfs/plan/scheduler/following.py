@@ -25,6 +25,7 @@ from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.rank_loads import Reader
 from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.states import SampleTable
@@ -63,6 +64,7 @@ class Following:
         self.end(job.name)
         if not job.observed:  # it is no job that goes on
             self._rank_waits.forget(job.name)
+        self._rank_waits.loads.begin(job.name, job.batch_files)
         self._jobs[job.name], self._uses[job.name] = job, Uses(job)
         self._tell_members()
         self._out.append(CountReads(job))
@@ -141,7 +143,7 @@ class Following:
 
     def read(self, read: ReadSeen) -> None:
         """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
-        followed, coming, reader = False, Seen(None), None
+        followed, coming, match, reader = False, Seen(None), None, None
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -151,13 +153,19 @@ class Following:
                 self._came(job, seen, read.source_bytes)
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
-                    reader = job.name, seen.match.rank_index
+                    match, reader = seen.match, Reader(job.name, seen.match.rank_index, read.process)
                 followed = followed or (job.predicting and not seen.apart)
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
 
-        self._rank_waits.read(read.sample, reader)
+        waited_s = self._rank_waits.read(read.sample, reader)
+        if match is not None and reader is not None:
+            epochs = self._jobs[reader.job].epochs
+            index = epochs.at_hand.get(epochs.epoch_of(match.position))
+            if index is not None:
+                size_bytes = self._table.sizes[read.sample]
+                self._rank_waits.loads.read(reader, match.position, index.base, read.at_s, waited_s, size_bytes)
         if not followed:
             self._read_beside(read, coming.coming)
 
@@ -190,6 +198,17 @@ class Following:
             if job.predicting and not job.finished and job.member[sample]:
                 return job, _epoch_of(job)
         return None
+
+    def coming_bytes(self, name: str, rank: int) -> int:
+        """Bytes of the next batch of a local rank of a job; 0 where that is not known."""
+        job, uses = self._jobs[name], self._uses[name]
+        position = job.ranks.progress[rank].frontier
+        index = uses.streams_at(position)
+        if index is None:
+            return 0
+        offset = position - index.base
+        coming = index.ids[rank][offset : offset + job.batch_files].tolist()
+        return sum(self._table.sizes[sample] for sample in coming if sample >= 0)
 
     def source_gave(self, sample: int, size_bytes: int) -> None:
         """The source gave bytes of a sample that was opened before: they count for the epoch that is being read."""

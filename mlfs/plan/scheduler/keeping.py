@@ -22,7 +22,8 @@ import numpy.typing as npt
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, preferred, slower_groups, spare
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable
+from mlfs.plan.scheduler.states import SampleTable
+from mlfs.served.partition import PAGE_BYTES
 
 STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 

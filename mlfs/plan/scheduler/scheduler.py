@@ -13,7 +13,6 @@ flight, lanes), `waiting` (readers who wait, second tries), `routing` (which pla
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any
 
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
-from mlfs.plan.scheduler.commands import Answer, Command, Count, Digested, Fault, Refuse, WakeAt
+from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -84,8 +83,7 @@ class Scheduler:
         self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
-        self._wake_s = math.inf
-        self._goes_on = goes_on
+        self._wake_s, self._goes_on = math.inf, goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Released: self._released,
@@ -101,6 +99,7 @@ class Scheduler:
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
             e.PagesLost: self._pages_lost,
+            e.ReadAside: self._read_aside,
             e.Outdated: self._outdated,
             e.Resized: self._resized,
             e.JobInstalled: self._job_installed,
@@ -169,6 +168,7 @@ class Scheduler:
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
             self._warming.statistics(), self._rank_waits.statistics(),
+            self._rank_waits.loads.statistics(self._following.coming_bytes),
         )  # fmt: skip
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
@@ -412,6 +412,9 @@ class Scheduler:
             table.set_window_capacity(self._pressure.bytes)
         self._look = True
 
+    def _read_aside(self, read: e.ReadAside, now_s: float) -> None:
+        self._fetching.keep_aside(read.sample)
+
     def _stage_again(self, sample: int, now_s: float) -> None:
         """A sample is ABSENT although a job may need it: then it is staged before anything else, if there is room."""
         predicted = self.table.pending[sample] > self._beside.counted(sample)
@@ -466,23 +469,7 @@ class Scheduler:
         self._fetching.joined(joined.places)
 
     def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
-        """A peer wants a sample that this node owns: it gets a copy at once, else it waits as a reader does.
-
-        A sample that a third node owns by this node's plan is refused unless it is in place. The peer's plan is then
-        another one, and nodes that passed questions on could wait for each other. The peer asks the source instead.
-        """
-        sample = asks.sample
-        self.table.opened(sample)
-        if self.table.held_by[sample]:
-            self._out.append(Answer(asks.ticket, sample))
-        elif self._routing.is_elsewhere(self._keeping.owner(sample)) and not self._is_in_place(sample):
-            self._out.append(Refuse(asks.ticket, sample, errno.ENOENT))
-        else:
-            self._waiting.wait(asks.ticket, sample, now_s, is_peer=True)
-
-    def _is_in_place(self, sample: int) -> bool:
-        state = self.table.state[sample]
-        return state in (State.STAGED, State.RECENT) or (state == State.DROPPING and self._window.rescue(sample))
+        self._waiting.peer_asks(asks.ticket, asks.sample, now_s)
 
     def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
         self._routing.peer_lost(lost.place, True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PAGE_BYTES = 4096
+from mlfs.served.partition import PAGE_BYTES
 
 
 class State:

@@ -110,6 +110,32 @@ class Waiting:
             self._hedges.append((due_s, sample))
             self._out.append(Recall(self._fetching.fetch_of(sample), sample))
 
+    def peer_asks(self, ticket: int, sample: int, now_s: float) -> None:
+        """Another node wants a sample that this one owns: it gets a copy at once, else it waits as a reader does.
+
+        Pages cannot be sent. Where they are all that is here, they count as lost, and the sample is fetched once more:
+        this time a place keeps it. A copy that is about to be kept can be sent already.
+
+        A sample that a third node owns by this node's plan is refused unless a copy is about to be kept here. The
+        peer's plan is then another one, and nodes that passed questions on could wait for each other. The peer asks
+        the source instead.
+        """
+        table, promised = self._table, self._keeping.is_promised(sample)
+        table.opened(sample)
+        if table.held_by[sample]:
+            self._out.append(Answer(ticket, sample))
+            return
+        state = table.state[sample]
+        if state == State.DROPPING and self._window.rescue(sample):
+            state = table.move(sample, Verb.TOUCH)
+        in_place = state in (State.STAGED, State.RECENT)
+        if self._routing.is_elsewhere(self._keeping.owner(sample)) and not (in_place and promised):
+            self._out.append(Refuse(ticket, sample, errno.ENOENT))
+            return
+        if in_place and not promised and table.sizes[sample] <= self._limits.largest_whole_bytes:
+            table.move(sample, Verb.LOSE)
+        self.wait(ticket, sample, now_s, is_peer=True)
+
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
         self._lane_due_s.pop(sample, None)

@@ -17,6 +17,7 @@ import numpy as np
 
 from mlfs.errors import ConfigError
 from mlfs.plan.circuit_breaker import Pace
+from mlfs.plan.imbalance import imbalance
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.owners import Placement, node_plan
 from mlfs.plan.place_kind import PlaceKind
@@ -73,6 +74,7 @@ class DetailedResult:
             of an earlier read still in the window.
         pfs_epochs_bytes: the same by the epoch that the bytes were fetched for, which may be one that the run did not
             come to any more. load: by epoch, what the busiest node gave to others over the mean (`Ledger`).
+        imbalance, imbalanced_steps: over all GPUs, as of `mlfs.sim.result.PolicyResult`.
         local, peer: shares of reads that were fetched from the node's own classes, or from other nodes.
         reads, wall_s: reads of samples, and the real seconds that they took.
     """
@@ -83,6 +85,8 @@ class DetailedResult:
     carried_bytes: int
     pfs_epochs_bytes: tuple[int, ...]
     load: tuple[float, ...]
+    imbalance: float
+    imbalanced_steps: float
     local: float
     peer: float
     reads: int
@@ -194,6 +198,8 @@ class Detailed:
         assert self._steps.done == self._streams.first_step(self._epochs), "all readers are through"
         ends = [self._steps.ends_s[self._streams.first_step(epoch)] for epoch in range(self._epochs + 1)]
         local, peer = self._shares()
+        times = np.array([rank.times_s for rank in self._ranks])  # (GPUs, T, 2)
+        uneven = imbalance(times[:, :, 0].T, times[:, :, 1].T)
         return DetailedResult(
             seconds=ends[-1],
             epochs_s=tuple(after - before for before, after in pairwise(ends)),
@@ -201,6 +207,8 @@ class Detailed:
             carried_bytes=self._carried_bytes,
             pfs_epochs_bytes=tuple(self._ledger.pfs_bytes),
             load=tuple(self._ledger.load(epoch) for epoch in range(self._epochs)),
+            imbalance=uneven.apart,
+            imbalanced_steps=uneven.steps,
             local=local,
             peer=peer,
             reads=self._reads,

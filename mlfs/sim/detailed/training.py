@@ -48,6 +48,9 @@ class Rank:
     Args:
         batches: the samples of a step, by step. steps: the barrier. compute_s_per_byte, preprocess: of this rank.
         read: told of each read.
+
+    Attributes:
+        times_s: by step, how long its batch took to load and preprocess, and how long it computes.
     """
 
     def __init__(
@@ -66,12 +69,15 @@ class Rank:
         self._step, self._at = 0, 0
         self._batch = batches(0)
         self._allowed = 0
+        self._began_s = 0.0
+        self.times_s: list[tuple[float, float]] = []
 
     def may_read(self, steps: int) -> None:
         """Batches before this step may be read."""
         paused = self._step >= self._allowed
         self._allowed = steps
         if paused and self._step < steps:
+            self._began_s = self._heap.now_s
             self._go_on()
 
     def _told(self, told: int) -> None:
@@ -94,6 +100,9 @@ class Rank:
                 self._take()
             size = sum(map(self._node.sizes.__getitem__, self._batch))
             through = self._preprocess.through_at(self._heap.now_s, size)
-            self._heap.at(through, self._steps.ready, self._step, size * self._compute_s_per_byte)
+            compute_s = size * self._compute_s_per_byte
+            self._heap.at(through, self._steps.ready, self._step, compute_s)
+            self.times_s.append((through - self._began_s, compute_s))
+            self._began_s = self._heap.now_s
             self._step, self._at = self._step + 1, 0
             self._batch = self._batches(self._step)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from mlfs.plan.scheduler import rank_waits
+from mlfs.plan.scheduler.rank_loads import Reader
 from mlfs.plan.scheduler.rank_waits import RankWaits
 
 
@@ -24,7 +25,7 @@ def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
         sample = rng.choice(pending)[0]
         at = next(index for index, (other, _) in enumerate(pending) if other == sample)
         _, seconds = pending.pop(at)
-        reader = rng.choice([("train", 0), ("train", 1), ("val", 0), None])
+        reader = rng.choice([Reader("train", 0, 7), Reader("train", 1, 8), Reader("val", 0, 9), None])
         waits.read(sample, reader)
         if reader is not None:
             of_job = expected.setdefault(reader[0], {})
@@ -37,7 +38,7 @@ def test_each_wait_counts_for_the_rank_whose_read_follows(seed: int) -> None:
 def test_a_wait_while_the_file_is_open_counts_for_who_has_opened_it() -> None:
     waits = RankWaits()
     waits.waited(7, 2.0, opened=True)  # its read is told of later
-    waits.read(7, ("train", 1))
+    waits.read(7, Reader("train", 1, 8))
     waits.waited(7, 3.0, opened=True)
     waits.closed(7)
     waits.waited(7, 4.0, opened=True)
@@ -50,5 +51,5 @@ def test_waits_whose_reads_never_come_are_forgotten() -> None:
     for sample in range(rank_waits.MOST_PENDING + 1):
         waits.waited(sample, 1.0)
     for sample in range(rank_waits.MOST_PENDING + 1):
-        waits.read(sample, ("train", 0))
+        waits.read(sample, Reader("train", 0, 7))
     assert waits.statistics() == {"train": {0: float(rank_waits.MOST_PENDING)}}

@@ -108,3 +108,28 @@ def test_what_a_peer_does_not_have_comes_from_the_source_at_once_and_is_counted(
     ]
     assert again.items[0].place == SOURCE
     assert other.statistics().peers_missed == 1
+
+
+def test_what_lies_only_in_this_nodes_page_cache_is_fetched_once_more_for_a_peer_and_kept_then() -> None:
+    """Pages cannot be sent. After owners changed, much of what a node owns by now lies in its pages alone."""
+    scheduler = node(0, 0)
+    [fetch] = [command for command in scheduler.step(3.0, [e.ReadWaits(1, 3)]) if isinstance(command, c.Fetch)]
+    scheduler.step(3.1, [e.ReadSeen(3, 1, 1, 3.1), e.Landed(fetch.fetch, 3, SOURCE, 100_000, True)])
+    assert c.Answer(2, 3) in scheduler.step(3.2, [e.PeerAsks(2, 3)])  # a copy is about to be kept: it can be sent
+    scheduler.step(3.3, [e.Kept(fetch.fetch, 3, 0)])
+    item = fetch_for(scheduler, e.PeerAsks(3, 3))
+    assert (item.place, item.keep_in) == (SOURCE, (2,))
+    assert scheduler.step(3.5, [e.ReadWaits(4, 3)]) == []  # a reader waits for the same fetch
+    commands = scheduler.step(3.6, [e.Landed(fetch.fetch + 1, 3, SOURCE, 100_000, True)])
+    assert [command for command in commands if isinstance(command, c.Answer)] == [c.Answer(3, 3), c.Answer(4, 3)]
+
+
+def test_what_was_read_past_the_fetches_is_kept_where_the_plan_wants_a_copy_and_there_is_none() -> None:
+    scheduler = node(0, 0)
+    assert scheduler.step(3.0, [e.ReadAside(2)]) == []  # node 2 owns it
+    assert scheduler.step(3.0, [e.ReadAside(1)]) == []  # a copy is here
+    [keep] = scheduler.step(3.0, [e.ReadAside(3)])
+    assert keep == c.KeepCopy(keep.fetch, 3, (2,))
+    assert scheduler.step(3.1, [e.ReadAside(3)]) == []  # it is about to be kept
+    scheduler.step(3.2, [e.Kept(keep.fetch, 3, 2, 100_000)])
+    assert scheduler.holder(3) == 2

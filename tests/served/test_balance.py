@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.balance import balance, balance_steps, imbalance
+from mlfs.served.balance import balance, balance_steps, imbalance
 
 
 def fewest_messages(surplus: tuple[int, ...]) -> int:

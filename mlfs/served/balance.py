@@ -1,7 +1,7 @@
 """How the samples of a batch are evened out: who sends how many to whom (Yang and Cong 2019, Section V-C, Algorithm 1).
 
 Pure. In: how many samples each of p learners has, and how many it is to have. Out: messages (from, to, how many).
-Called by the locality-aware policy. Algorithm 1 pairs the largest surplus with the largest deficit. It takes O(p log p)
+Called by `locality`. Algorithm 1 pairs the largest surplus with the largest deficit. It takes O(p log p)
 and gives at most p - 1 messages, at most twice the fewest possible; to find the fewest is NP-complete.
 """
 

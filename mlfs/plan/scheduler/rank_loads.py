@@ -1,0 +1,176 @@
+"""What each rank's loader does with its time, learned from its reads alone: it waits, it preprocesses, it is idle.
+
+Pure; times are passed in. In: reads that were matched to a position, and how long each had to wait. Out: frozen figures
+of each rank and of the job: `mlfs.plan.loader_load` has the arithmetic. Used by `mlfs.plan.scheduler.rank_waits`.
+
+What reads can tell. A loader's process (a worker, or the training process where there is none) reads the files of a
+batch one after the other. So the time of a process has three parts that can be told apart:
+
+- *waiting*: from a read's beginning until its bytes are there. mlfs itself knows that.
+- *preprocessing*: between two reads of the same batch the process copies the first one's bytes and preprocesses them
+  (decodes, augments), and nothing else. A batch takes as many such gaps as it has files.
+- *after*: from the last file of a batch on, less that file's preprocessing, until the process begins its next batch. It
+  puts the batch together and hands it over; then it waits until the training loop takes a batch, unless it has been
+  given another one to load already. The least of these times that was seen is taken for the first part, the rest is
+  *idle*: an epoch's first batches are loaded one after the other, whatever the training loop does.
+
+Nothing tells how long a training step computes while loaders are never idle: it is no longer than the steps take then.
+Where they are idle, steps take as long as the training loop does, on average. A process whose threads read several
+batches at a time has no such gaps: of its rank nothing is told.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load, pace_of
+
+# Processes whose batch is under way, of a job. A loader without persistent workers has new ones in each epoch: those
+# that have not read for longest are forgotten.
+MOST_PROCESSES = 4096
+# Jobs of which it is remembered how fast how many workers were: the names of a user's scripts are few.
+MOST_NAMES = 64
+# A batch of which a smaller share was seen is not told of: a process with threads jumps between batches.
+WHOLE = 0.5
+
+
+class Reader(NamedTuple):
+    """Who reads: the job's name, the index of the rank, the process."""
+
+    job: str
+    rank: int
+    process: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """The batch that a process reads: positions `low` to `high`, of which `at` was read last, at `last_s`.
+
+    Attributes:
+        base: where its epoch begins. first: the position that was read first. began_s: when that read began.
+        waited_s: its reads and READs waited so long. gaps_s: between its reads, without the waiting.
+    """
+
+    rank: int
+    base: int
+    low: int
+    high: int
+    first: int
+    at: int
+    began_s: float
+    last_s: float
+    size_bytes: int
+    waited_s: float
+    gaps_s: float = 0.0
+    reads: int = 1
+    in_turn: bool = True
+
+
+@dataclass(slots=True)
+class _Job:
+    """What is noted of one job."""
+
+    batch_files: int
+    open: OrderedDict[int, _Open] = field(default_factory=OrderedDict)  # by process
+    batches: dict[int, deque[BatchTimes]] = field(default_factory=dict)  # by index of the rank, the last ones
+    # By rank: the least time after a batch, of ranks of which the beginning of an epoch was seen.
+    handing_s: dict[int, float] = field(default_factory=dict)
+
+
+class RankLoads:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+        # By job, and by number of processes on the node: seconds a byte of each of them. A job that is begun anew with
+        # another number of workers adds to it, so it outlives the job.
+        self._pace: OrderedDict[str, dict[int, float]] = OrderedDict()
+
+    def begin(self, name: str, batch_files: int) -> None:
+        """The job of that name has read nothing yet. Args: batch_files: samples of a rank's batch."""
+        self.forget(name)
+        self._jobs[name] = _Job(batch_files)
+
+    def forget(self, name: str) -> None:
+        """The job has ended."""
+        job = self._jobs.pop(name, None)
+        if job is None or not job.batches:
+            return
+        self._pace.setdefault(name, {}).update(pace_of(job.batches))
+        self._pace.move_to_end(name)
+        if len(self._pace) > MOST_NAMES:
+            self._pace.popitem(last=False)
+
+    def read(
+        self, reader: Reader, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
+    ) -> None:  # fmt: skip
+        """A process has read for a rank.
+
+        Args:
+            position: linear, as of `Match`. base: the linear position at which its epoch begins.
+            at_s: when the sample was open. waited_s: how much of the time before that was waiting.
+        """
+        name, rank, process = reader
+        job = self._jobs.get(name)
+        if job is None:
+            return
+        batch = job.open.get(process)
+        if batch is not None and batch.low <= position < batch.high and batch.rank == rank:
+            batch.in_turn = batch.in_turn and position > batch.at
+            batch.gaps_s += max(0.0, at_s - batch.last_s - waited_s)
+            batch.waited_s += waited_s
+            batch.at, batch.last_s = position, at_s
+            batch.size_bytes += size_bytes
+            batch.reads += 1
+            return
+        began_s = at_s - waited_s
+        if batch is not None:
+            self._over(job, process, batch, began_s, went_on=batch.base == base and batch.rank == rank)
+        low = base + (position - base) // job.batch_files * job.batch_files
+        job.open[process] = _Open(
+            rank, base, low, low + job.batch_files, position, position, began_s, at_s, size_bytes, waited_s
+        )
+        job.open.move_to_end(process)
+        if len(job.open) > MOST_PROCESSES:
+            job.open.popitem(last=False)
+
+    def waited(self, name: str, process: int, seconds: float) -> None:
+        """A process has waited for bytes of a file that it had opened."""
+        job = self._jobs.get(name)
+        batch = job.open.get(process) if job is not None else None
+        if batch is not None:
+            batch.waited_s += seconds
+            batch.gaps_s -= seconds
+
+    def _over(self, job: _Job, process: int, batch: _Open, next_s: float, went_on: bool) -> None:
+        """A process has begun another batch at `next_s`; `went_on`: of the same epoch, with nothing else in between."""
+        gaps = batch.at - batch.first
+        if not went_on or not batch.in_turn or gaps < 1 or batch.reads < WHOLE * job.batch_files:
+            return
+        a_file_s = max(0.0, batch.gaps_s) / gaps
+        after_s = max(0.0, next_s - batch.last_s - a_file_s)
+        kept = job.batches.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES))
+        preprocess_s = a_file_s * (gaps + 1)
+        kept.append(BatchTimes(batch.low, batch.base, process, batch.size_bytes, batch.waited_s, preprocess_s, after_s))
+        if batch.low == batch.base or batch.rank in job.handing_s:
+            job.handing_s[batch.rank] = min(after_s, job.handing_s.get(batch.rank, after_s))
+
+    def statistics(self, coming_bytes: Callable[[str, int], int]) -> Mapping[str, JobLoad]:
+        """Figures by the name of the job; a job of which no batch was read to its end is missing.
+
+        Args:
+            coming_bytes: given a job and the index of a rank, the bytes of its next batch, 0 where they are not known.
+        """
+        return {
+            name: job_load(
+                job.batches,
+                job.handing_s,
+                {rank: coming_bytes(name, rank) for rank in job.batches},
+                self._pace.get(name, {}),
+            )
+            for name, job in self._jobs.items()
+            if job.batches
+        }

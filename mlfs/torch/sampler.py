@@ -1,0 +1,190 @@
+"""A torch Sampler, and a BatchSampler, that read the order which a mount serves.
+
+In: a path in a mount, the data set's length. Out: dataset indices for a DataLoader. Used by training scripts.
+
+    sampler = mlfs.torch.ServedSampler("/data/imagenet", dataset)
+    loader = DataLoader(dataset, batch_size=64, sampler=sampler)
+    for epoch in range(90):
+        sampler.set_epoch(epoch)
+
+Where there is no mount, or no job there whose order is served, the order is that of torch's DistributedSampler, bit
+for bit, and one warning says so: the script runs anywhere. All ranks must find the same: a rank that fell back beside
+others that did not would read what they read.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sized
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
+
+from mlfs.errors import JobError
+from mlfs.torch.rank import rank_and_world_size
+from mlfs.torch.served_job import ServedJob, find_served_job
+
+_warned: set[str] = set()
+
+
+class ServedSampler(Sampler[int]):
+    """See the module.
+
+    Args:
+        path: a path in the mount. dataset: of which only the length is looked at. length: the same as a number.
+        name: the job's; it need not be given where the mount has one job with a served order.
+        rank, num_replicas: of torch.distributed or the launcher's environment, where they are not given.
+        shuffle, seed, drop_last: of the order that is read where none is served, as DistributedSampler has them.
+        fall_back: whether that may be; False: an error instead.
+
+    Attributes:
+        job: the job that is followed; None where the order is DistributedSampler's.
+        epoch, rank, num_replicas: as in DistributedSampler.
+
+    Raises:
+        JobError: the data set, the ranks and the job do not go together.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        dataset: Sized | None = None,
+        *,
+        length: int | None = None,
+        name: str | None = None,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        fall_back: bool = True,
+    ) -> None:
+        own_rank, world_size = rank_and_world_size()
+        self.rank = own_rank if rank is None else rank
+        self.num_replicas = world_size if num_replicas is None else num_replicas
+        self.epoch = 0
+        self._start = self._given = 0
+        self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
+        length = len(dataset) if length is None and dataset is not None else length
+        found = find_served_job(path, name)
+        self.job = found if isinstance(found, ServedJob) else None
+        if isinstance(found, ServedJob):
+            _check(found, length, self.rank, self.num_replicas)
+            return
+        if not fall_back:
+            raise JobError(found, "with fall_back=True the order is DistributedSampler's then")
+        if length is None:
+            raise JobError(found, "the order of DistributedSampler needs the data set: give dataset or length")
+        _warn(f"mlfs: {found}: the order is that of torch's DistributedSampler")
+        self._own: DistributedSampler[Any] = DistributedSampler(
+            cast(Dataset[Any], range(length)),
+            self.num_replicas, self.rank, shuffle=shuffle, seed=seed, drop_last=drop_last,
+        )  # fmt: skip
+
+    def set_epoch(self, epoch: int, start_index: int | None = None) -> None:
+        """Which epoch is read next, and from which of its indices on.
+
+        Args:
+            start_index: of this rank; by default the first, or where `load_state_dict` has left this epoch.
+        """
+        if start_index is not None or epoch != self.epoch:
+            self._start, self._given = start_index or 0, 0
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return max(0, len(self._indices()) - self._start)
+
+    def __iter__(self) -> Iterator[int]:
+        self._given = 0
+        for index in self._indices()[self._start :].tolist():
+            self._given += 1
+            yield index
+        self._start = self._given = 0  # whoever reads the epoch again reads all of it
+
+    def state_dict(self) -> dict[str, int]:
+        """Where this rank is: what the loader has taken, which is ahead of the model by what the loader prefetches.
+
+        Where that counts, save {"epoch": epoch, "index": steps * batch_size} instead.
+        """
+        return {"epoch": self.epoch, "index": self._start + self._given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there."""
+        self.epoch, self._start, self._given = state["epoch"], state["index"], 0
+
+    def _indices(self) -> npt.NDArray[np.int64]:
+        if self._order is None or self._order[0] != self.epoch:
+            if self.job is not None:
+                self._order = self.epoch, self.job.indices(self.epoch, self.rank)
+            else:
+                self._own.set_epoch(self.epoch)
+                self._order = self.epoch, np.fromiter(self._own, dtype=np.int64)
+        return self._order[1]
+
+
+class ServedBatchSampler(BatchSampler):
+    """Batches of a `ServedSampler`, for DataLoader(batch_sampler=...).
+
+    Args:
+        batch_size: the job's by default.
+        drop_last: whether a last batch that is not full is left out; the job has it as `loader_drop_last`.
+        options: as `ServedSampler` has them.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        dataset: Sized | None = None,
+        *,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> None:
+        served = ServedSampler(path, dataset, **options)
+        size = batch_size
+        if size is None and served.job is None:
+            raise JobError("batch_size is missing: there is no job that says it", "give batch_size=...", "batch_size")
+        if size is None and served.job is not None:
+            size = served.job.batch_size
+        if served.job is not None and size != served.job.batch_size:
+            message = f"batch_size is {size}, and the job {served.job.name} has {served.job.batch_size}"
+            raise JobError(message, "register the job with the batch size of the script", "batch_size")
+        assert size is not None
+        super().__init__(served, size, drop_last)
+        self.served = served
+
+    def set_epoch(self, epoch: int, start_index: int | None = None) -> None:
+        """See `ServedSampler.set_epoch`."""
+        self.served.set_epoch(epoch, start_index)
+
+    def state_dict(self) -> dict[str, int]:
+        """See `ServedSampler.state_dict`."""
+        return self.served.state_dict()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """See `ServedSampler.load_state_dict`."""
+        self.served.load_state_dict(state)
+
+
+def _check(job: ServedJob, length: int | None, rank: int, num_replicas: int) -> None:
+    where = f"the job {job.name} at {job.mountpoint}"
+    if length is not None and length != job.samples:
+        message = f"the data set has {length} samples, and {where} has {job.samples}"
+        raise JobError(message, "check root, layout and split of the registration", "layout")
+    if num_replicas != job.world_size:
+        message = f"there are {num_replicas} ranks, and {where} has {job.world_size}"
+        raise JobError(
+            message, "make the sampler after init_process_group, or give num_replicas and rank", "world_size"
+        )
+    if not 0 <= rank < job.world_size:
+        raise JobError(f"the rank is {rank}, and {where} has ranks 0 to {job.world_size - 1}", "", "ranks")
+
+
+def _warn(message: str) -> None:
+    """Say it once in this process."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=3)

@@ -1,0 +1,61 @@
+"""A script whose preprocessing is slow: the mount says how many workers it should have, and they gain what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from support import slow_preprocessing
+from support.mounts import MlfsMount
+
+FILES = 96
+
+
+def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for index in range(FILES):
+        (data / f"{index:03d}.bin").write_bytes(bytes([index]) * 20_000)
+    fields = {
+        "name": "train",
+        "sampler": "sequential",
+        "layout": "sorted",
+        "batch_size": slow_preprocessing.BATCH,
+        "epochs": 2,
+    }
+    with MlfsMount(data, "--ram", "16M", "--staging", "16M") as mount:
+        script = subprocess.Popen(
+            [sys.executable, slow_preprocessing.__file__, str(mount.path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+        def epoch_s(workers: int) -> float:
+            """Register, and have the script load with so many workers: the seconds of its second epoch."""
+            assert script.stdin
+            assert script.stdout
+            mount.register(num_workers=workers, **fields)
+            script.stdin.write(f"{workers}\n")
+            script.stdin.flush()
+            seconds = script.stdout.readline().split()
+            mount.settle()
+            return float(seconds[1])
+
+        try:
+            before_s = epoch_s(1)
+            status = mount.status()
+            load = status["jobs"][0]["load"]["ranks"]["0"]
+            assert load["limit"] == "preprocessing", load
+            assert load["preprocess_s"] >= slow_preprocessing.BATCH * slow_preprocessing.SLEEP_S
+            assert "preprocesses" in mount.run("status", str(mount.path)).stdout
+            words = ["advise", "workers", "--from-mount", str(mount.path), "--processors", "4"]
+            advice = json.loads(mount.run(*words, "--json").stdout)
+            assert (advice["workers_now"], advice["workers"]) == ({"0": 1}, {"0": 4})
+            assert "rank 0: 4 (now 1)" in mount.run(*words).stdout
+            gained = before_s / epoch_s(advice["workers"]["0"])
+            assert 1.5 < gained < 2 * advice["gain"], (gained, advice)
+        finally:
+            if script.stdin:
+                script.stdin.close()
+            script.wait()

@@ -1,0 +1,149 @@
+"""An order that a mount serves: registered by the command, read by torch's DataLoader, told of by files and status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.trees import make_tree
+from torch.utils.data import DistributedSampler
+
+from mlfs.errors import JobError
+from mlfs.torch import ServedBatchSampler, ServedSampler
+from mlfs.torch.rank import rank_and_world_size
+
+FILES = 240
+SCRIPT = str(Path(__file__).parent / "frameworks" / "served_script.py")
+JOB = ["--epochs", "3", "--batch-size", "8", "--world-size", "2", "--seed", "3"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return make_tree(tmp_path / "source", {f"c{n % 4}/f{n:03}.jpg": b"%03d" % n * 1500 for n in range(FILES)})
+
+
+def test_torch_reads_the_served_order_and_goes_on_in_it(source: Path) -> None:
+    """Both ranks on one node, which has memory for half of the files."""
+    with MlfsMount(source, "--ram", "1M", "--staging", "1M") as mount:
+        said = mount.run("register", str(mount.path), *JOB, "--serve", "opportunistic", "--level", "0.6").stdout
+        assert "node 0 runs ranks 0-1" in said
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, SCRIPT, str(mount.path), "2"],
+                env=os.environ | {"RANK": str(rank), "WORLD_SIZE": "2"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        read = [[line.split() for line in rank.communicate(timeout=120)[0].splitlines()] for rank in ranks]
+        for epoch in (0, 1):
+            assert Counter(read[0][epoch] + read[1][epoch]) == Counter(f"f{n:03}.jpg" for n in range(FILES))
+            for rank in (0, 1):
+                order = (mount.path / f".mlfs/order/train/{epoch}/{rank}").read_text().splitlines()
+                assert read[rank][epoch] == [Path(path).name for path in order]
+        mount.settle()
+        [job] = mount.status()["jobs"]
+        assert job["agreement"] == 1.0
+        assert not job["found_out"]
+        assert job["spec"]["level_reached"] >= 0.6
+        assert job["spec"]["rounds"] > 1
+        assert 0.3 < job["spec"]["kept"] < 0.7
+        assert "of the randomness of a uniform shuffle" in mount.run("status", str(mount.path)).stdout
+        # Where it left off, after so many samples.
+        again = ServedSampler(mount.path / "c1", length=FILES, rank=1, num_replicas=2)
+        again.set_epoch(2)
+        whole = list(again)
+        taken = iter(again)
+        first = [next(taken) for _ in range(50)]
+        resumed = ServedSampler(mount.path, length=FILES, rank=1, num_replicas=2)
+        resumed.load_state_dict(again.state_dict())
+        resumed.set_epoch(2)
+        assert len(resumed) == FILES / 2 - 50
+        assert first + list(resumed) == whole
+        assert list(resumed) == whole, "whoever reads the epoch again reads all of it"
+        batches = ServedBatchSampler(mount.path, length=FILES, rank=1, num_replicas=2)
+        batches.set_epoch(2)
+        assert len(batches) == FILES / 2 / 8
+        assert [index for batch in batches for index in batch] == whole
+        # The command line says the same as the mount, from the job's own description.
+        flags = ["--json-file", str(mount.path / ".mlfs/jobs/train.json"), "--epoch", "2", "--rank", "1"]
+        listed = mount.run("order", str(source), *flags).stdout
+        assert listed == (mount.path / ".mlfs/order/train/2/1").read_text()
+        refused = mount.run("order", str(source), *JOB, "--serve", "locality", check=False)
+        assert "a served order is dealt to nodes" in refused.stderr
+
+
+def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
+    with MlfsMount(source) as mount:
+        mount.register(epochs=2, batch_size=4, world_size=2, serve="locality")
+        with pytest.raises(JobError, match=f"the data set has 5 samples, and the job train at .* has {FILES}"):
+            ServedSampler(mount.path, length=5, rank=0, num_replicas=2)
+        with pytest.raises(JobError, match="there are 1 ranks"):
+            ServedSampler(mount.path)
+        with pytest.raises(JobError, match="batch_size is 5"):
+            ServedBatchSampler(mount.path, batch_size=5, rank=0, num_replicas=2)
+        sampler = ServedSampler(mount.path, rank=0, num_replicas=2)
+        sampler.set_epoch(7)
+        with pytest.raises(JobError, match="the order of epoch 7, rank 0 cannot be read"):
+            list(sampler)
+        mount.register(name="other", epochs=2, batch_size=4, world_size=2, serve="locality")
+        with pytest.raises(JobError, match="several jobs with a served order: other, train"):
+            ServedSampler(mount.path, rank=0, num_replicas=2)
+        assert ServedSampler(mount.path, name="other", rank=0, num_replicas=2).job is not None
+        with pytest.raises(OSError, match="Invalid argument"):  # whose other ranks run nobody knows where
+            mount.register(name="apart", epochs=2, world_size=4, ranks="0-1", serve="locality")
+
+
+def test_without_a_mount_the_order_is_distributed_samplers_and_one_warning_says_so(tmp_path: Path) -> None:
+    for seed, drop_last in ((0, False), (5, True)):
+        own = DistributedSampler(range(101), 4, 2, seed=seed, drop_last=drop_last)  # type: ignore[arg-type]
+        options = {"rank": 2, "num_replicas": 4, "seed": seed, "drop_last": drop_last}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            sampler = ServedSampler(tmp_path, range(101), **options)  # type: ignore[arg-type]
+            ServedSampler(tmp_path, range(101), **options)  # type: ignore[arg-type]
+        assert len(said) == (seed == 0), "once in a process"
+        for epoch in (0, 1):
+            own.set_epoch(epoch)
+            sampler.set_epoch(epoch)
+            assert len(sampler) == len(own)
+            assert list(sampler) == list(own)
+    with pytest.raises(JobError, match="give dataset or length"):
+        ServedSampler(tmp_path)
+    with pytest.raises(JobError, match="is not in an mlfs mount"):
+        ServedSampler(tmp_path, range(5), fall_back=False)
+
+
+def test_ranks_come_from_the_launcher() -> None:
+    assert rank_and_world_size({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (3, 8)
+    assert rank_and_world_size({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)
+    assert rank_and_world_size({}) == (0, 1)
+
+
+READER = "import pathlib, sys\nfor path in sys.stdin.read().split():\n    pathlib.Path(path).read_bytes()\n"
+
+
+def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path) -> None:
+    """The order is that of two nodes, of which this one runs rank 0."""
+    nodes = [{"node": node, "ranks": str(node), "keeps_bytes": [1 << 20, 0], "buffer_bytes": 0} for node in (0, 1)]
+    with MlfsMount(source, "--ram", "64M") as mount:
+        mount.register(epochs=3, batch_size=8, world_size=2, ranks=[0], seed=3, serve="locality", nodes=nodes)
+        paths = sorted(mount.path.glob("c*/*.jpg"))
+        own = DistributedSampler(paths, 2, 0, seed=3)  # type: ignore[arg-type]
+        for epoch in (0, 1):
+            own.set_epoch(epoch)
+            read = "\n".join(str(paths[index]) for index in own)
+            subprocess.run([sys.executable, "-c", READER], input=read, text=True, check=True)
+            wait_until(lambda: "use mlfs.torch.ServedSampler" in str(mount.status()["jobs"][0]["found_out"]))
+        mount.settle()
+        [job] = mount.status()["jobs"]
+        assert job["agreement"] > 0.99
+        assert "serve" not in job["spec"]
