@@ -26,6 +26,8 @@ JPEG, PREFIX = b"\xff\xd8", 0xFF
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 MOST_SEGMENTS = 64
 SEGMENT_HEAD = 9
+# More than JPEG can have, and less than a header of a PNG may claim.
+LONGEST_SIDE = 1 << 20
 
 
 class Size(NamedTuple):
@@ -72,7 +74,7 @@ def size_of(read: Read) -> Size | None:
     """The size of a JPEG or PNG image; None for anything else."""
     head = read(0, FIRST_BYTES)
     if head.startswith(PNG) and len(head) >= 24:
-        return Size(int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big"))
+        return _possible(head[16:20], head[20:24])
     if not head.startswith(JPEG):
         return None
     at = len(JPEG)
@@ -83,6 +85,12 @@ def size_of(read: Read) -> Size | None:
         if len(segment) < SEGMENT_HEAD or segment[0] != PREFIX:
             return None
         if segment[1] in FRAMES:
-            return Size(int.from_bytes(segment[7:9], "big"), int.from_bytes(segment[5:7], "big"))
+            return _possible(segment[7:9], segment[5:7])
         at += 2 + int.from_bytes(segment[2:4], "big")
     return None
+
+
+def _possible(width: bytes, height: bytes) -> Size | None:
+    """What a header says, unless no image is like that."""
+    size = Size(int.from_bytes(width, "big"), int.from_bytes(height, "big"))
+    return size if min(size) > 0 and max(size) <= LONGEST_SIDE else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlfs.explain.image_sizes import FIRST_BYTES, MOST_IMAGES, ImageSizes, Size, size_of
+from mlfs.explain.image_sizes import FIRST_BYTES, MOST_IMAGES, PNG, ImageSizes, Size, size_of
 
 
 def encoded(width: int, height: int, kind: str, **more: Any) -> bytes:
@@ -37,8 +37,21 @@ def test_jpeg_and_png_tell_their_size(content: bytes) -> None:
     assert size_of(reading(content)) == Size(301, 207)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff\xd8", b"\xff\xd8\xff", b"\xff\xd8" + bytes(99), b"GIF89a" * 9])
-def test_what_is_no_image_or_is_cut_off_has_none(content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x",
+        b"\xff\xd8",
+        b"\xff\xd8\xff",
+        b"\xff\xd8" + bytes(99),
+        b"\xff\xd8" + b"\xff\xe0\x00\x00" * 99,  # segments without length: an endless chain
+        b"GIF89a" * 9,
+        PNG + bytes(8) + bytes(4) + b"\0\0\0\5",
+        PNG + bytes(8) + b"\xff" * 8,
+    ],
+)
+def test_what_is_no_image_or_is_cut_off_or_lies_has_none(content: bytes) -> None:
     assert size_of(reading(content)) is None
 
 
