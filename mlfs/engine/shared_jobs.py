@@ -7,8 +7,11 @@ all nodes have planned with it (`mlfs.engine.shared_plan`).
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,18 +19,29 @@ from typing import Any
 import trio
 
 from mlfs.engine.mount_jobs import MountJobs
+from mlfs.engine.nodes_of_job import with_nodes
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
 from mlfs.engine.shared_orders import SharedOrders
 from mlfs.engine.shared_plan import SharedPlan, Tell
-from mlfs.errors import JobError, MlfsError
+from mlfs.errors import MlfsError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
-from mlfs.job.ranks import ranks_in, ranks_text
+from mlfs.job.ranks import ranks_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
 log = logging.getLogger("mlfs.peers")
+
+# A word between servers is one packet of 64 KiB; what is longer than half of that is packed.
+LONGEST_PLAIN_BYTES = 1 << 15
+# A job of 32,767 nodes takes some 4 MB: more is not unpacked.
+LONGEST_JOB_BYTES = 16 << 20
+
+OTHER_NODES = (
+    "its order was served before these nodes joined, and goes on as it is: an order that is dealt to them needs another"
+    " registration"
+)
 
 Build = Callable[[JobSpec], JobStreams]
 
@@ -81,6 +95,9 @@ class SharedJobs:
         for job in list(self._jobs.jobs.values()):
             if not job.inferred and job.name not in self._told:
                 self._share(job.spec)
+                nodes = job.spec.nodes
+                if nodes is not None and {node.node for node in nodes} != {*members.nodes}:
+                    log.warning("job %s: %s", job.name, OTHER_NODES)
 
     def end(self) -> None:
         """This node is alone from now on: it goes on with the jobs that it has."""
@@ -93,60 +110,23 @@ class SharedJobs:
     # -- orders that mlfs serves
 
     def with_nodes(self, spec: JobSpec) -> JobSpec:
-        """The job with the nodes on which a served order rests, if it has one and nobody has said them.
-
-        They are those that have joined by now. A run that goes on, in place of a job of its name, keeps those of that
-        job: else it would go on in another order than it has begun. All nodes are taken to have this one's buffer.
-
-        Raises:
-            JobError: it is not known which ranks run on which node.
-        """
-        if spec.serve is None or spec.nodes is not None:
-            return spec
+        """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
         before = self._jobs.jobs.get(spec.name)
-        goes_on = before is not None and (before.spec.serve, before.spec.world_size) == (spec.serve, spec.world_size)
-        if before is not None and before.spec.nodes is not None and goes_on and spec.start_epoch + spec.start_step:
-            rows = [node.model_dump(mode="json") for node in before.spec.nodes]
-            return parse_job({**json.loads(spec.to_json()), "nodes": rows})
-        members = self._plan.members
-        if members is None:
-            ranks, rooms = {0: tuple(range(spec.world_size))}, {0: list(self._capacities())}
-            missing = len(spec.ranks) < spec.world_size
-            hint = "start `mlfs peers` on the nodes first; a node alone is to run all ranks"
-        else:
-            ranks = {node: members.ranks(spec.world_size, node) for node in members.nodes}
-            rooms = {node: list(row) for node, row in zip(members.nodes, members.capacities_bytes, strict=True)}
-            missing = not members.divides(spec.world_size) or set(spec.ranks) not in (
-                {*ranks[members.own]}, {*range(spec.world_size)}
-            )  # fmt: skip
-            hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
-        if missing:
-            message = (
-                'job field "serve": it is not known which ranks run on which node, and a served order rests on that'
-            )
-            raise JobError(message, f'{hint}; or give "nodes"', "serve")
-        rows = [
-            {
-                "node": node,
-                "ranks": ranks_text(ranks[node]),
-                "keeps_bytes": rooms[node],
-                "buffer_bytes": self._buffer_bytes,
-            }
-            for node in ranks
-        ]
-        return parse_job({**json.loads(spec.to_json()), "nodes": rows})
+        return with_nodes(
+            spec, before.spec if before else None, self._plan.members, self._capacities(), self._buffer_bytes
+        )
 
     # -- what is told here
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """A job was registered on this node: all follow it, each its own ranks."""
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         return await self._start(JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size), fields)
 
     def _share(self, spec: JobSpec) -> None:
         self._told[spec.name] = fields = _fields(spec)
-        self._tell({"job": fields})
+        self._tell(_words(fields))
         self._follow(fields)
 
     def ended(self, name: str) -> None:
@@ -160,8 +140,7 @@ class SharedJobs:
     def hear(self, node: int, value: Mapping[str, Any]) -> None:
         """The server of another node says something."""
         self._orders.hear(node, value)
-        if "job" in value:
-            fields = value["job"]
+        if (fields := _told_job(value)) is not None:
             self._told[str(fields["name"])] = fields
             if self._plan.planned:
                 self._follow(fields)
@@ -220,5 +199,27 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
 
 
+def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is said of a job to the others. The nodes of a served order may be a thousand, more than one word holds."""
+    text = json.dumps(fields)
+    if len(text) <= LONGEST_PLAIN_BYTES:
+        return {"job": fields}
+    return {"packed_job": base64.b85encode(zlib.compress(text.encode())).decode()}
+
+
+def _told_job(words: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The job of which another node says something, None where it is about none. Raises ValueError."""
+    if "packed_job" not in words:
+        job: Mapping[str, Any] | None = words.get("job")
+        return job
+    try:
+        text = zlib.decompressobj().decompress(base64.b85decode(words["packed_job"]), LONGEST_JOB_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"a job cannot be unpacked: {error}") from None
+    unpacked: Mapping[str, Any] = json.loads(text)
+    return unpacked
+
+
 def _key(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, sort_keys=True)
+    """The same for the same job, and short, as it stands in many words."""
+    return f"job {hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}"

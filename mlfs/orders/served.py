@@ -51,7 +51,7 @@ class ServedOrder:
             sample lies; -1 for nowhere.
 
     Attributes:
-        node: by dataset index, the number of the node that keeps the sample, -1 for none.
+        kept: by dataset index, the node that keeps the sample, and in which of its classes.
         told: what `status` shows of an opportunistic order, once an epoch is known; all are alike in that.
 
     Raises:
@@ -71,7 +71,7 @@ class ServedOrder:
         kept = partition_by_hash(
             sizes_bytes, numbers, [node.keeps_bytes for node in spec.nodes], np.maximum(entries, 0)
         )
-        self.node: Nodes = kept.node
+        self.kept = kept
         places = np.full(max(numbers) + 2, -1, dtype=np.int16)
         places[numbers] = np.arange(len(numbers), dtype=np.int16)
         # By dataset index, and at last for the places in which nothing is read: which of the job's nodes, -1 for none.

@@ -130,7 +130,7 @@ class JobStreams:
         kept_at = np.full(n_entries, -1, dtype=np.int16)
         ids = self.sample_ids.reshape(len(self.sample_ids), -1)
         for column in ids.T:
-            kept_at[column[column >= 0]] = self.order.node[column >= 0]
+            kept_at[column[column >= 0]] = self.order.kept.node[column >= 0]
         return kept_at
 
     def _check(self, epoch: int, rank: int) -> None:

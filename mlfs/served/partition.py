@@ -18,6 +18,8 @@ import numpy.typing as npt
 # What is kept takes whole pages (the page cache's, and those of the files of the RAM class).
 PAGE_BYTES = 4096
 NOBODY = -1
+# Samples that are hashed together, so that the arrays stay within a processor's cache.
+CHUNK = 1 << 15
 
 Numbers = npt.NDArray[np.integer[Any]]
 
@@ -51,12 +53,9 @@ def partition_by_hash(
     salted = np.arange(len(room), dtype=np.uint64) if ids is None else ids.astype(np.uint64)
     node = np.full(len(room), NOBODY, dtype=np.int16)
     best = np.full(len(room), -np.inf)
-    for number, capacities in zip(nodes, capacities_bytes, strict=True):
-        if not sum(capacities):
-            continue
-        score = sum(capacities) / -np.log(_hashed(salted, number))
-        better = score > best
-        node[better], best[better] = number, score[better]
+    for start in range(0, len(room), CHUNK):
+        few = slice(start, start + CHUNK)
+        node[few], best[few] = _highest(salted[few], nodes, [sum(capacities) for capacities in capacities_bytes])
     level = np.full(len(room), NOBODY, dtype=np.int8)
     for number, capacities in zip(nodes, capacities_bytes, strict=True):
         own = np.flatnonzero((node == number) & (room > 0))
@@ -70,6 +69,20 @@ def partition_by_hash(
             begin = end
         node[own[begin:]] = NOBODY
     return Partition(node, level)
+
+
+def _highest(
+    ids: npt.NDArray[np.uint64], nodes: Sequence[int], rooms: Sequence[int]
+) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float64]]:
+    """The node at which each sample has its highest score, and that score."""
+    node, best = np.full(len(ids), NOBODY, dtype=np.int16), np.full(len(ids), -np.inf)
+    for number, room in zip(nodes, rooms, strict=True):
+        if not room:
+            continue
+        score = room / -np.log(_hashed(ids, number))
+        better = score > best
+        node[better], best[better] = number, score[better]
+    return node, best
 
 
 def _hashed(ids: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.float64]:

@@ -1,7 +1,8 @@
 """An order in rounds: what nodes keep is shuffled where it lies, the rest comes in large pieces (DeepIO, 2018, III).
 
 Pure. In: which samples of an epoch no node keeps, in the tree's order; room for buffers; the level of randomness that
-is wanted; a source of permutations. Out: the sequence of the epoch. Called by `mlfs.orders.served`.
+is wanted; a source of permutations. Out: the sequence of the epoch. Called by `mlfs.orders.served` and
+`mlfs.plan.policies.deepio`.
 
 DeepIO reads one half of its memory while the other half takes the next round's files from the PFS. Here the caches
 keep what they keep, as that saves reads of the PFS in each epoch; only the rest is read in rounds. A round takes as

@@ -1,26 +1,34 @@
 """The order that a scenario's job has: its own permutations, or a real sampler's, as `mlfs register` knows them.
 
-In: a `Scenario`, the number of its samples. Out: an `Order`. Called by `mlfs.sim.run`.
+In: a `Scenario`, the sizes of its samples. Out: an `Order`. Called by `mlfs.sim.run`. An order that mlfs serves is
+dealt to the scenario's nodes by the function by which mounts deal it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mlfs.errors import ConfigError
+from mlfs.plan.model import Floats
 from mlfs.sim.order import Order, RegisteredOrder
 from mlfs.sim.scenario import Scenario
 
 
-def order_of(scenario: Scenario, n_samples: int) -> Order:
+def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
     """The order of a scenario's job.
+
+    Args:
+        sizes_bytes: of the samples, shape (F,).
 
     Raises:
         ConfigError: the batch cannot be shared evenly by the GPUs, or is never full.
         JobError: a field of the job is wrong.
     """
     fields, model = scenario.job.order, scenario.model
-    order = Order(n_samples, model, scenario.seed) if fields is None else _registered(scenario, n_samples)
+    n_samples = len(sizes_bytes)
+    order = Order(n_samples, model, scenario.seed) if fields is None else _registered(scenario, sizes_bytes)
     if order.steps == 0:
         raise ConfigError(
             f"{n_samples} samples make no step of {model.global_batch}", "a smaller job.batch, or drop_last = false"
@@ -28,9 +36,10 @@ def order_of(scenario: Scenario, n_samples: int) -> Order:
     return order
 
 
-def _registered(scenario: Scenario, n_samples: int) -> Order:
+def _registered(scenario: Scenario, sizes_bytes: Floats) -> Order:
     from mlfs.job import parse_job
     from mlfs.orders.registry import build_order, readers_of
+    from mlfs.orders.served import ServedOrder
     from mlfs.orders.streams import JobStreams
 
     job, gpus = scenario.job, scenario.cluster.gpus
@@ -45,6 +54,25 @@ def _registered(scenario: Scenario, n_samples: int) -> Order:
     fields = dict(job.order or {})
     if fields.get("sampler", "torch-distributed") in readers_of("seed") and "preset" not in fields:
         fields.setdefault("seed", scenario.seed)
+    if fields.get("serve") is not None:
+        fields.setdefault("nodes", _nodes(scenario))
     spec = parse_job(fields | follows)
-    streams = JobStreams(spec, np.arange(n_samples, dtype=np.int64), build_order(spec, n_samples))
-    return RegisteredOrder(n_samples, scenario.model, gpus, streams)
+    entries = np.arange(len(sizes_bytes), dtype=np.int64)
+    order, kept = build_order(spec, len(entries)), None
+    if spec.serve is not None:
+        order = served = ServedOrder(order, spec, sizes_bytes.astype(np.int64), entries)
+        kept = served.kept
+    return RegisteredOrder(len(entries), scenario.model, gpus, JobStreams(spec, entries, order), kept)
+
+
+def _nodes(scenario: Scenario) -> list[dict[str, Any]]:
+    """The nodes to which a served order deals its reads, as a mount fills them in."""
+    gpus, model = scenario.cluster.gpus, scenario.model
+    buffer_bytes = int(model.staging.capacity_bytes) // 2
+    return [
+        {
+            "node": node, "ranks": f"{node * gpus}-{(node + 1) * gpus - 1}",
+            "keeps_bytes": [int(capacity) for capacity in capacities], "buffer_bytes": buffer_bytes,
+        }
+        for node, capacities in enumerate(model.node_capacities_bytes().tolist())
+    ]  # fmt: skip

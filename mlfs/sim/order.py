@@ -12,6 +12,7 @@ import numpy as np
 
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Ids, Readers
+from mlfs.served.partition import Partition
 
 if TYPE_CHECKING:
     from mlfs.orders.streams import JobStreams
@@ -29,6 +30,7 @@ class Order:
         self.seed = seed
         self.steps = model.steps(n_samples)
         self.batch = -(-model.global_batch // model.nodes)
+        self.kept: Partition | None = None
         self._kept: dict[int, Ids] = {}
 
     def repeated_bytes(self, epoch: int, sizes_bytes: Floats) -> float:
@@ -76,12 +78,14 @@ class RegisteredOrder(Order):
     """The streams of a registered job, a rank for each GPU: rank r is GPU r mod M of node r div M, as with torchrun.
 
     Attributes:
-        streams: over sample numbers 0 .. F - 1.
+        streams: over sample numbers 0 .. F - 1. kept: which node keeps what, by an order that mlfs serves.
     """
 
-    def __init__(self, n_samples: int, model: PerformanceModel, gpus: int, streams: JobStreams) -> None:
+    def __init__(
+        self, n_samples: int, model: PerformanceModel, gpus: int, streams: JobStreams, kept: Partition | None = None
+    ) -> None:
         super().__init__(n_samples, model, 0)
-        self.gpus, self.streams = gpus, streams
+        self.gpus, self.streams, self.kept = gpus, streams, kept
         self.steps = self._steps(0)
 
     def _steps(self, epoch: int) -> int:

@@ -29,7 +29,7 @@ class Simulation:
         self.scenario = scenario
         self.model = scenario.model
         self.sizes: Floats = scenario.sizes_bytes()
-        self.order = order_of(scenario, len(self.sizes))
+        self.order = order_of(scenario, self.sizes)
         self.readers = self.order.readers()
 
     def run(self, policy: Policy, sharing: Sharing, progress: Progress | None = None) -> PolicyResult:
@@ -53,6 +53,7 @@ class Simulation:
             self.readers,
             self._thread_rate(sharing),
             np.random.default_rng([self.scenario.seed, 1 << 32]),
+            self.order.kept,
         )
 
     def _thread_rate(self, sharing: Sharing) -> float:

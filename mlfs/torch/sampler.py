@@ -66,6 +66,7 @@ class ServedSampler(Sampler[int]):
         self.rank = own_rank if rank is None else rank
         self.num_replicas = world_size if num_replicas is None else num_replicas
         self.epoch = 0
+        self._is_told_epochs = self._has_read = False
         self._start = self._given = 0
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
         length = len(dataset) if length is None and dataset is not None else length
@@ -90,15 +91,19 @@ class ServedSampler(Sampler[int]):
         Args:
             start_index: of this rank; by default the first, or where `load_state_dict` has left this epoch.
         """
+        self._is_told_epochs = True
         if start_index is not None or epoch != self.epoch:
             self._start, self._given = start_index or 0, 0
         self.epoch = epoch
 
     def __len__(self) -> int:
+        """How many indices come, those left out that a resumed epoch has behind it."""
         return max(0, len(self._indices()) - self._start)
 
     def __iter__(self) -> Iterator[int]:
-        self._given = 0
+        if self._has_read and not self._is_told_epochs and self.job is not None:
+            _warn("mlfs: set_epoch is never called: the order of the first epoch is read again")
+        self._given, self._has_read = 0, True
         for index in self._indices()[self._start :].tolist():
             self._given += 1
             yield index

@@ -49,7 +49,7 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
         JobError: there are several, and no name.
     """
     place = Path(path).resolve()
-    mount = next((above for above in (place, *place.parents) if (above / ".mlfs" / "status").is_file()), None)
+    mount = next((above for above in (place, *place.parents) if _is_mount(above)), None)
     if mount is None:
         return f"{path} is not in an mlfs mount"
     jobs = [job for job in _jobs(mount) if job.get("serve") and name in (None, job["name"])]
@@ -61,6 +61,13 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
         raise JobError(f"{mount} has several jobs with a served order: {names}", "give name=...", "name")
     [job] = jobs
     return ServedJob(mount, job["name"], job["samples"], job["epochs"], job["world_size"], job["batch_size"])
+
+
+def _is_mount(place: Path) -> bool:
+    try:
+        return (place / ".mlfs" / "status").is_file()
+    except PermissionError:  # another user's mount, or no mount at all
+        return False
 
 
 def _jobs(mountpoint: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,11 @@ from support.cluster import MountedCluster
 from support.fuse import wait_until
 from support.trees import make_tree
 
+from mlfs.job import parse_job
 from mlfs.orders.permutation import randperm
+from mlfs.orders.served import ServedOrder
+from mlfs.orders.streams import build_streams
+from mlfs.tree.scan import scan
 
 FILES, NODES, BATCH, EPOCHS = 240, 3, 8, 4
 READER = """
@@ -42,6 +47,18 @@ def indices(cluster: MountedCluster, node: int, epoch: int) -> list[list[int]]:
     """By rank, the dataset indices of an epoch as a node serves them."""
     order = cluster.mounts[node].path / ".mlfs" / "order" / "train" / str(epoch)
     return [[int(line) for line in (order / f"{rank}.indices").read_text().split()] for rank in range(NODES)]
+
+
+def dealt_away(source: Path, spec: dict[str, Any], ranks: list[list[int]]) -> list[bool]:
+    """Of each read, whether another node than the reader's is to keep the sample."""
+    fields = {name: value for name, value in spec.items() if name not in ("state", "samples")}
+    fd = os.open(source, os.O_RDONLY)
+    try:
+        order = build_streams(parse_job(fields), scan(fd)).order
+    finally:
+        os.close(fd)
+    assert isinstance(order, ServedOrder)
+    return [bool(order.kept.node[index] != node) for node, indices in enumerate(ranks) for index in indices]
 
 
 def begin(cluster: MountedCluster, source: Path, epoch: int, marks: Path) -> list[subprocess.Popen[bytes]]:
@@ -74,6 +91,8 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
         specs = [json.loads((mount.path / ".mlfs/jobs/train.json").read_bytes()) for mount in cluster.mounts]
         assert [spec["ranks"] for spec in specs] == [[0], [1], [2]]
         assert [node["ranks"] for node in specs[0]["nodes"]] == ["0", "1", "2"]
+        # Who registers it on each node, with the ranks of that node, gets the same order.
+        assert cluster.mounts[2].register(**fields, ranks=[2], serve="locality")["job"]["nodes"] == specs[0]["nodes"]
         before = [indices(cluster, 0, epoch) for epoch in range(EPOCHS)]
         for epoch, ranks in enumerate(before):
             assert indices(cluster, 1, epoch) == indices(cluster, 2, epoch) == ranks
@@ -86,8 +105,11 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
         read(cluster, source, 0, tmp_path / "first")
         read(cluster, source, 1, tmp_path / "second")
         assert sum(cluster.fetched("pfs")) == FILES
-        # The plain order would have two thirds of two epochs' reads from peers.
-        assert sum(cluster.fetched("peer")) < FILES / 2
+        # Over the network comes what the order deals to others than those who keep it, and nothing else. The third
+        # epoch is being fetched by now.
+        away = sum(sum(dealt_away(source, specs[0], before[epoch])) for epoch in (0, 1, 2))
+        assert away < 0.25 * 3 * FILES  # of the true order two thirds
+        assert 0 < sum(cluster.fetched("peer")) <= away
         assert [mount.status()["jobs"][0]["agreement"] for mount in cluster.mounts] == [1.0] * NODES
 
         readers = begin(cluster, source, 2, tmp_path / "third")
@@ -101,3 +123,26 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
             mount.settle()
             assert mount.status()["jobs"][0]["agreement"] == 1.0
             assert not mount.status()["jobs"][0]["found_out"]
+        # A run that is resumed goes on in the order that it has begun, though this node is alone by now.
+        resumed = cluster.mounts[2].register(**fields, ranks=[2], serve="locality", start_epoch=2)
+        assert resumed["job"]["nodes"] == specs[0]["nodes"]
+        assert indices(cluster, 2, 2) == before[2]
+
+
+def test_what_memories_do_not_hold_is_read_once_an_epoch_and_the_rest_never_again(source: Path, tmp_path: Path) -> None:
+    """Three nodes with 1 MiB each, for 4.8 MB."""
+    flags = ["--ram", "1M", "--staging", "1M"]
+    with MountedCluster(source, NODES, tmp_path / "nodes", *flags, peer_timeout_s=20.0) as cluster:
+        fields = {"seed": 3, "epochs": EPOCHS, "batch_size": BATCH, "world_size": NODES}
+        cluster.register(0, **fields, serve="opportunistic", level=0.6)
+        spec = cluster.mounts[1].status()["jobs"][0]["spec"]
+        assert spec["level_reached"] >= 0.6
+        away = round((1 - spec["kept"]) * FILES)
+        assert 0.2 * FILES < away < 0.6 * FILES
+        for epoch in range(EPOCHS):
+            ranks = indices(cluster, epoch % NODES, epoch)
+            assert sorted(index for rank in ranks for index in rank) == list(range(FILES))
+            read(cluster, source, epoch, tmp_path / f"epoch{epoch}")
+        # Of what no node keeps some is still in a staging window when an epoch begins that reads it early.
+        assert sum(cluster.fetched("pfs")) <= FILES + (EPOCHS - 1) * (away + 0.05 * FILES)
+        assert [mount.status()["jobs"][0]["agreement"] for mount in cluster.mounts] == [1.0] * NODES

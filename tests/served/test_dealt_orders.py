@@ -76,12 +76,12 @@ RANKS = [[0, 1], [2, 3], [4, 5]]
 @pytest.mark.parametrize("serve", ["locality", "opportunistic"])
 def test_nearly_all_is_read_where_it_is_kept(serve: str) -> None:
     spec, _, order = served(3000, serve=serve, world_size=6, batch_size=16, nodes=nodes_of(RANKS, 5 << 20))
-    at_home = [order.node[order.rank_stream(1, rank)] == rank // 2 for rank in range(6)]
-    assert (order.node >= 0).all()
+    at_home = [order.kept.node[order.rank_stream(1, rank)] == rank // 2 for rank in range(6)]
+    assert (order.kept.node >= 0).all()
     # Their Fig. 6: with 32 samples a node, 6.9 % of a batch have to move where very many nodes share it.
     assert np.concatenate(at_home).mean() > 0.93
     moved = [
-        sum(order.node[index] != rank // 2 for rank, batch in enumerate(step) for index in batch)
+        sum(order.kept.node[index] != rank // 2 for rank, batch in enumerate(step) for index in batch)
         for step in steps(order, spec, 1)
     ]
     assert max(moved) <= 32, "what moves is the surplus alone, however uneven a batch is"
@@ -119,12 +119,12 @@ def test_what_no_node_keeps_comes_in_rounds_in_pieces_of_the_tree_which_differ_b
         by_step = np.array([list(chain(*step)) for step in steps(order, spec, epoch)])
         rounds = by_step.reshape(4, -1)
         for one in rounds:
-            away = np.sort(one[order.node[one] < 0])
+            away = np.sort(one[order.kept.node[one] < 0])
             assert abs(len(away) - 100) <= 2
-            assert (np.diff(np.flatnonzero(np.isin(np.flatnonzero(order.node < 0), away))) > 1).sum() <= 3
-        spans.append(rounds[0][order.node[rounds[0]] < 0].tolist())
+            assert (np.diff(np.flatnonzero(np.isin(np.flatnonzero(order.kept.node < 0), away))) > 1).sum() <= 3
+        spans.append(rounds[0][order.kept.node[rounds[0]] < 0].tolist())
         pieces = [set(order.rank_stream(epoch, rank)[:100].tolist()) for rank in (0, 1)]
-        theirs = [np.sort([index for index in piece if order.node[index] < 0]) for piece in pieces]
+        theirs = [np.sort([index for index in piece if order.kept.node[index] < 0]) for piece in pieces]
         assert all(len(piece) > 30 for piece in theirs), "each node reads a piece of its own"
     assert sorted(spans[0]) != sorted(spans[1])
     whole = served(800, **fields | {"level": 1.0})[2]
@@ -143,17 +143,17 @@ def test_the_plan_of_the_cluster_has_the_nodes_on_which_the_order_rests_as_owner
         for rank in range(6):
             readers[epoch, order.rank_stream(epoch, rank)] = rank // 2
     rooms = tuple(tuple(node["keeps_bytes"]) for node in nodes)
-    kept = order.node >= 0
+    kept = order.kept.node >= 0
     assert 0.5 < kept.mean() < 1
     for own in range(3):
-        plan = Members((0, 1, 2), own, rooms).plan(sizes, [readers], order.node)
+        plan = Members((0, 1, 2), own, rooms).plan(sizes, [readers], order.kept.node)
         assert plan.owner is not None
         owner = np.where(plan.classes >= 0, own, plan.owner)
-        assert (owner[kept] == order.node[kept]).mean() > 0.99  # but for a sample at the edge of a node's room
+        assert (owner[kept] == order.kept.node[kept]).mean() > 0.99  # but for a sample at the edge of a node's room
     # What a node holds already stays there; what a lost node was to keep is others'.
     held = np.full(900, -1, dtype=np.int16)
     held[:50] = 1
-    plan = Members((0, 1, 2), 0, rooms, away=(2,), holder=held).plan(sizes, [readers], order.node)
+    plan = Members((0, 1, 2), 0, rooms, away=(2,), holder=held).plan(sizes, [readers], order.kept.node)
     assert plan.owner is not None
     assert (plan.owner[:50] == 1).all()
     assert not (plan.owner == 2).any()

@@ -22,6 +22,7 @@ import numpy as np
 from mlfs.plan.owners import Copies, Placement, place
 from mlfs.plan.policies.holdings import Finder, first_of_each
 from mlfs.plan.policies.policy import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View
+from mlfs.served.partition import NOBODY, Partition
 
 
 class Clairvoyant:
@@ -59,8 +60,25 @@ class Clairvoyant:
 
 def placement(view: View) -> Placement:
     """Who owns and copies what: the same on every node, for the fast estimate and for each node's scheduler."""
-    placed = place(view.sizes_bytes, view.readers, view.model.nodes, view.model.node_capacities_bytes())
+    if view.kept is not None:
+        placed = _around(view, view.kept)
+    else:
+        placed = place(view.sizes_bytes, view.readers, view.model.nodes, view.model.node_capacities_bytes())
     return placed._replace(copies=_in_time(view, placed))
+
+
+def _around(view: View, kept: Partition) -> Placement:
+    """What a served order takes to be kept is kept there, as in a running cluster (`mlfs.plan.members`); the rest is
+    placed in the room that is left."""
+    owner, storage = kept.node.copy(), kept.level.copy()
+    left = view.model.node_capacities_bytes()
+    is_kept = owner != NOBODY
+    np.subtract.at(left, (owner[is_kept], storage[is_kept]), view.sizes_bytes[is_kept])
+    rest = np.flatnonzero(~is_kept)
+    placed = place(view.sizes_bytes[rest], view.readers[:, rest], view.model.nodes, np.maximum(left, 0.0))
+    owner[rest], storage[rest] = placed.owner, placed.storage
+    copies = [Copies(rest[copies.ids].astype(np.int32), copies.storage) for copies in placed.copies]
+    return Placement(owner, storage, copies)
 
 
 def _in_time(view: View, placed: Placement) -> list[Copies]:

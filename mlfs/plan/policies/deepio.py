@@ -7,7 +7,8 @@ classes) is used.
   number of small random reads").
 - opportunistic: batches are drawn from what is in memory, and the rest is never read (as in NoPFS's simulator).
 - hybrid: the backend-memory pipeline with two buffers (III-B): while one half of the memory is shuffled and read, the
-  other takes the next round of files, so that every sample is read once an epoch, in an order of rounds.
+  other takes the next round of files, so that every sample is read once an epoch, in an order of rounds. The rounds are
+  drawn by the function by which mounts draw those of their opportunistic orders (`mlfs.served.rounds`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mlfs.plan.policies.policy import (
     partition,
     preload_of,
 )
+from mlfs.served.rounds import in_rounds, rounds_for
 
 
 class Ordered:
@@ -68,7 +70,8 @@ class Hybrid(Ordered):
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
         """All from memory; the nodes draw the other samples from the PFS meanwhile, in equal parts."""
-        reads = self.kept.reads(ids)
+        reads = self.kept.reads(self._in_rounds(ids))
+        ids = reads.ids
         away = (reads.node == PFS) & (ids >= 0)
         fetched = float(self.view.sizes_bytes[ids[away]].sum())
         nodes = self.view.model.nodes
@@ -77,6 +80,20 @@ class Hybrid(Ordered):
         reads.storage[away] = 0
         background: Floats = np.full(nodes, fetched / nodes)
         return reads._replace(background_bytes=background)
+
+    def _in_rounds(self, ids: Ids) -> Ids:
+        """The epoch's samples in an order of rounds, a round as large as half of all memory holds."""
+        real = ids >= 0
+        elements = np.sort(ids[real])
+        away = np.flatnonzero(self.kept.node[elements] == PFS)
+        view, nodes = self.view, self.view.model.nodes
+        buffer_bytes = int(capacities(view, 1).sum()) * nodes // 2
+        away_bytes = int(view.sizes_bytes[elements[away]].sum())
+        cut = rounds_for(len(elements) - len(away), len(away), away_bytes, buffer_bytes, nodes, 0.0)
+        sequence, _ = in_rounds(away, cut, nodes, lambda n, _: view.generator.permutation(n))
+        dealt = ids.copy()
+        dealt[real] = elements[sequence]
+        return dealt
 
 
 ORDERED = Policy(

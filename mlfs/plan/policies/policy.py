@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.placement import in_classes
+from mlfs.served.partition import Partition
 
 Ids = npt.NDArray[np.int32]
 Nodes = npt.NDArray[np.int16]
@@ -38,6 +39,7 @@ class View:
         readers: shape (E, F): the node that reads the sample in that epoch; the dtype's largest value for none.
         pfs_thread_bytes_per_s: what one prefetch thread gets from the PFS while all nodes read.
         generator: for policies that shuffle by themselves.
+        kept: which node keeps what, where that is settled by an order that mlfs serves.
     """
 
     model: PerformanceModel
@@ -45,6 +47,7 @@ class View:
     readers: Readers
     pfs_thread_bytes_per_s: float
     generator: np.random.Generator
+    kept: Partition | None = None
 
 
 class Reads(NamedTuple):

@@ -1,0 +1,71 @@
+"""The nodes on which a served order rests, as they are when its job is registered.
+
+In: a job with `serve`, the members of the cluster or this node alone, their rooms. Out: the job with its field `nodes`.
+Called by `mlfs.engine.shared_jobs`. From then on nothing that happens to a node changes the order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from mlfs.errors import JobError
+from mlfs.job import JobSpec, parse_job
+from mlfs.job.nodes import JobNode
+from mlfs.job.ranks import ranks_text
+from mlfs.plan.members import Members
+
+
+def with_nodes(
+    spec: JobSpec,
+    before: JobSpec | None,
+    members: Members | None,
+    capacities_bytes: Sequence[int],
+    buffer_bytes: int,
+) -> JobSpec:
+    """The job with its nodes, if its order is served and nobody has said them.
+
+    A run that goes on, in place of a job of its name, keeps that job's nodes: else it would go on in another order than
+    it has begun.
+
+    Args:
+        before: the job that it replaces. members: the nodes that have joined, None for a node alone.
+        capacities_bytes: what this node keeps, by class. buffer_bytes: half of its staging window; that of the others
+            is taken to be the same.
+
+    Raises:
+        JobError: it is not known which ranks run on which node.
+    """
+    if spec.serve is None or spec.nodes is not None:
+        return spec
+    if before is not None and before.nodes is not None and _goes_on(spec, before):
+        return _of(spec, before.nodes)
+    world = spec.world_size
+    if members is None:
+        ranks: Mapping[int, Sequence[int]] = {0: range(world)}
+        rooms: Mapping[int, Sequence[int]] = {0: capacities_bytes}
+        known = len(spec.ranks) == world
+        hint = "start `mlfs peers` on the nodes first; a node alone is to run all ranks"
+    else:
+        ranks = {node: members.ranks(world, node) for node in members.nodes}
+        rooms = dict(zip(members.nodes, members.capacities_bytes, strict=True))
+        known = members.divides(world) and set(spec.ranks) in ({*ranks[members.own]}, {*range(world)})
+        hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
+    if not known:
+        message = 'job field "serve": a served order rests on which ranks run on which node, and that is not known'
+        raise JobError(message, f'{hint}; or give "nodes"', "serve")
+    nodes = [
+        JobNode(node=node, ranks=ranks_text(ranks[node]), keeps_bytes=tuple(rooms[node]), buffer_bytes=buffer_bytes)
+        for node in ranks
+    ]
+    return _of(spec, nodes)
+
+
+def _goes_on(spec: JobSpec, before: JobSpec) -> bool:
+    alike = (before.serve, before.world_size) == (spec.serve, spec.world_size)
+    return alike and bool(spec.start_epoch or spec.start_step)
+
+
+def _of(spec: JobSpec, nodes: Sequence[JobNode]) -> JobSpec:
+    rows = [node.model_dump(mode="json") for node in nodes]
+    return parse_job({**json.loads(spec.to_json()), "nodes": rows})

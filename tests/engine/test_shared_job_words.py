@@ -1,0 +1,32 @@
+"""What nodes say of a job to each other: one word between servers holds it, also with a thousand nodes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mlfs.engine.shared_jobs import LONGEST_PLAIN_BYTES, _key, _told_job, _words
+from mlfs.job import parse_job
+from mlfs.peers.link import Kind, pack_json
+
+
+@pytest.mark.parametrize("nodes", [1, 2000])
+def test_a_job_comes_as_it_was_said_and_fits_into_a_packet(nodes: int) -> None:
+    rows = [
+        {"node": node, "ranks": f"{8 * node}-{8 * node + 7}", "keeps_bytes": [10**12 + node, 10**13], "buffer_bytes": 9}
+        for node in range(nodes)
+    ]
+    fields = {"name": "train", "epochs": 2, "world_size": 8 * nodes, "serve": "locality", "nodes": rows}
+    words = _words(fields)
+    assert ("packed_job" in words) == (len(json.dumps(fields)) > LONGEST_PLAIN_BYTES)
+    assert pack_json(Kind.TELL, words)
+    assert _told_job(json.loads(json.dumps(words))) == fields
+    assert len(_key(fields)) < 40
+    assert parse_job(fields | {"ranks": [0]}).nodes is not None
+
+
+def test_what_is_no_job_is_refused() -> None:
+    assert _told_job({"ended": "train"}) is None
+    with pytest.raises(ValueError, match="a job cannot be unpacked"):
+        _told_job({"packed_job": "00000"})
