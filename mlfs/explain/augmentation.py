@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mlfs.explain.crops import USUAL, Sizes, learned, place_after
+from mlfs.explain.crops import USUAL, learned, may_be_crops, place_after
 from mlfs.explain.image_sizes import MOST_IMAGES, ImageSizes
 from mlfs.job import JobSpec
 from mlfs.orders.layouts.layout import SampleIds
@@ -57,22 +57,23 @@ class Augmentation:
         """
         if len(self._ids) > MOST_IMAGES:
             return None
-        sizes = self._sizes_from(places[-1])
-        if sizes is None:
-            return None
-        begin = places[-1] + self._own_words
+        begin, last = places[-1] + self._own_words, self._entries_from(places[-1])
         if len(places) < 2:
-            return NextPlace(place_after(self._tape, begin, sizes, USUAL), False)
-        before = self._sizes_from(places[-2])
-        drawn = None
-        if before is not None:
-            drawn = learned(self._tape, places[-2] + self._own_words, before, places[-1])
+            sizes = self._sizes.of(last)
+            return None if sizes is None else NextPlace(place_after(self._tape, begin, sizes, USUAL), False)
+        begin_before, before = places[-2] + self._own_words, self._entries_from(places[-2])
+        if not may_be_crops(len(before), places[-1] - begin_before):
+            return None  # no image need be looked into
+        sizes_before, sizes = self._sizes.of(before), self._sizes.of(last)
+        if sizes_before is None or sizes is None:
+            return None
+        drawn = learned(self._tape, begin_before, sizes_before, places[-1])
         if drawn is None:
             return None
         return NextPlace(place_after(self._tape, begin, sizes, drawn.crops) + drawn.after, True)
 
-    def _sizes_from(self, place: int) -> Sizes | None:
-        """The sizes of the images of the epoch that begins there."""
+    def _entries_from(self, place: int) -> list[int]:
+        """The files of the epoch that begins there, in its order."""
         order = PlacedOrder(self._spec, len(self._ids), {0: place}, 0)
-        epoch = JobStreams(self._spec, self._ids, order).epoch_ids(0, 0)
-        return self._sizes.of(epoch.tolist())
+        entries: list[int] = JobStreams(self._spec, self._ids, order).epoch_ids(0, 0).tolist()
+        return entries

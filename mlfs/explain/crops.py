@@ -30,6 +30,7 @@ FLOAT_BITS = 24
 # An image takes up to 22 words and a few more: what is taken at once stays below a megabyte.
 IMAGES_AT_ONCE = 1 << 10
 MOST_WORDS_EACH = 2 * TRIES + 2
+LEAST_WORDS_EACH = 4
 
 
 class Crops(NamedTuple):
@@ -82,6 +83,12 @@ def _words_of(tape: Tape, place: int, sizes: Sizes, crops: Crops) -> int:
                 break
         at += crops.more
     return at
+
+
+def may_be_crops(images: int, words: int) -> bool:
+    """Whether so many images may have drawn so many words, and others those after the last one."""
+    most_more = max(crops.more for crops in TRIED)
+    return LEAST_WORDS_EACH * images <= words <= (MOST_WORDS_EACH + most_more) * images + MOST_AFTER
 
 
 def learned(tape: Tape, place: int, sizes: Sizes, next_begun: int) -> Between | None:

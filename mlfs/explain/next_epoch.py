@@ -89,7 +89,7 @@ class NextEpoch:
         foresight = Foresight(job.streams.sample_ids, [Generator(drawing.seed, drawing.seeded, drawing.ahead, places)])
         self._heard, self._foresight = job.score.observed, foresight
         await foresight.prepare(runner)
-        if drawing.is_default_generators and len(places) > 1:
+        if drawing.is_default_generators and len(places) > 1 and job.matcher.shape.workers <= 1:
             augmentation = Augmentation(self._sizes, job.spec, job.streams.sample_ids, drawing.seed, drawing.an_epoch)
             place = await runner.run(POOL, augmentation.next_place, places)
             if place is not None and place.is_proved and place.words != words_before(job, drawing, epoch + 1):

@@ -12,7 +12,10 @@ from PIL import Image
 from support.explaining import BATCH, FILES, explaining, order_of, simulate
 from test_going_on import drawn_job, read_epoch, validate
 
+from mlfs.explain.augmentation import Augmentation
 from mlfs.explain.crops import USUAL, Crops, place_after
+from mlfs.explain.image_sizes import ImageSizes
+from mlfs.job import parse_job
 from mlfs.orders.torch_generator import Tape
 
 EPOCHS, VALIDATION_FILES, VALIDATION_WORDS, OWN_WORDS = 4, 10, 2, 4
@@ -98,3 +101,21 @@ def test_a_registered_script_is_predicted_to_the_last_read_once_an_epoch_has_tol
             assert min(predicted[2:]) >= third, predicted
 
     simulate(body)
+
+
+def test_images_are_not_looked_into_where_nothing_was_drawn_for_them() -> None:
+    """A script that draws the same few words in each epoch, and one that draws more than crops can."""
+    looks: list[int] = []
+    ids = np.arange(900)
+
+    def read(entry: int, _offset: int, _size: int) -> bytes:
+        looks.append(entry)
+        return b""
+
+    spec = parse_job({"name": "j", "epochs": 3, "sampler": "torch-random", "generator": "default", "seed": 5})
+    augmentation = Augmentation(ImageSizes(read), spec, ids, 5, OWN_WORDS)
+    assert augmentation.next_place((1000, 1006)) is None
+    assert augmentation.next_place((1000, 1000 + 30 * 900)) is None
+    assert not looks
+    assert augmentation.next_place((1000, 1000 + 5 * 900)) is None  # no images
+    assert looks
