@@ -52,8 +52,7 @@ GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are serv
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count
 as strangers: so long the other ranks may take to prove themselves."""
-NOTHING_YET = Seen(None)
-"""What a read comes to that waits, or that is another job's."""
+NOTHING_YET = Seen(None)  # a read that waits, or that is another job's
 APART = Seen(None, apart=True)  # a stranger's read
 
 
@@ -187,7 +186,8 @@ class JobRun:
         sharing = [other.matcher for other in others if other.member[sample]]
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        if self.evaluation.may_come or (self.readers.own and not self.matcher.fits(sample, process)):
+        departs = self.readers.own and not (self.matcher.fits(sample, process) or self.held.may_hold)
+        if self.evaluation.may_come or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen

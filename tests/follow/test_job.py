@@ -74,6 +74,17 @@ def test_an_epoch_whose_order_cannot_be_computed_is_not_asked_for_again() -> Non
     assert not job.held
 
 
+def test_a_read_of_an_epoch_that_is_being_computed_is_no_evaluations() -> None:
+    """A worker begins it while others still read the last batches of the epoch before."""
+    job = job_of()
+    job.add_epoch(job.load_epoch(0))
+    job.epochs.asked(1)
+    read(job, 0, stop=N - 100)
+    assert job.observe(int(job.streams.epoch_ids(1, 0)[0]), 101, 7).match is None
+    assert len(job.held) == 1
+    assert not job.evaluation.may_come
+
+
 def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_order() -> None:
     job = job_of()
     job.add_epoch(job.load_epoch(0))
