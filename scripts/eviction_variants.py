@@ -8,6 +8,7 @@ Samples are all of one size, and each row is one order of reads, drawn from a se
 - counts: what is read most often in the whole run stays (`keep_most_read`, which the daemon's planner calls).
 - counts to come: the same, planned anew at the beginning of each epoch by the reads to come; what no plan names goes.
 - lobster: after an epoch goes what the node does not read in the next one (`mlfs.plan.policies.lobster`).
+- as built: that of the next rule, as the daemon does it: with what it knows of the order, and some copies at a time.
 - next use: the copy whose next read lies furthest ahead goes, or what was just read if that is it (Belady's rule).
 """
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 from mlfs.plan.owners import place
 from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.policies.registry import POLICIES
+from mlfs.plan.scheduler.evicting import ROUND_SHARE, furthest_first, needs
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import parse
@@ -156,11 +158,32 @@ def next_use(run: Run, room: int) -> int:
     return misses
 
 
+def built(run: Run, room: int) -> int:
+    """Misses under the daemon's rule (`mlfs.plan.scheduler.evicting`): by this epoch and the next one, in rounds."""
+    reads = np.concatenate(run)
+    ends = np.cumsum([len(epoch) for epoch in run])
+    freed = max(1, int(ROUND_SHARE * room))
+    counts = np.bincount(reads, minlength=SAMPLES)
+    held: set[int] = set()
+    misses = 0
+    for at, sample in enumerate(reads.tolist()):
+        if sample in held:
+            continue
+        misses += 1
+        if len(held) >= room:
+            end = ends[min(len(ends) - 1, int(np.searchsorted(ends, at, side="right")) + 1)]
+            needed = needs(SAMPLES, [(reads[at + 1 : end], 0)])
+            held.difference_update(furthest_first(np.array(sorted(held)), needed, counts)[:freed].tolist())
+        held.add(sample)
+    return misses
+
+
 RULES: dict[str, Callable[[Run, int], int]] = {
     "first": first,
     "counts": lambda run, room: planned(run, room, again=False),
     "counts to come": lambda run, room: planned(run, room, again=True),
     "lobster": lobster,
+    "as built": built,
     "next use": next_use,
 }
 

@@ -60,6 +60,7 @@ class Driver:
         self._do: dict[type, Callable[[Any], None]] = {
             c.Fetch: self._fetch,
             c.Drop: self._drop,
+            c.Evict: self._evict,
             c.Warn: self._warn,
             c.WakeAt: self._wake_at,
             c.Count: self._count,
@@ -114,6 +115,15 @@ class Driver:
         if error is not None:
             log.error("pages could not be dropped", exc_info=error)
         self.step(e.Dropped(samples))
+
+    def _evict(self, evict: c.Evict) -> None:
+        call, then = self._fetcher.evict, partial(self._evicted, evict.place)
+        start(self._runner, "keep", call, evict.place, evict.samples, then=then)
+
+    def _evicted(self, place: int, used_bytes: int | None, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("copies could not be evicted", exc_info=error)
+        self.step(e.Evicted(place, self._fetcher.used_bytes(place) if used_bytes is None else used_bytes))
 
     def _wake_at(self, wake: c.WakeAt) -> None:
         self._alarm_s = wake.at_s

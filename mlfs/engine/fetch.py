@@ -272,6 +272,16 @@ class Fetcher:
         self.no_longer_kept_soon([one for one, _ in batch])
         return result
 
+    def evict(self, place: int, samples: Sequence[int]) -> int:
+        """Have a place give up its copies of samples; returns its used bytes."""
+        for sample in samples:
+            self._places.storing[place - 1].drop(sample)
+        return self.used_bytes(place)
+
+    def used_bytes(self, place: int) -> int:
+        """What a place that stores holds."""
+        return self._places.storing[place - 1].used_bytes
+
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
         try:

@@ -25,6 +25,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.plan.epoch_readers import Readers
 from mlfs.plan.members import Members
 from mlfs.plan.owners import plan_alone
+from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
 
 log = logging.getLogger("mlfs.engine")
@@ -33,6 +34,10 @@ log = logging.getLogger("mlfs.engine")
 MOST_EPOCHS = 256
 # Counts are kept in two bytes.
 MOST_READS = np.iinfo(np.uint16).max
+
+# A round of evicting looks at all samples, on the loop: about 90 ms a million. With more samples than this nothing is
+# evicted, and what is read most stays.
+MOST_EVICTING = 2_000_000
 
 # What is known of who reads what in a cluster takes at most so much memory for a job: else fewer epochs are looked at.
 MOST_READERS_BYTES = 256 << 20
@@ -83,12 +88,14 @@ def plan_for_all(
     counted: Sequence[Counts],
     even: Sequence[tuple[bytearray, JobSpec]],
     capacities: Sequence[int],
+    draws: bool = False,
 ) -> Plan | None:
     """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
 
     Args:
         counted: of each job whose reads were counted, how often it reads each sample.
         even: of each other job, its members, which it all reads equally often.
+        draws: whether all jobs draw with replacement: then copies in memory make room for others, where not all fit.
     """
     reads = np.zeros(len(sizes), dtype=np.uint32)
     for counts in counted:
@@ -98,7 +105,11 @@ def plan_for_all(
     read = reads[reads > 0]
     if not counted and (not len(read) or read.min() == read.max()):
         return None
-    return plan_alone(sizes, reads, capacities)
+    plan = plan_alone(sizes, reads, capacities)
+    if draws and len(sizes) <= MOST_EVICTING and not any(capacities[1:]) and plan.about["samples"] < len(read):
+        nowhere = np.full(len(sizes), NOWHERE, dtype=np.int8)
+        return Plan(nowhere, None, {"evicts": True, "reads": int(reads.sum())}, evicts_by=reads)
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,7 @@ class Planner:
         self._planned = planned
         self._waiting: dict[str, JobRun] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counts] = {}
+        self._draws: set[str] = set()  # names of jobs that draw with replacement, ended ones too
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
@@ -253,6 +265,7 @@ class Planner:
     async def _count(self, name: str, job: JobRun) -> None:
         """Count a job's reads: how often this node reads each sample, or in a cluster which node reads it when."""
         kept_at: NodeNumbers | None = None
+        (self._draws.add if draws_again(job.spec) else self._draws.discard)(name)
         if job.spec.serve is not None:
             kept_at = await self._runner.run("plan", job.streams.kept_at, len(self._sizes))
         if self._members is not None:
@@ -305,7 +318,8 @@ class Planner:
         else:
             counted, even = list(self._counted.values()), list(self._even.values())
             members_of = [(job.member, job.spec) for job in even]
-            plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities())
+            draws = self._counted.keys() <= self._draws and not even
+            plan = await self._runner.run("plan", plan_for_all, sizes, counted, members_of, self._capacities(), draws)
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

@@ -74,7 +74,9 @@ class SharedOrders:
         """Now and then: tell what was found out here, and take back what proved wrong."""
         found = {}
         for job in self._jobs.jobs.values():
-            if (job.inferred or job.told is not None) and job.predicting and not job.given_up:
+            # An order that mlfs serves is known to all as the registered job's.
+            found_here = (job.inferred or job.told is not None) and job.spec.serve is None
+            if found_here and job.predicting and not job.given_up:
                 fields = _fields(job.spec)
                 found[_key(fields)] = job, fields
         for key, (job, fields) in found.items():

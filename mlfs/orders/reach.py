@@ -22,13 +22,13 @@ def check_reach(streams: JobStreams) -> None:
     spec, samples = streams.spec, len(streams.sample_ids)
     most = max(LEAST_POSITIONS, MOST_READS * samples * streams.files_per_sample)
     a_rank = streams.length(spec.start_epoch)
-    positions = a_rank * len(spec.ranks)
+    positions = a_rank * (len(spec.ranks) if spec.serve is None else spec.world_size)  # a served order is all ranks'
     if positions <= most:
         return
     if a_rank > most:
         fields = ("num_samples", "order_file", "repeats")
         field = next((field for field in fields if getattr(spec, field) is not None), "world_size")
     else:
-        field = "ranks"
+        field = "ranks" if spec.serve is None else "serve"
     message = f'job field "{field}" is out of reach: an epoch has {positions:,} reads of {samples:,} samples'
     raise JobError(message, f"at most {most:,} reads an epoch can be followed on one mount", field)

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch.distributed
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import make_tree
@@ -128,10 +129,15 @@ def test_without_a_mount_the_order_is_distributed_samplers_and_one_warning_says_
         ServedSampler(tmp_path, range(5), fall_back=False)
 
 
-def test_ranks_come_from_the_launcher() -> None:
+def test_ranks_come_from_the_process_group_or_the_launcher(tmp_path: Path) -> None:
     assert rank_and_world_size({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (3, 8)
     assert rank_and_world_size({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)
     assert rank_and_world_size({}) == (0, 1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        assert rank_and_world_size({"RANK": "3", "WORLD_SIZE": "8"}) == (0, 1)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 READER = "import pathlib, sys\nfor path in sys.stdin.read().split():\n    pathlib.Path(path).read_bytes()\n"

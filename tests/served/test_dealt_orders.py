@@ -13,7 +13,9 @@ from served_support import nodes_of, served, steps
 
 from mlfs.errors import JobError
 from mlfs.job import parse_job
+from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
+from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
 
 
@@ -182,3 +184,11 @@ def test_a_served_order_without_nodes_is_refused_in_one_line() -> None:
 def test_what_goes_not_together_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(JobError, match="must be"):
         parse_job({"epochs": 1} | fields)
+
+
+def test_an_order_of_all_ranks_must_be_within_reach() -> None:
+    """A sampler that knows of no ranks reads everything on each of them: dealing that takes all of it at once."""
+    nodes = nodes_of([list(range(64))], 0)
+    spec, _, order = served(200_000, sampler="torch-random", world_size=64, ranks=[0], serve="locality", nodes=nodes)
+    with pytest.raises(JobError, match='job field "serve" is out of reach'):
+        check_reach(JobStreams(spec, np.arange(200_000), order))

@@ -103,16 +103,3 @@ def test_what_is_wrong_is_said_in_one_line(
     with pytest.raises(error, match=said) as raised:
         Simulation(scenario(order, *changes))
     assert "\n" not in str(raised.value)
-
-
-def test_a_served_order_reads_more_where_samples_lie_and_as_little_from_the_pfs() -> None:
-    """Two nodes of four GPUs that together keep all: the network's part falls from a half to what evens batches out."""
-    shares, pfs = [], []
-    for order in ("seed = 7", 'seed = 7\nserve = "locality"', 'seed = 7\nserve = "opportunistic"'):
-        simulation = Simulation(scenario(order, ('capacity = "4MB"', 'capacity = "9MB"')))
-        result = simulation.run(POLICIES["mlfs"], Sharing.CONSERVING)
-        shares.append(sum(share for name, share in result.bytes_share.items() if name.startswith("peer:")))
-        pfs.append(result.pfs_bytes)
-    assert pfs[0] == pfs[1] == pfs[2]
-    assert shares[0] > 0.1
-    assert max(shares[1:]) < shares[0] / 2

@@ -77,6 +77,13 @@ class Drop(NamedTuple):
     samples: Sequence[int]
 
 
+class Evict(NamedTuple):
+    """Have a place of this node give up its copies of these samples. Ends with Evicted."""
+
+    place: int
+    samples: Sequence[int]
+
+
 class Answer(NamedTuple):
     """The sample is in place: the reader with this ticket may go on."""
 
@@ -192,6 +199,6 @@ class Count(NamedTuple):
 
 
 Command = (
-    Fetch | KeepCopy | Abandon | Recall | Drop | Answer | OpenDirect | Refuse | LoadEpoch | CountReads | ForgetReads
-    | EpochBegan | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
+    Fetch | KeepCopy | Abandon | Recall | Drop | Evict | Answer | OpenDirect | Refuse | LoadEpoch | CountReads
+    | ForgetReads | EpochBegan | EpochLeft | StartedAgain | JobFailed | Fault | Digested | Warn | WakeAt | Count
 )  # fmt: skip

@@ -156,6 +156,13 @@ class ReadAside(NamedTuple):
     sample: int
 
 
+class Evicted(NamedTuple):
+    """A place has given up the copies that it was told to (the end of an `Evict`), and holds so many bytes now."""
+
+    place: int
+    used_bytes: int
+
+
 class Outdated(NamedTuple):
     """The sample has changed at the source: the next reader must get the new content, not what is in place."""
 
@@ -269,7 +276,7 @@ class TimePassed(NamedTuple):
 
 Event = (
     ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
-    | CopiesFound | CopyLost | Dropped | PagesLost | ReadAside | Outdated | Resized | JobInstalled | JobEnded
+    | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized | JobInstalled | JobEnded
     | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
     | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

@@ -37,11 +37,13 @@ class Plan:
             NOWHERE.
         owner: by sample, the node that owns it, below 0 for none; None for a node alone.
         about: what the plan is about, for `status`.
+        evicts_by: where copies make room for others (`mlfs.plan.scheduler.evicting`): how often each sample is read.
     """
 
     classes: npt.NDArray[np.int8]
     owner: npt.NDArray[np.int16] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    evicts_by: npt.NDArray[np.integer[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,29 @@ class Keeping:
             ram = self._places[number].kind is PlaceKind.RAM
             capacities[MEMORY if ram else DISK + self._slower[number]] += self._places[number].capacity_bytes
         return capacities
+
+    @property
+    def evicts_from(self) -> int:
+        """The place whose copies make room for others, 0 for none: the plan has to say so, and to be about memory."""
+        if self._plan is None or self._plan.evicts_by is None or len(self._stores) != 1:
+            return 0
+        return self._stores[0] if self._places[self._stores[0]].kind is PlaceKind.RAM else 0
+
+    def capacity_bytes(self, place: int) -> int:
+        """What a place may hold."""
+        return self._places[place].capacity_bytes
+
+    def free_bytes(self, place: int) -> int:
+        """What of it is neither used nor promised."""
+        return self._places[place].capacity_bytes - self._used_bytes[place] - self._promised_bytes[place]
+
+    def footprint_bytes(self, place: int, sample: int) -> int:
+        """What a sample takes of a place."""
+        return self._places[place].footprint_bytes(self._table.sizes[sample])
+
+    def uses(self, place: int, used_bytes: int) -> None:
+        """A place holds so many bytes now."""
+        self._used_bytes[place] = used_bytes
 
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""

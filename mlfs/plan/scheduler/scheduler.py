@@ -8,7 +8,8 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
 large the window is), `look_ahead` (uses that are counted ahead), `beside` (the same for strangers), `fetching` (single
 flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is fetched from), `keeping`
-(what is kept and where), `following` (jobs), `warming` (copies for this node's places before anybody reads).
+(what is kept and where), `evicting` (which copies make room), `following` (jobs), `warming` (copies for this node's
+places before anybody reads).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
+from mlfs.plan.scheduler.evicting import Evicting
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
@@ -81,6 +83,7 @@ class Scheduler:
         self._beside = Beside(table)
         self._warming = Warming(table, keeping, fetching)
         self._following = Following(table, window, keeping, self._reading_times, self._rank_waits, self._beside, out)
+        self._evicting = Evicting(table, keeping, out)
         self._look = self._seen = False
         self._read_waited_s = 0.0  # beside what `Waiting` counts: after the open, which no choice of a place changes
         self._wake_s, self._goes_on = math.inf, goes_on
@@ -98,6 +101,7 @@ class Scheduler:
             e.CopiesFound: self._copies_found,
             e.CopyLost: self._copy_lost,
             e.Dropped: self._dropped,
+            e.Evicted: lambda evicted, now_s: self._evicting.evicted(*evicted),
             e.PagesLost: self._pages_lost,
             e.ReadAside: self._read_aside,
             e.Outdated: self._outdated,
@@ -208,6 +212,7 @@ class Scheduler:
         if not self._look and not self._fetching.stopped:
             self._beside.fetch(now_s, partial(self._fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
+        self._evicting.make_room(self._following.uses)
         self._fetching.dispatch()
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True

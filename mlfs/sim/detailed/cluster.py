@@ -148,6 +148,10 @@ class Cluster:
         """Drop pages."""
         self._heap.at(self._heap.now_s + len(samples) * DROP_S, node.dropped, samples)
 
+    def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
+        """Give up copies."""
+        self._heap.at(self._heap.now_s + len(samples) * DROP_S, node.evicted, place, samples)
+
     def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
         """The order of an epoch: takes no time."""
         return cast(JobRun, job).load_epoch(epoch)

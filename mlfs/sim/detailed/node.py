@@ -74,6 +74,9 @@ class World(Protocol):
     def drop(self, node: Node, samples: Sequence[int]) -> None:
         """Drop pages; tell their end by `node.dropped`."""
 
+    def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
+        """Have a place give up copies; tell its end by `node.evicted`."""
+
     def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
         """The order of an epoch, None if it cannot be known."""
 
@@ -126,6 +129,7 @@ class Node:
             c.Abandon: self._abandon,
             c.Recall: self._recall,
             c.Drop: self._drop,
+            c.Evict: self._evict,
             c.Answer: self._answer,
             c.OpenDirect: self._open_direct,
             c.Refuse: self._refuse,
@@ -321,6 +325,15 @@ class Node:
 
     def _drop(self, command: c.Drop) -> None:
         self._world.drop(self, command.samples)
+
+    def _evict(self, command: c.Evict) -> None:
+        self._world.evict(self, command.place, command.samples)
+
+    def evicted(self, place: int, samples: Sequence[int]) -> None:
+        """Copies were given up."""
+        footprint = self._footprints[place]
+        self.used_bytes[place] -= sum(footprint(self._sizes[sample]) for sample in samples)
+        self.tell(e.Evicted(place, self.used_bytes[place]))
 
     def dropped(self, samples: Sequence[int]) -> None:
         """Pages are gone."""

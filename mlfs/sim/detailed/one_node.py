@@ -136,6 +136,9 @@ class _World:
     def drop(self, node: Node, samples: Sequence[int]) -> None:
         self._heap.at(self._heap.now_s + self._durations(DROP, samples[0]), node.dropped, samples)
 
+    def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
+        self._heap.at(self._heap.now_s + self._durations(DROP, samples[0]), node.evicted, place, samples)
+
     def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
         return cast(JobRun, job).load_epoch(epoch)
 

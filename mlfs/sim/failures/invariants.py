@@ -70,6 +70,8 @@ class Watch:
                 self._promised.pop((event.fetch, event.sample), None)
                 if event.place:
                     self._used_bytes[event.place] = event.used_bytes
+            case e.Evicted():
+                self._used_bytes[event.place] = event.used_bytes
             case _:
                 self._take_read(event)
 

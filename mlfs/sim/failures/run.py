@@ -177,7 +177,12 @@ class Trial:
         placed = place(np.array(case.sizes, dtype=np.float64), readers, case.nodes, capacities)
         levels = (MEMORY, DISK)[: len(case.class_bytes)]
         plans = [node_plan(placed, number, levels) for number in range(case.nodes)]
-        return list(plans) if case.nodes > 1 else [Plan(plans[0].classes)]
+        if case.nodes > 1:
+            return list(plans)
+        if len(case.class_bytes) == 1 and sum(case.sizes) % 2:  # half of the nodes with memory only evict
+            reads = (readers != 255).sum(axis=0)
+            return [Plan(np.full(len(case.sizes), NOWHERE, dtype=np.int8), evicts_by=reads)]
+        return [Plan(plans[0].classes)]
 
     def _make_node(self, number: int, places: Sequence[PlaceInfo]) -> None:
         """A node that begins, or comes back: what its disks held is found."""

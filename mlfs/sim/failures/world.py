@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
-from mlfs.plan.scheduler.events import CopyLost, FetchEnded, Kept, Landed, Outdated, Released, Resized
+from mlfs.plan.scheduler.events import CopyLost, Evicted, FetchEnded, Kept, Landed, Outdated, Released, Resized
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.sim.detailed.heap import Heap
@@ -287,6 +287,17 @@ class FailingWorld:
             for sample in samples:
                 self.stores[node.number].pages.pop(sample, None)
         node.dropped(samples)
+
+    def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
+        """Give up copies, in a moment."""
+        seconds = self._random.choice((0.0, 0.001, 0.02))
+        self._heap.at(self._heap.now_s + seconds, self._evicted, node, place, samples)
+
+    def _evicted(self, node: Node, place: int, samples: Sequence[int]) -> None:
+        store = self.stores[node.number]
+        for sample in samples:
+            store.lose(place, sample)
+        node.tell(Evicted(place, store.used_bytes(place)))
 
     def take_pages_back(self, node: Node, first: int) -> list[int]:
         """Every second sample from `first` on, that a node believes to be staged and nobody has open, has its pages

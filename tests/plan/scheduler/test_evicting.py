@@ -1,0 +1,95 @@
+"""Copies that make room for others: those needed furthest ahead go, in rounds, and only where the plan says so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.placement import NOWHERE
+from mlfs.plan.scheduler.commands import Command, Evict
+from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, furthest_first, needs
+from mlfs.plan.scheduler.keeping import Keeping, Plan
+from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, Verb
+
+N, ROOM = 200, 100
+
+
+class Some:
+    """A node whose memory is full of samples 0 to 99, and a job that reads a stream."""
+
+    def __init__(self, stream: list[int], evicts: bool = True, kind: PlaceKind = PlaceKind.RAM) -> None:
+        self.table = SampleTable(memoryview(np.full(N, PAGE_BYTES, dtype=np.int64)), 50 * PAGE_BYTES)
+        places = [PlaceInfo(PlaceKind.SOURCE, "pfs", 1), PlaceInfo(kind, "ram", 1, ROOM * PAGE_BYTES)]
+        self.keeping, self.out = Keeping(places, self.table), cast(list[Command], [])
+        reads = np.bincount(stream, minlength=N)
+        self.keeping.adopt(Plan(np.full(N, NOWHERE, dtype=np.int8), None, {}, reads if evicts else None))
+        for sample in range(ROOM):
+            self.keeping.found(sample, 1)
+        self.keeping.uses(1, ROOM * PAGE_BYTES)
+        index = SimpleNamespace(epoch=0, base=0, length=len(stream), ids=[np.array(stream, dtype=np.int32)])
+        job = SimpleNamespace(epochs=SimpleNamespace(at_hand={0: index}))
+        self.uses = {"train": cast(Uses, SimpleNamespace(job=job, cursors=[0]))}
+        self.evicting = Evicting(self.table, self.keeping, self.out)
+
+    def evicted(self) -> list[int]:
+        """What is evicted now."""
+        self.evicting.make_room(self.uses)
+        commands, self.out[:] = self.out[:], []
+        return [sample for command in commands for sample in cast(Evict, command).samples]
+
+
+STREAM = [*range(ROOM - 1, -1, -1), *range(ROOM)]
+ROUND = int(ROUND_SHARE * ROOM)
+
+
+def test_what_is_needed_furthest_ahead_goes_and_its_room_is_there_when_the_place_says_so() -> None:
+    some = Some(STREAM)
+    gone = some.evicted()
+    assert gone == list(range(ROUND))  # the stream begins with the others
+    assert not any(some.table.held_by[sample] for sample in gone)
+    assert some.keeping.promise(1, 150, [False, False]) == ()
+    some.evicting.evicted(1, (ROOM - ROUND) * PAGE_BYTES)
+    assert some.keeping.promise(1, 150, [False, False]) == (1,)
+
+
+def test_there_is_one_round_at_a_time() -> None:
+    some = Some(STREAM)
+    assert some.evicted()
+    assert not some.evicted()
+    some.evicting.evicted(1, ROOM * PAGE_BYTES)
+    assert some.evicted() == list(range(ROUND, 2 * ROUND))
+
+
+def test_what_a_fetch_is_about_to_take_stays() -> None:
+    some = Some(STREAM)
+    some.table.move(0, Verb.RESERVE)
+    assert some.evicted() == list(range(1, ROUND + 1))
+
+
+@pytest.mark.parametrize("more", [{"evicts": False}, {"kind": PlaceKind.SSD}])
+def test_nothing_is_evicted_unless_the_plan_says_so_and_never_from_a_disk(more: dict[str, Any]) -> None:
+    assert not Some(STREAM, **more).evicted()
+
+
+def test_what_is_not_needed_in_any_epoch_at_hand_goes_first_the_least_read_of_it_before_all() -> None:
+    held, needed = np.arange(4), np.array([5, NOT_NEEDED, 9, NOT_NEEDED])
+    assert furthest_first(held, needed, np.array([1, 7, 1, 3])).tolist() == [3, 1, 2, 0]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(-2, 9), max_size=30), st.integers(0, 99)), max_size=4))
+def test_needs_are_the_nearest_places(streams: list[tuple[list[int], int]]) -> None:
+    expected = {sample: NOT_NEEDED for sample in range(10)}
+    for ids, ahead in streams:
+        for at, sample in enumerate(ids):
+            if sample >= 0:
+                expected[sample] = min(expected[sample], ahead + at)
+    found = needs(10, [(np.array(ids, dtype=np.int32), ahead) for ids, ahead in streams])
+    assert found.tolist() == list(expected.values())
