@@ -290,6 +290,7 @@ class Engine:
             tree=TreeStatistics(self.manifest.n_files, self.manifest.total_bytes, self._changed_files),
             jobs=jobs,
             ahead={job.name: self.scheduler.ahead(job.name) for job in jobs},
+            loads=self.scheduler.loads(),
             scheduler=scheduler,
             planner=planner,
             ranges=self.ranges.statistics(),
