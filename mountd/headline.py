@@ -109,7 +109,7 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime, mou
         return f"training has read everything, and waited {_percent(whole)} of the time"
     share = epoch.waited_share
     if share < LITTLE_SHARE:
-        if said := preprocessing_words(engine.scheduler.loads.get(job.name), job, mountpoint):
+        if said := preprocessing_words(engine.loads.get(job.name), job, mountpoint):
             return said
         if whole < LITTLE_SHARE:
             return f"training waited {_percent(whole)} of the time; nothing to do"

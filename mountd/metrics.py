@@ -173,7 +173,7 @@ def _jobs(engine: EngineStatistics) -> Iterator[_Value]:
         yield "mlfs_job_reading_seconds_total", (name,), time.reading_s
         yield "mlfs_job_stalled_seconds_total", (name,), time.stalled_s
     for job in engine.jobs:
-        yield from _load(job, engine.scheduler.loads.get(job.name))
+        yield from _load(job, engine.loads.get(job.name))
         if job.share.opens:
             yield "mlfs_agreement", (job.name,), job.share.share
         for rank in job.ranks:

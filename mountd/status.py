@@ -102,7 +102,7 @@ def status(now: MountStatistics) -> Json:
                 now.explainer.cases.get(job.name, CaseStatistics()),
                 scheduler.rank_waits.get(job.name, {}),
             )
-            | {"load": load_status(job, scheduler.loads.get(job.name))}
+            | {"load": load_status(job, engine.loads.get(job.name))}
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),
@@ -314,7 +314,10 @@ def neighbours_status(learned: NeighboursStatistics) -> Json:
 
 
 def agreement_by_epoch(job: JobStatistics) -> Json:
-    """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only."""
+    """Share of each epoch's opens that were predicted, in all and by rank; opens of no rank count in the first only.
+
+    Late opens came before the job was in force: they told its order, and count as predicted since.
+    """
     told: Json = {}
     for epoch, shares in list(job.shares.items())[-SHOWN_EPOCHS:]:
         together = whole(shares.values())
@@ -322,6 +325,7 @@ def agreement_by_epoch(job: JobStatistics) -> Json:
             "agreement": together.share,
             "agreed_opens": together.agreed,
             "observed_opens": together.opens,
+            "late_opens": min(job.late_opens.get(epoch, 0), together.agreed),
             "ranks": {str(rank): share.share for rank, share in shares.items() if rank != NO_RANK},
         }
     return told

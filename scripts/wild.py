@@ -207,8 +207,7 @@ class Wild:
     def fill_in(self, row: Row, statuses: list[dict[str, Any]], mine: list[bool]) -> None:
         """All that follows from the statuses and the opens."""
         end, epochs = statuses[-1], self.words.epochs
-        corrected = any(job.get("counted_anew") for job in training_jobs(end))
-        if row.mode == "registered" and not corrected:
+        if row.mode == "registered":
             row.agreement = registered_agreement(end, sum(mine), epochs)
         else:
             row.agreement = true_agreement(statuses, mine, epochs)

@@ -3,9 +3,9 @@
 Pure. In: a client's output, statuses of the mount as they were seen one after another, the recorded opens. Out: the
 row of a run, the table of all runs, and what is wrong with a run. Called by scripts/wild.py.
 
-What mlfs says of an inferred job counts opens from before it was found as predicted, too. Here an open counts only if
-it came while a job that predicted it was in force: from one status to the next, a job's opens that agreed are credited
-when the job was there at both. Which epoch the client was in then follows from the recorded opens alone.
+What mlfs says of a job that its reads told counts those as predicted, too. Here an open counts only if it came while a
+job that predicted it was in force: the mount tells how many came before (`late_opens`). An inferred job has epochs of
+its own, and one may follow another; which epoch of the client they were read in follows from the recorded opens.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 TRAIN = "train"
-COUNTED_LATER = 64
-"""Opens that a status may have answered and not yet compared with the prediction: they agree in the next one. What a
-job counts anew at once, as when another registration is adopted, is more than that, and was not predicted."""
 
 
 class Opened(NamedTuple):
@@ -104,41 +102,49 @@ def true_agreement(statuses: Sequence[dict[str, Any]], mine: Sequence[bool], epo
     total = so_far[-1]
     if not total:
         return []
-    credited = [0.0] * epochs
-    known: dict[str, tuple[int, float]] = {}
-    before, waiting = 0, 0.0
+    ends = [total * (epoch + 1) // epochs for epoch in range(epochs)]
+    sizes = [end - begin for begin, end in pairwise([0, *ends])]
+    predicted = [0] * epochs
+    for counted in _counted(statuses):
+        first, last = (so_far[min(at, len(mine))] for at in (counted.first, counted.last))
+        epoch = sum(end <= (first + last) // 2 for end in ends[:-1])
+        predicted[epoch] += counted.predicted
+    return [min(1.0, count / size) if size else 0.0 for count, size in zip(predicted, sizes, strict=True)]
+
+
+class _Counted(NamedTuple):
+    """What one job has counted in one of its epochs: how many of the mount's opens there were just before that began,
+    and when it ended, and how many were predicted when they came."""
+
+    first: int
+    last: int
+    predicted: int
+
+
+def _counted(statuses: Sequence[dict[str, Any]]) -> list[_Counted]:
+    """One for each job and each of its epochs. A job that has predicted less than before is another one of its name."""
+    over: list[_Counted] = []
+    current: dict[str, dict[str, _Counted]] = {}
+    before = 0
     for status in statuses:
-        now = so_far[min(reads(status), len(mine))]
-        seen = {_identity(job): (job["observed_opens"], _agreed(job)) for job in training_jobs(status)}
-        for key, (observed, agreed) in seen.items():
-            if key in known and observed >= known[key][0]:
-                waiting += max(0.0, agreed - known[key][1])
-        known = seen
-        if now > before:
-            credit = min(waiting, now - before)
-            _credit(credited, credit, before, now, total)
-            before, waiting = now, min(waiting - credit, COUNTED_LATER)
-    sizes = [total * (epoch + 1) // epochs - total * epoch // epochs for epoch in range(epochs)]
-    return [min(1.0, share / size) if size else 0.0 for share, size in zip(credited, sizes, strict=True)]
+        now = reads(status)
+        for job in training_jobs(status):
+            known = current.setdefault(job["name"], {})
+            told = job["agreement_by_epoch"]
+            if any(counted.predicted > _predicted(told.get(epoch)) for epoch, counted in known.items()):
+                over += known.values()
+                known.clear()
+            for epoch in told:
+                counted = known.get(epoch, _Counted(before, before, 0))
+                if _predicted(told[epoch]) > counted.predicted:
+                    known[epoch] = _Counted(counted.first, now, _predicted(told[epoch]))
+        before = now
+    return [*over, *(counted for known in current.values() for counted in known.values())]
 
 
-def _identity(job: dict[str, Any]) -> str:
-    """Two statuses show the same job if it is registered in the same words."""
-    return f"{job['name']} {sorted(job['spec'].items())}"
-
-
-def _agreed(job: dict[str, Any]) -> float:
-    return (job["agreement"] or 0.0) * int(job["observed_opens"])
-
-
-def _credit(credited: list[float], agreed: float, first: int, end: int, total: int) -> None:
-    """Share out what agreed among the epochs that the client's opens first to end lie in."""
-    epochs = len(credited)
-    for epoch in range(epochs):
-        low, high = total * epoch // epochs, total * (epoch + 1) // epochs
-        common = min(high, end) - max(low, first)
-        if common > 0:
-            credited[epoch] += agreed * common / (end - first)
+def _predicted(told: dict[str, Any] | None) -> int:
+    """Opens that were predicted when they came."""
+    return int(told["agreed_opens"] - told["late_opens"]) if told else 0
 
 
 def said_agreement(status: dict[str, Any]) -> dict[str, float]:
@@ -152,14 +158,15 @@ def said_agreement(status: dict[str, Any]) -> dict[str, float]:
 def registered_agreement(status: dict[str, Any], expected: int, epochs: int) -> list[float]:
     """The same for a registered job, held against the number of opens that the client made in all.
 
-    A registered job counts from the first open on, so what it says is what is true, unless it missed opens. Opens that
-    it took for its own and that were a stranger's count against it.
+    A registered job counts from the first open on, and goes on with its counts where it is corrected. So what it says
+    is what is true, but for opens that it missed, and those that told its order (late ones). Opens that it took for its
+    own and that were a stranger's count against it.
     """
     agreed, observed = [0.0] * epochs, [0] * epochs
     for job in training_jobs(status):
         for epoch, share in job["agreement_by_epoch"].items():
             if 0 <= int(epoch) < epochs:
-                agreed[int(epoch)] += round(share["agreement"] * share["observed_opens"])
+                agreed[int(epoch)] += share["agreed_opens"] - share["late_opens"]
                 observed[int(epoch)] += share["observed_opens"]
     size = expected / epochs
     return [share / max(size, seen) if size else 0.0 for share, seen in zip(agreed, observed, strict=True)]

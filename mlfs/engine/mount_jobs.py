@@ -49,6 +49,7 @@ class MountJobs:
     Args:
         step: takes events for the scheduler. measure: have the scheduler know what places give by now.
         name_of: the name of a process's program, asked once a process that is new to a job.
+        read_source: bytes of a file: see `mlfs.explain.port.Jobs`.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class MountJobs:
         explainer: Observer,
         listeners: Sequence[Listener],
         name_of: Callable[[int], str],
+        read_source: Callable[[int, int, int], bytes],
     ) -> None:
         self.manifest = manifest
         self.name_of = name_of
+        self.read_source = read_source
         self.runner = runner
         self.clock = clock
         self._scheduler = scheduler
@@ -129,18 +132,24 @@ class MountJobs:
         await self.install(job)
         return job
 
-    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
+    async def install(
+        self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "", goes_on: bool = False
+    ) -> None:
         """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
         if not job.epochs.at_hand:
             # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
             await self.runner.run("orders", job.epochs.timeline.base, job.spec.epochs)
             for epoch in job.wanted_epochs():
                 job.add_epoch(await self.runner.run("orders", job.load_epoch, epoch))
+        job.late.comes_into_force(self.clock(), job.score.cells)
         replaced = self.jobs.get(job.name)
         if said and replaced is not None:
             job.take_counts(replaced, opens, said, way_out)
             log.warning("job %s: %s", job.name, said)
             log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
+        elif goes_on and replaced is not None:
+            job.take_counts(replaced, opens)
+            log.info("job %s: goes on with epoch %d", job.name, job.spec.start_epoch)
         else:
             samples, epochs = len(job.streams.sample_ids), job.spec.epochs
             log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)

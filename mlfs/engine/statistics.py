@@ -18,6 +18,7 @@ from mlfs.engine.shortages import Shortage
 from mlfs.follow.job_statistics import JobStatistics
 from mlfs.measure.speeds import SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
+from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.look_ahead import Ahead
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import CounterStatistics
@@ -39,6 +40,8 @@ class EngineStatistics:
     Attributes:
         jobs: in the order in which they were installed.
         ahead: by the job's name, what is staged ahead of each of its local ranks.
+        loads: by the job's name, what its ranks' loaders do with their time; jobs of which no batch was read yet are
+            missing.
         places: those that store, in the order of their numbers.
         shortages: what the process was short of. faults: tasks beside the readers' way that failed.
         under_way: what is not settled yet, by what it is. All zero: nobody waits, and what was fetched is kept.
@@ -47,6 +50,7 @@ class EngineStatistics:
     tree: TreeStatistics
     jobs: tuple[JobStatistics, ...]
     ahead: Mapping[str, tuple[Ahead, ...]]
+    loads: Mapping[str, JobLoad]
     scheduler: SchedulerStatistics
     planner: PlannerStatistics
     ranges: RangesStatistics

@@ -19,6 +19,7 @@ from mlfs.explain.beginning import Beginning, Beginnings, enough
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.families import Families
+from mlfs.explain.image_sizes import ImageSizes
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -29,7 +30,7 @@ from mlfs.explain.misfit import (
     is_mere_walk,
     may_lack_set_epoch,
 )
-from mlfs.explain.next_epoch import NextEpoch
+from mlfs.explain.next_epoch import Begun, NextEpoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
@@ -67,11 +68,11 @@ class Case:
         attempt: the search in a process of its own, while it is under way.
         loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
             matcher learns of a loader from reads in another order than it expects is wrong.
-        next_epoch: tells where the next epoch begins. found_words: the words drawn before the epoch that has begun, as
-            it has told, until a search takes them up.
+        next_epoch: tells where the next epoch begins. begun: the epoch that has begun, as it has told, until a search
+            takes that up.
     """
 
-    def __init__(self, job: JobRun) -> None:
+    def __init__(self, job: JobRun, sizes: ImageSizes) -> None:
         self.job = job
         self.told = job.spec
         self.changes: dict[str, Any] = {}
@@ -81,8 +82,9 @@ class Case:
         self.attempt: Attempt | None = None
         self.loader: LearnedLoader | None = None
         self.beginnings = Beginnings()
-        self.next_epoch = NextEpoch(job)
-        self.found_words: int | None = None
+        self.next_epoch = NextEpoch(job, sizes)
+        self.begun: Begun | None = None
+        self._sizes = sizes
         self._in_vain = 0  # how many of the last searches found nothing
         self._seen = self._not_before = 0  # how many opens the job had seen at the last search, and must for the next
 
@@ -93,9 +95,9 @@ class Case:
 
     def hear(self) -> bool:
         """Opens were counted: whether they show where an epoch begins that does not come as the job has it."""
-        if not self.job.inferred and not self.searching and self.found_words is None:
-            self.found_words = self.next_epoch.heard()
-        return self.found_words is not None
+        if not self.job.inferred and not self.searching and self.begun is None:
+            self.begun = self.next_epoch.heard()
+        return self.begun is not None
 
     def needs_search(self) -> bool:
         """Whether the job's reads call for one now."""
@@ -103,7 +105,7 @@ class Case:
             return False
         if self.searching:
             return False
-        if self.found_words is not None:
+        if self.begun is not None:
             return True
         self._taken_back()
         waits = self.given_up or self.job.score.observed < self._not_before
@@ -157,7 +159,7 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
-        self.next_epoch, self.found_words = NextEpoch(job), None
+        self.next_epoch, self.begun = NextEpoch(job, self._sizes, self.next_epoch), None
         self._in_vain = self._seen = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
@@ -170,10 +172,12 @@ class CorrectionSearch:
     Args:
         explain_anew: takes the first reads of an epoch to which a registration does not lead, as if nobody had told it;
             None where guessing is forbidden.
+        sizes: of the images.
     """
 
-    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None) -> None:
+    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None, sizes: ImageSizes) -> None:
         self._jobs = jobs
+        self._sizes = sizes
         self._explain_anew = explain_anew
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
@@ -194,7 +198,7 @@ class CorrectionSearch:
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""
         known = self._cases
-        self._cases = {name: Case(job) for name, job in self._jobs.jobs.items()}
+        self._cases = {name: Case(job, self._sizes) for name, job in self._jobs.jobs.items()}
         for name, case in known.items():
             if name in self._cases and case.job is self._cases[name].job:
                 self._cases[name] = case
@@ -321,10 +325,10 @@ class CorrectionSearch:
     async def _find_place(self, case: Case, drawing: Drawing) -> bool:
         """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
         job, n_samples = case.job, len(case.job.streams.sample_ids)
-        begun, words = case.beginnings.latest(job), case.found_words
-        case.found_words = None
-        if words is not None and begun.opens:
-            return await self._go_on_at(case, drawing, begun, words, job.score.observed)
+        begun, told = case.beginnings.latest(job), case.begun
+        case.begun = None
+        if told is not None and (begun.opens or begun.epoch == told.computed):
+            return await self._go_on_at(case, drawing, begun, told.words, job.score.observed)
         while begun.opens and not enough(begun, n_samples):
             if not self._is_followed(case, job) or not disagrees(job):
                 return False

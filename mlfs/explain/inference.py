@@ -22,8 +22,9 @@ from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.image_sizes import ImageSizes
 from mlfs.explain.inferred_job import InferredJob
-from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams
+from mlfs.explain.inferred_jobs import Expected, InferredJobs, MakeStreams
 from mlfs.explain.launchers import whose
 from mlfs.explain.pieces import told_pieces
 from mlfs.explain.port import Jobs
@@ -65,12 +66,14 @@ class Inference:
     Args:
         set_aside: whether the reads of a registered job have another order than it says, which its registration does
             not lead to either: then they are explained as if nobody had registered it.
+        sizes: of the images.
     """
 
-    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool]) -> None:
+    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool], sizes: ImageSizes) -> None:
         self._jobs = jobs
         self._set_aside = set_aside
         self._make_samples = build.samples
+        self._sizes = sizes
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
         self._registered = False  # somebody has told a job: nothing is to be inferred
@@ -81,7 +84,7 @@ class Inference:
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
         self._before: InferredJob | None = None  # the same, until another job goes on
-        self._validating: tuple[InferredJob, bool] | None = None  # its first epoch has ended; whether its workers stay
+        self._expected: Expected | None = None  # an epoch has ended, and something is known of the next one
         self._woken = False
         self._offered: list[Fields] = []  # what explains the reads of other nodes
         self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
@@ -97,8 +100,8 @@ class Inference:
         """An open, counted by the jobs that it belongs to."""
         if self._registered:
             return
-        self._validating = self._validating or self._inferred.before_validation(entry, process, parent)
-        if self._validating is not None:
+        self._expected = self._expected or self._inferred.before_validation(entry, process, parent)
+        if self._expected is not None:
             self._wake()
         inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
@@ -106,6 +109,9 @@ class Inference:
                 self._lose(inferred)
             elif inferred.wants_foresight:
                 self._to_foresee.set()
+            elif (begins := inferred.next_begins()) is not None:
+                self._expected = Expected(inferred, begins=begins)
+                self._wake()
             return
         if process in self._failed_for or self._inferred.is_plain_stranger(entry, process, parent):
             return
@@ -149,7 +155,8 @@ class Inference:
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
         if not inferred.decided and (inferred.lost_early or not borne_out(inferred.job.score.history)):
             self._refuted += inferred.alternatives
-        self._reads, self._lost, self._before = self._reads.joined(inferred.unfit), inferred, inferred
+        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred.give_up()
+        self._before = self._lost
         self._wake()
         self._jobs.end(inferred.job.spec.name)
 
@@ -221,7 +228,7 @@ class Inference:
             self._to_foresee = trio.Event()
             for inferred in [one for one in self._inferred.in_use.values() if one.wants_foresight]:
                 try:
-                    await inferred.foresee(self._jobs.runner)
+                    await inferred.foresee(self._jobs.runner, self._sizes)
                 except Exception:  # whatever it is: such an epoch is searched for then
                     log.exception("getting ready for the next epoch failed")
 
@@ -231,7 +238,7 @@ class Inference:
         await self._try_offered()
         if self._registered or not self._busy:
             return
-        if await self._expect_validation() and self._lost is None:
+        if await self._go_on_as_expected() and self._lost is None:
             return
         jobs, needed = self._jobs, self._needed
         attempt = self._attempt = Attempt(jobs.runner, jobs.clock, self._reads.asked(needed))
@@ -269,12 +276,12 @@ class Inference:
             self._reads = self._reads.of(lambda process: process not in processes)
             log.info("%s", InferenceState.UNKNOWN)
 
-    async def _expect_validation(self) -> bool:
-        """Have a job whose script begins to validate go on with what that draws. Returns whether there was one."""
-        validating, self._validating = self._validating, None
-        if validating is not None:
-            await self._inferred.expect_validation(*validating)
-        return validating is not None
+    async def _go_on_as_expected(self) -> bool:
+        """Have a job whose epoch has ended go on with what is known of the next one. Returns whether there was one."""
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            await self._inferred.expect(expected)
+        return expected is not None
 
     async def _goes_on(self, lost: InferredJob) -> bool:
         """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
@@ -351,7 +358,7 @@ class Inference:
                     break
                 if isinstance(event, Woken):
                     self._woken = False
-                    await self._expect_validation()
+                    await self._go_on_as_expected()
                     if self._lost is None:
                         self._wanted = trio.Event()
                     elif await self._goes_on(self._lost):

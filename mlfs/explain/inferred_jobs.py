@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from mlfs.errors import JobError
 from mlfs.explain.choice import chosen
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.explanations import in_words
+from mlfs.explain.explanations import in_words, passed_before
 from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.going_on import goes_on
@@ -26,6 +27,7 @@ from mlfs.explain.resume import Begin, where
 from mlfs.follow.job import JobRun
 from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec, parse_job
+from mlfs.orders.placed import PlacedOrder
 from mlfs.orders.streams import JobStreams
 
 log = logging.getLogger("mlfs.explain")
@@ -35,7 +37,23 @@ POOL = "infer"
 # that is understood.
 MOST_JOBS = 4
 
+# A validation loader's base_seed.
+VALIDATION_WORDS = 2
+
 MakeStreams = Callable[[JobSpec], JobStreams]
+
+
+class Expected(NamedTuple):
+    """What a job's reads have told of the epoch after theirs, which has not begun.
+
+    Attributes:
+        persistent: whether workers of the first epoch, after which the script validates, live on.
+        begins: the explanation that begins with it, where augmentation tells that.
+    """
+
+    inferred: InferredJob
+    persistent: bool = False
+    begins: Fields | None = None
 
 
 class InferredJobs:
@@ -98,17 +116,19 @@ class InferredJobs:
 
         return reads.of(lambda process: not is_explained(process))
 
-    def before_validation(self, entry: int, process: int, parent: int) -> tuple[InferredJob, bool] | None:
-        """A job whose first epoch has ended and whose script begins to read other files, and whether its workers stay.
+    def before_validation(self, entry: int, process: int, parent: int) -> Expected | None:
+        """A job whose first epoch has ended and whose script begins to read other files.
 
-        Workers that live on after their epoch are there for the next one; a process that validates and trains is none.
+        Workers that live on after their epoch are there for the next one; a process that validates and trains is none:
+        it augments by itself, as most do that read images.
         """
         for inferred in self.in_use.values():
             if inferred.job.member[entry] or not inferred.reads_others_next(process, parent):
                 continue
             own = inferred.job.readers.own
-            stay = process not in own and any(self._jobs.name_of(other) for other in own if other != parent)
-            return inferred, stay
+            if process in own:
+                return Expected(inferred, False, inferred.next_begins(VALIDATION_WORDS))
+            return Expected(inferred, any(self._jobs.name_of(other) for other in own if other != parent))
         return None
 
     @property
@@ -189,7 +209,24 @@ class InferredJobs:
         drawn_before = lost.places(before[0], lost.lost_after) if before else ()
         return await self.install_first([found], reads, drawn_before)
 
-    async def expect_validation(self, inferred: InferredJob, persistent: bool) -> None:
+    async def expect(self, expected: Expected) -> None:
+        """Go on with the next epoch as is expected."""
+        if expected.begins is not None:
+            await self._go_on_with(expected.begins, expected.inferred)
+        else:
+            await self._expect_validation(expected.inferred, expected.persistent)
+
+    async def _go_on_with(self, fields: Fields, before: InferredJob) -> None:
+        """An epoch has ended, and where the next one begins is known."""
+        epoch = before.last_epoch() + 1
+        streams = await self._jobs.runner.run(POOL, self._streams_beginning_with, fields, epoch)
+        if streams is None or before not in self.in_use.values():
+            return
+        name, drawn_before = before.job.spec.name, before.places(before.fields, epoch - 1 - before.base)
+        begin, reads = Begin(epoch, 0), before.unfit
+        await self._install(fields, [fields], streams, begin, reads, name, drawn_before=drawn_before, guessed_by=before)
+
+    async def _expect_validation(self, inferred: InferredJob, persistent: bool) -> None:
         """The script validates after each epoch: what that draws shifts the second epoch."""
         alternatives = inferred.with_validation(persistent)
         if not alternatives or inferred not in self.in_use.values():
@@ -235,6 +272,15 @@ class InferredJobs:
             log.info("not usable: %s: %s", in_words(fields), error)
             return None
 
+    def _streams_beginning_with(self, fields: Fields, epoch: int) -> JobStreams | None:
+        """A worker thread's work: the same, where the explanation's first epoch is this one of the job."""
+        streams = self._streams_of(fields)
+        if streams is None:
+            return None
+        begins, next_begins = passed_before(fields, 0), passed_before(fields, 1)
+        order = PlacedOrder(streams.spec, len(streams.sample_ids), {epoch: begins}, next_begins - begins)
+        return JobStreams(streams.spec, streams.sample_ids, order)
+
     def _streams_from(
         self, fields: Fields, epoch: int, recent: list[Read], seen: tuple[int, int]
     ) -> tuple[JobStreams, Begin] | None:
@@ -253,12 +299,13 @@ class InferredJobs:
         was_chosen: bool = False,
         goes_on_from: InferredJob | None = None,
         drawn_before: tuple[int, ...] = (),
+        guessed_by: InferredJob | None = None,
     ) -> None:
         """Make a job that begins where the readers are, show it the reads that were seen, and have it followed.
 
         Args:
             goes_on_from: the job that came as explained until now; its loader is known.
-            drawn_before: see `install_first`.
+            drawn_before: see `install_first`. guessed_by: see `InferredJob`.
         """
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
         name = name or next(name for name in names if name not in self.in_use)
@@ -266,17 +313,22 @@ class InferredJobs:
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
         like = first_epoch = foresight = None
+        known = goes_on_from or guessed_by
+        if known is not None:
+            like = LearnedLoader(known.job.matcher.shape, known.job.matcher.lag)
         if goes_on_from is not None:
-            matcher = goes_on_from.job.matcher
-            like, first_epoch = LearnedLoader(matcher.shape, matcher.lag), goes_on_from.first_epoch
+            first_epoch = goes_on_from.first_epoch
             foresight, drawn_before = goes_on_from.foresight, goes_on_from.drawn_before
         job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, like=like, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
-        await self._jobs.install(job)
-        inferred = InferredJob(job, fields, alternatives, was_chosen, first_epoch, foresight, drawn_before)
+        await self._jobs.install(job, goes_on=guessed_by is not None)
+        base = 0 if guessed_by is None else begin.epoch
+        inferred = InferredJob(
+            job, fields, alternatives, was_chosen, first_epoch, foresight, drawn_before, guessed_by, base
+        )
         self.in_use[name] = inferred
         log.info("inferred from the reads: %s", in_words(fields))
 

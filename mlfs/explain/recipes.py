@@ -30,6 +30,9 @@ BATCHES_OF_KERAS = (32, 16, 64)
 _BUFFERS = (1000, 1024, 10_000)
 # Their threads read in nearly the order that they are given.
 OF_THREADS = ("keras", "tf-data")
+# torchdata's loader with workers reads the second permutation of its generator, which makes it another order than all
+# that the search for a seed tries. Its generators: see `mlfs.orders.torch_stateful`.
+STATEFUL, _OF_STATEFUL = "torch-stateful", ("default", "shared", "own")
 # Recipes that are tried, at most, the million seeds of `mlfs.explain.keras_seeds` included.
 _TRIED = 1 << 22
 # DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1.
@@ -67,6 +70,9 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
         yield {"sampler": "numpy", "seed": seed, "legacy": False}
         yield {"sampler": "grain", "seed": seed}
+        yield from (
+            {"sampler": STATEFUL, "seed": seed, "generator": generator, "num_workers": 1} for generator in _OF_STATEFUL
+        )
         if n <= _MOST_FOR_PYTHON:
             yield {"sampler": "python-random", "seed": seed}
             yield from ({"sampler": "keras", "seed": seed, "batch_size": batch} for batch in BATCHES_OF_KERAS)
@@ -97,6 +103,8 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
         return [fields | {"passes_between": 1}, fields]
     if sampler == "ra-sampler":
         return [fields, fields | {"set_epoch": False}]
+    if sampler == STATEFUL:
+        return [fields, fields | {"persistent_workers": True}]
     if sampler not in ("hf-datasets", "numpy", "python-random"):
         return []
     numpy = sampler == "hf-datasets" or (sampler == "numpy" and not fields["legacy"])
@@ -136,6 +144,8 @@ def tried(fields: Fields, data_set: DataSet) -> Fields | None:
         not threads and 2 * len(ranks) < spec.world_size
     ):  # else the others are taken to be here, and not to have begun yet
         found["ranks"] = ranks
+    if fields["sampler"] == STATEFUL:
+        found["num_workers"] = readers[0].processes
     batch = 0 if threads else max(reader.batch for reader in readers)
     return found | ({"batch_size": batch} if batch and not repeats_samples(found) else {})
 
@@ -150,6 +160,7 @@ class _Readers:
 
     Attributes:
         proved: whether one reads it from its start, so far that it is no chance. here: whether one seems to.
+        processes: how many do.
         batch: the rank's batch size, 0 where nothing shows it.
     """
 
@@ -166,7 +177,7 @@ class _Readers:
         if threads:
             told = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
             self.proved = beyond_chance(told, _TRIED)
-        self.here = bool(beginnings)
+        self.processes, self.here = len(beginnings), bool(beginnings)
         self.batch = next((one.batch for one in proving if one.batch), gcd(*beginnings))
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mlfs.explain.first_place import first_place
 from mlfs.explain.screen import Correction, changed_job
+from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.variants import switches
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -56,6 +57,11 @@ class Drawing(NamedTuple):
     ahead: int
     an_epoch: int
 
+    @property
+    def is_default_generators(self) -> bool:
+        """Whether it is torch's default one, which augmentation in the main process draws from, too."""
+        return self.seeded and self.ahead == SAMPLER_SEED_WORD and self.an_epoch > 0
+
 
 def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
     """See `Drawing`; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
@@ -65,7 +71,7 @@ def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
         order = build_order(spec, n_samples)
         an_epoch = order.words_an_epoch - (spec.words_between or 0) if isinstance(order, RandomOrder) else 0
         if spec.generator == "default":
-            return Drawing(spec.seed, True, 3, an_epoch)  # base_seed, and the low word of the sampler's seed
+            return Drawing(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
         return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
     if (
         spec.sampler in ("accelerate", "hf-trainer")
@@ -74,7 +80,7 @@ def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
         and spec.generator != "own"
     ):
         if spec.world_size == 1:
-            return Drawing(spec.seed, True, 3, 2 if spec.persistent_workers else 4)
+            return Drawing(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
         return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
     place = first_place(spec, n_samples)
     return None if place is None else Drawing(spec.seed, place.seeded, place.ahead, place.an_epoch)

@@ -35,10 +35,15 @@ class HeldReads:
     def __len__(self) -> int:
         return len(self._reads)
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether a read that fits nothing waits, as it may be of an epoch whose order is not at hand."""
+        return bool(self._reads) or (self._near_end and self._epochs.next_may_come)
+
     def hold(self, sample: int, process: int, parent: int, at_s: float, matcher: StreamMatcher) -> bool:
         """Whether a read waits. If so it is kept until `release`."""
         if not self._reads:
-            if not self._near_end or not self._epochs.next_may_come or matcher.fits(sample, process):
+            if not self.may_hold or matcher.fits(sample, process):
                 return False
         elif len(self._reads) >= MOST_HELD:
             return False

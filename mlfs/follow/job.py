@@ -7,7 +7,7 @@ The scheduler knows a job as `mlfs.plan.scheduler.followed.FollowedJob`. The par
 them: `shared_samples` (is it another job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the
 job's at all?), `held_reads` (does it wait for an epoch's order?), `matching` (which position of which rank is it?),
 `loader_watch` (what does it tell of the loader?), `second_run` (was the script started again?), `local_ranks` (how far
-are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `bytes_read` and `rank_rates`.
+are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `late`, `bytes_read` and `rank_rates`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mlfs.follow.evaluation import Verdict as Whose
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
 from mlfs.follow.job_statistics import JobState, JobStatistics
+from mlfs.follow.late import LateReads
 from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
@@ -38,7 +39,7 @@ from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
 from mlfs.follow.shared_samples import SharedSamples
-from mlfs.follow.strangers import Readers
+from mlfs.follow.strangers import Readers, nameless
 from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -51,15 +52,8 @@ GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are serv
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count
 as strangers: so long the other ranks may take to prove themselves."""
-NOTHING_YET = Seen(None)
-"""What a read comes to that waits, or that is another job's."""
-APART = Seen(None, apart=True)
-"""What a stranger's read comes to."""
-
-
-def nameless(process: int) -> str:
-    """The name of a process where nobody knows names."""
-    return ""
+NOTHING_YET = Seen(None)  # a read that waits, or that is another job's
+APART = Seen(None, apart=True)  # a stranger's read
 
 
 class JobRun:
@@ -112,6 +106,7 @@ class JobRun:
         self.ranks = LocalRanks(spec, self.epochs, self.matcher)
         self.evaluation = Evaluation(self.epochs.timeline, spec.start_epoch)
         self.findings = Findings(spec.start_epoch, inferred)
+        self.late = LateReads()
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
         self.readers = Readers(name_of)
@@ -156,6 +151,7 @@ class JobRun:
             share=Share(score.agreed, score.observed),
             recent=Share(round((score.agreement or 0.0) * recent), recent),
             shares=by_epoch(score.cells, spec.ranks),
+            late_opens=dict(self.late.by_epoch),
             loader=loader_of(
                 spec,
                 self.inferred,
@@ -190,7 +186,8 @@ class JobRun:
         sharing = [other.matcher for other in others if other.member[sample]]
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        if self.evaluation.may_come:
+        departs = self.readers.own and not (self.matcher.fits(sample, process) or self.held.may_hold)
+        if self.evaluation.may_come or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen
@@ -201,11 +198,12 @@ class JobRun:
         return self._match(sample, process, parent, at_s)
 
     def _may_evaluate(self, read: Read) -> Seen | None:
-        """A read at the end of an epoch: what it comes to, if it is the evaluation's, or waits; None if it is not."""
-        readers, evaluation = self.readers, self.evaluation
-        if not readers.own or not readers.are_the_jobs(read.process, read.parent, self.matcher):
+        """A read that may be an evaluation's: what it comes to, if it is, or waits; None if it is not."""
+        readers, evaluation, matcher = self.readers, self.evaluation, self.matcher
+        if not readers.own or not readers.are_the_jobs(read.process, read.parent, matcher):
             return None
-        verdict = evaluation.read(read, self.matcher.fits(read.sample, read.process))
+        fits = matcher.fits(read.sample, read.process)
+        verdict = evaluation.read(read, fits, departs=not matcher.has_strayed(read.process))
         if verdict is Whose.EVALUATION:
             return Seen(None, apart=True, coming=walked_to(read.sample, self.member))
         if verdict is Whose.WAITS:
@@ -377,6 +375,7 @@ class JobRun:
             return Seen(None, (), True)
         if match is None:
             return Seen(None, given)
+        self.late.read(at_s, match.position, self.epochs)
         frontier = matcher.ranks[match.rank_index].frontier
         self.ranks.read(match.rank_index, frontier)
         self.evaluation.rank_came_to(match.rank_index, frontier, max(matcher.shape.batch, self.batch_files))
@@ -484,6 +483,7 @@ class JobRun:
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
             self.matcher.count(epoch, place, cell.observed, cell.agreed)
+        self.late.go_on_from(other.late)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)
         self.findings.go_on_from(other.findings, said, way_out, len(opens), unknown, self.spec.start_epoch)

@@ -96,6 +96,7 @@ class JobStatistics:
         inferred: nobody registered the job, the reads told it. given_up: following it failed.
         share: of all observed opens, those that were predicted. recent: the same of the last opens.
         shares: the same by epoch, ascending, and by rank (`mlfs.follow.agreement.NO_RANK` among them).
+        late_opens: by epoch, those among them that came before the job was in force.
         epochs: how many the job has. epoch: the one that the fastest rank reads.
         batch_files: files of a rank's batch. files_per_sample: files that one sample of the script consists of.
         stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
@@ -123,3 +124,4 @@ class JobStatistics:
     pfs_bytes_by_epoch: Mapping[int, int]
     specification: Mapping[str, object]
     readers: ReadersStatistics
+    late_opens: Mapping[int, int] = field(default_factory=dict)

@@ -207,6 +207,10 @@ class StreamMatcher:
         """Whether the last opens of a process, too many for chance, all came as predicted."""
         return self._tracker.follows(process)
 
+    def has_strayed(self, process: int) -> bool:
+        """Whether a process has read, and what it read last came otherwise than predicted, or is too little to tell."""
+        return self._tracker.has_strayed(process)
+
     def rank_of(self, process: int) -> int:
         """The rank that a process reads for, -1 while that is not known."""
         return self._tracker.rank_of(process)

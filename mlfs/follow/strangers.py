@@ -55,6 +55,11 @@ NOBODYS: Key = (0, "", 0)
 """The family of processes whose parents are not known."""
 
 
+def nameless(process: int) -> str:
+    """The name of a process where nobody knows names."""
+    return ""
+
+
 class Astray:
     """Kin that has not proved itself: how it does, and how the others did meanwhile."""
 

@@ -132,6 +132,10 @@ class Tracker:
         reader = self._readers.get(process)
         return reader is not None and reader.streak >= SURE_STREAK
 
+    def has_strayed(self, process: int) -> bool:
+        """Whether a process has read, and what it read last came otherwise than predicted, or is too little to tell."""
+        return process in self._readers and not self.follows(process)
+
     def rank_of(self, process: int) -> int:
         """The rank that a process reads for, -1 while that is not known."""
         reader = self._readers.get(process)

@@ -10,6 +10,7 @@ A source never gives part of a file for the whole, nor parts of two versions of 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import NamedTuple, Protocol
 
 
@@ -98,3 +99,9 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close the source's root; every later call fails."""
+
+
+def read_part(source: Source, entry: int, offset: int, size: int) -> bytes:
+    """Part of a file, `size` bytes at most. Raises: as `Source.open` and `OpenFile.read`."""
+    with closing(source.open(entry)) as file:
+        return file.read(offset, size)

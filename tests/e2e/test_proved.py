@@ -39,7 +39,8 @@ def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -
             pass
         assert wait_until(lambda: job_of(mount)["state"] == "finished")
         mount.settle()
-        told = {"agreement": 1.0, "agreed_opens": FILES, "observed_opens": FILES, "ranks": {"0": 1.0, "1": 1.0}}
+        counts = {"agreed_opens": FILES, "observed_opens": FILES, "late_opens": 0}
+        told = {"agreement": 1.0, **counts, "ranks": {"0": 1.0, "1": 1.0}}
         assert job_of(mount)["agreement_by_epoch"] == {str(epoch): told for epoch in range(3)}
         assert [rank["agreement"] for rank in job_of(mount)["ranks"]] == [1.0, 1.0]
         metrics = (mount.path / ".mlfs/metrics").read_text()

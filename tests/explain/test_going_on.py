@@ -43,9 +43,9 @@ async def read_epoch(jobs: Any, order: list[int], workers: int, first_process: i
     """Read an epoch of the training files; returns how many opens were predicted as they came."""
     predicted = 0
     for entry, process in read_by(order, workers, BATCH, first_process):
-        before = {id(job): job.score.agreed for job in jobs.running.values()}
+        before = [(job, job.score.agreed) for job in jobs.running.values()]
         await jobs.read(entry, process, 1 if process == MAIN else MAIN)
-        predicted += any(job.score.agreed > before.get(id(job), FILES * 9) for job in jobs.running.values())
+        predicted += any(job.score.agreed > agreed for job, agreed in before)
     return predicted
 
 

@@ -109,3 +109,46 @@ def test_the_next_epoch_ends_an_evaluation_that_was_left_early() -> None:
             job.observe(entry, 100, 7)
         assert job.evaluation.is_by(100)
     assert job.score.agreed == job.score.observed == 600
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("eval_workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_in_the_middle_of_an_epoch_is_nothing_to_the_job(
+    workers: int, eval_workers: int, ranks: int
+) -> None:
+    """Every so many steps the script reads some files in their order, and then goes on where it was."""
+    rng = random.Random(f"middle {workers} {eval_workers} {ranks}")
+    n, batch = rng.choice((300, 600)), rng.choice((8, 16))
+    told = rng.choice(({}, {"batch_size": batch, "num_workers": workers} if workers else {"batch_size": batch}))
+    job = job_of(n, world_size=ranks, **told)
+    load(job)
+    every, files = n // ranks // 3, np.arange(rng.choice((40, n)))
+    running = []
+    for rank, pid in enumerate(range(1000, 1000 * (ranks + 1), 1000)):
+        train = Loader(batch, workers, pid)
+        evaluate = Loader(32, eval_workers, pid if not eval_workers else pid + 500)
+        running.append(interrupted(job, rank, train, evaluate, files, every, rng))
+    trained = 0
+    while running:
+        opens = rng.choice(running)
+        opened = next(opens, None)
+        if opened is None:
+            running.remove(opens)
+            continue
+        process, entry, evaluates = opened
+        assert not job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1).restarted
+        load(job)
+        trained += not evaluates
+    assert job.score.agreed == job.score.observed == trained
+
+
+def interrupted(
+    job: JobRun, rank: int, train: Loader, evaluate: Loader, files: np.ndarray, every: int, rng: random.Random
+) -> Iterator[Any]:
+    """One rank's opens, with an evaluation after each `every` of them."""
+    for epoch in range(EPOCHS):
+        for number, opened in enumerate(train.epoch(epoch, job.streams.epoch_ids(epoch, rank), rng), 1):
+            yield (*opened, False)
+            if number % every == 0:
+                yield from ((*at, True) for at in evaluate.epoch(epoch, files, rng))

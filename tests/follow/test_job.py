@@ -74,6 +74,17 @@ def test_an_epoch_whose_order_cannot_be_computed_is_not_asked_for_again() -> Non
     assert not job.held
 
 
+def test_a_read_of_an_epoch_that_is_being_computed_is_no_evaluations() -> None:
+    """A worker begins it while others still read the last batches of the epoch before."""
+    job = job_of()
+    job.add_epoch(job.load_epoch(0))
+    job.epochs.asked(1)
+    read(job, 0, stop=N - 100)
+    assert job.observe(int(job.streams.epoch_ids(1, 0)[0]), 101, 7).match is None
+    assert len(job.held) == 1
+    assert not job.evaluation.may_come
+
+
 def test_reads_of_an_epoch_that_is_being_computed_wait_and_are_matched_in_their_order() -> None:
     job = job_of()
     job.add_epoch(job.load_epoch(0))
@@ -186,3 +197,27 @@ def test_status_and_log_say_the_same_of_an_epoch() -> None:
     line = epoch_line(0, shares, 5)
     assert line == "epoch 0 ended, agreement 0.9995 (2000 of 2001 opens), 5 bytes from the PFS"
     assert agreement_in_words({}) == "agreement unknown: no open was counted"
+
+
+def test_reads_that_came_before_a_job_was_in_force_are_late_though_they_count_as_predicted() -> None:
+    """Those that it was shown, and those that still waited to be counted when it came into force."""
+    job = job_of()
+    load(job)
+    entries = job.streams.epoch_ids(0, 0)[:20].tolist()
+    for entry in entries[:8]:
+        job.observe(entry, 100, 7)
+    job.late.comes_into_force(5.0, job.score.cells)
+    for at, entry in enumerate(entries[8:]):
+        job.observe(entry, 100, 7, at_s=4.0 + at / 4)
+    assert job.score.agreed == 20
+    assert job.statistics().late_opens == {0: 8 + 4}
+
+
+def test_a_job_in_place_of_another_goes_on_with_its_late_reads() -> None:
+    before, job = job_of(), job_of(start_epoch=1)
+    for one, epoch in ((before, 0), (job, 1)):
+        load(one)
+        read(one, epoch, stop=8)
+        one.late.comes_into_force(1.0, one.score.cells)
+    job.take_counts(before, [], "the script does something else")
+    assert job.statistics().late_opens == {0: 8, 1: 8}

@@ -96,6 +96,7 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
         tree=TreeStatistics(800, 8 * GB, 0),
         jobs=jobs,
         ahead={one.name: (Ahead(10, 100), Ahead(20, 200)) for one in jobs},
+        loads={one.name: load() for one in jobs},
         scheduler=SchedulerStatistics(
             window_bytes=1, window_capacity_bytes=2 * GB, dropping=0, waiting=0, waited_s=1.5, fetches=0, looking=False,
             stopped=False, pools={0: PoolStatistics(0, 0, 4)},
@@ -104,7 +105,6 @@ def engine(*jobs: JobStatistics, reading: Mapping[str, ReadingTime] | None = Non
             reading=reading or {},
             peers_missed=0,
             neighbours=NeighboursStatistics(),
-            loads={one.name: load() for one in jobs},
         ),
         planner=PlannerStatistics((), 0),
         ranges=RangesStatistics(0, 0),

@@ -221,7 +221,7 @@ def test_it_is_not_about_a_registration_in_whose_place_the_reads_are_explained()
 )
 def test_a_loader_that_is_never_idle_is_told_of_where_reads_do_not_wait(idle_s: float, begins: str) -> None:
     told = engine(job(), reading={"train": waiting(0.001)})
-    told = replace(told, scheduler=replace(told.scheduler, loads={"train": load(idle_s=idle_s)}))
+    told = replace(told, loads={"train": load(idle_s=idle_s)})
     said = headline(mount(told))
     assert said.startswith(begins)
     if not idle_s:

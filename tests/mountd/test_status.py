@@ -64,7 +64,7 @@ def test_a_job_is_shown_by_epoch_and_by_rank() -> None:
     (read,) = shown(now)["jobs"]
     assert (read["agreement"], read["agreed_opens"], read["observed_opens"]) == (0.99, 990, 1000)
     assert read["agreement_by_epoch"]["0"] == {
-        "agreement": 0.9875, "agreed_opens": 790, "observed_opens": 800, "ranks": {"0": 1.0, "1": 1.0}
+        "agreement": 0.9875, "agreed_opens": 790, "observed_opens": 800, "late_opens": 0, "ranks": {"0": 1.0, "1": 1.0}
     }  # fmt: skip
     assert (read["reading_s"], read["stalled_s"], read["searching"], read["searches"]) == (10.0, 1.5, True, 2)
     first, second = read["ranks"]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
@@ -172,8 +173,14 @@ class Scheduler:
             fetching.statistics(), self._routing.statistics(), self._keeping.statistics(),
             self._reading_times.statistics(), self._beside.statistics(), self._pressure.full_bytes,
             self._warming.statistics(), self._rank_waits.statistics(),
-            self._rank_waits.loads.statistics(self._following.coming_bytes),
         )  # fmt: skip
+
+    def loads(self) -> Mapping[str, JobLoad]:
+        """By job, what its ranks' loaders do with their time: computed when asked for, which costs milliseconds.
+
+        Jobs of which no batch was read yet are missing.
+        """
+        return self._rank_waits.loads.statistics(self._following.coming_bytes)
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
         """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics
@@ -30,7 +29,6 @@ class Statistics:
         pools: by number. reading: by job, how long it reads. neighbours: what was learned of reads that no job follows.
         warming: the last warm-up.
         rank_waits: by job and index of the rank, how long its readers have waited; ranks that never waited are missing.
-        loads: by job, what its ranks' loaders do with their time; jobs of which no batch was read yet are missing.
     """
 
     window_bytes: int
@@ -50,4 +48,3 @@ class Statistics:
     window_full_bytes: int = 0
     warming: WarmingStatistics = field(default_factory=WarmingStatistics)
     rank_waits: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    loads: Mapping[str, JobLoad] = field(default_factory=dict)
