@@ -107,7 +107,14 @@ class Control:
 
     # -- the tree
 
-    def listing(self, path: Path) -> list[bytes] | None:
+    def is_directory(self, path: Path) -> bool:
+        """See Contents."""
+        if path in ((), (b"jobs",), (b"order",)):
+            return True
+        job = self._job(path[1]) if path[0] == b"order" and len(path) in (2, 3) else None
+        return job is not None and (len(path) == 2 or self._number(path[2], job.spec.epochs) is not None)
+
+    def listing(self, path: Path) -> list[bytes]:
         """See Contents."""
         if path == ():
             return TOP
@@ -115,16 +122,12 @@ class Control:
             return sorted(name.encode() + b".json" for name in self.engine.jobs)
         if path == (b"order",):
             return sorted(name.encode() for name in self.engine.jobs)
-        job = self._job(path[1]) if path[0] == b"order" and len(path) in (2, 3) else None
-        if job is None:
-            return None
+        job = self._job(path[1]) if self.is_directory(path) else None
+        if job is None:  # it has just ended
+            return []
         if len(path) == 2:
             return [str(epoch).encode() for epoch in range(job.spec.epochs)]
-        return (
-            None
-            if self._number(path[2], job.spec.epochs) is None
-            else [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
-        )
+        return [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
 
     def has_file(self, path: Path) -> bool:
         """See Contents."""

@@ -43,8 +43,11 @@ class Answer(NamedTuple):
 class Contents(Protocol):
     """What the control directory shows: implemented by mountd.control."""
 
-    def listing(self, path: Path) -> list[bytes] | None:
-        """Names in a directory, None when the path is no directory."""
+    def is_directory(self, path: Path) -> bool:
+        """Whether the path is a directory. Asked at each look-up, where no list of a million epochs is to be made."""
+
+    def listing(self, path: Path) -> list[bytes]:
+        """Names in a directory."""
 
     def has_file(self, path: Path) -> bool:
         """Whether the path is a file."""
@@ -135,11 +138,11 @@ class VirtualFiles:
 
     def children(self, inode: int) -> list[tuple[bytes, int]]:
         """Names and inodes of a directory; each counts as looked up."""
-        names = self.contents.listing(self.node(inode).path) or []
+        names = self.contents.listing(self.node(inode).path)
         return [(name, self.lookup(inode, name)) for name in names]
 
     def _mode(self, path: Path) -> int:
-        if self.contents.listing(path) is not None:
+        if self.contents.is_directory(path):
             return _DIRECTORY
         if not self.contents.has_file(path):
             return 0
