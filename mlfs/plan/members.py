@@ -95,16 +95,14 @@ class Members:
         self, footprints: npt.NDArray[np.int64], room: npt.NDArray[np.int64], kept_at: npt.NDArray[np.int16] | None
     ) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int8]]:
         """Owner and class here of what somebody holds already or shall, -1 for the rest; what they take is taken off
-        `room`."""
+        `room`. What a node holds comes before what it shall: it lies there, and takes its room."""
         owner = np.full(len(footprints), -1, dtype=np.int16)
         classes = np.full(len(footprints), NOWHERE, dtype=np.int8)
-        holder = kept_at if self.holder is None else self.holder
-        if holder is None:
-            return owner, classes
-        if kept_at is not None:
-            holder = np.where(holder < 0, kept_at, holder)
-        for at, node in enumerate(self.nodes):
-            held = np.flatnonzero((holder == node) & (footprints > 0))
+        if kept_at is not None and self.holder is not None:
+            kept_at = np.where(self.holder < 0, kept_at, -1)
+        keepers = [keeper for keeper in (self.holder, kept_at) if keeper is not None]
+        for at, node in enumerate(self.nodes if keepers else ()):
+            held = np.concatenate([np.flatnonzero((keeper == node) & (footprints > 0)) for keeper in keepers])
             filled, begin = np.cumsum(footprints[held]), 0
             for level in range(room.shape[1]):
                 before = int(filled[begin - 1]) if begin else 0

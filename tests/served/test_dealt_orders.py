@@ -164,6 +164,17 @@ def test_the_plan_of_the_cluster_has_the_nodes_on_which_the_order_rests_as_owner
     assert not (plan.owner == 2).any()
 
 
+def test_what_a_node_holds_already_comes_before_what_the_order_takes_it_to_keep() -> None:
+    """Room for 40 samples, full of what an earlier job has read."""
+    holder = np.full(100, -1, dtype=np.int16)
+    holder[50:90] = 1
+    kept_at = np.where(np.arange(100) < 60, 1, -1).astype(np.int16)
+    readers = np.ones((2, 100), dtype=np.uint8)
+    members = Members((0, 1), 1, ((0, 0), (40 * 4096, 0)), holder=holder)
+    plan = members.plan(np.full(100, 4096), [readers], kept_at)
+    assert np.flatnonzero(plan.classes >= 0).tolist() == list(range(50, 90))
+
+
 def test_a_served_order_without_nodes_is_refused_in_one_line() -> None:
     with pytest.raises(JobError, match="a served order is dealt to nodes"):
         served(10, serve="locality")
