@@ -32,6 +32,9 @@ from mlfs.tree.samples import Version
 # until it is sent. As much as the landing memory of one asker, so that one that asks alone is not held back; far more
 # than what lies between two nodes (1.2 MB at 100 Gbit/s and 100 us). A single sample always goes.
 UNSENT_BYTES = 64 << 20
+# News that are kept for one lost peer: what a node tells in days, but for what it holds, which it tells anew to whoever
+# comes back.
+UNHEARD_BYTES = 16 << 20
 
 
 class Finds(Protocol):
@@ -67,6 +70,13 @@ class _Owed(NamedTuple):
     number: int
     sample: int
     version: Version
+
+
+class _Unheard(NamedTuple):
+    """News that a lost peer is told when it is back. is_state: they say how this node does."""
+
+    is_state: bool
+    messages: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ class Agent:
         self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
-        self._unheard: defaultdict[int, list[Any]] = defaultdict(list)  # news for lost peers, told when they are back
+        self._unheard: defaultdict[int, list[_Unheard]] = defaultdict(list)  # news for lost peers, oldest first
         self._wanted: list[tuple[int, int, int, int, int]] = []
         self._given = self._given_bytes = self._missed = 0
         self._got = self._got_bytes = self._missing = self._spoilt = 0
@@ -163,10 +173,14 @@ class Agent:
             self._transport.send(node, message)
 
     def _keep_for(self, node: int, value: Any) -> None:
-        """Keep news for a lost peer until it is back. Of how this node does, the newest is enough."""
+        """Keep news for a lost peer until it is back, the newest UNHEARD_BYTES of them. Of how this node does, the last
+        one is enough."""
+        kept = self._unheard[node]
         if "state" in value:
-            self._unheard[node] = [kept for kept in self._unheard[node] if "state" not in kept]
-        self._unheard[node].append(value)
+            kept[:] = [one for one in kept if not one.is_state]
+        kept.append(_Unheard("state" in value, messages.pack_news(value)))
+        while sum(len(message) for one in kept for message in one.messages) > UNHEARD_BYTES:
+            del kept[0]
 
     def _fetch(self, records: link.Records, now_s: float) -> None:
         """Ask peers for samples: all of one peer in as few messages as possible."""
@@ -361,8 +375,9 @@ class Agent:
         if not self._asked_of[node]:
             self._liveness.owes_nothing(node)
         if self._liveness.heard(node, now_s):
-            for value in self._unheard.pop(node, ()):
-                self._tell(node, value)
+            for news in self._unheard.pop(node, ()):
+                for message in news.messages:
+                    self._transport.send(node, message)
             for packet in link.pack(link.Kind.BACK, [(node,)]):
                 self._to_server(packet)
 

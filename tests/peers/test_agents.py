@@ -223,6 +223,23 @@ def test_a_peer_that_is_silent_for_an_hour_takes_no_room_for_messages_and_hears_
     assert owner.told == [{"node": 0, "value": value} for value in [*news[::2], news[-1]]]
 
 
+def test_news_for_a_lost_peer_take_a_bounded_room_and_the_newest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "UNHEARD_BYTES", 1000)
+    cluster = Cluster(2, random.Random(11), slowest_s=0.001)
+    asker, owner = cluster.members
+    owner.stopped = True
+    asker.want(1, 5)
+    cluster.run(2 * PATIENCE_S)
+    for number in range(200):
+        asker.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, {"job": number})), cluster.heap.now_s)
+    owner.stopped = False
+    cluster.look(owner)
+    cluster.run(PATIENCE_S)
+    told = [one["value"]["job"] for one in owner.told if isinstance(one, dict)]
+    assert told == list(range(200 - len(told), 200))
+    assert 20 < len(told) < 100
+
+
 def test_a_server_that_takes_its_time_does_not_make_its_node_lost() -> None:
     cluster = Cluster(2, random.Random(4), slowest_s=0.001)
     asker, owner = cluster.members
