@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,25 @@ class Cluster:
             status = json.loads((node.data / ".mlfs" / "status").read_bytes())
             total.update({route: tally["bytes"] for route, tally in status["fetches"].items()})
         return total
+
+    def all_to_all_s(self, count: int) -> float:
+        """The seconds in which each node sends so many bytes to each other one over plain TCP, all at once."""
+        addresses = [self._network.address(node.number) for node in self.nodes]
+        ranks = [
+            subprocess.Popen(
+                [
+                    *self._network.inside(node.number), sys.executable, str(SCRIPTS / "all_to_all.py"),
+                    str(node.number), str(count), *addresses,
+                ],
+                stdout=subprocess.PIPE, text=True, start_new_session=True,
+            )
+            for node in self.nodes
+        ]  # fmt: skip
+        try:
+            return max(float(rank.communicate(timeout=COMMAND_TIMEOUT_S)[0]) for rank in ranks)
+        finally:
+            for rank in ranks:
+                end(rank)
 
     # -- training
 

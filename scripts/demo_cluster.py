@@ -159,11 +159,13 @@ def figures(
     through: Run,
     model: Sequence[float],
     seen: Sequence[Seen],
+    links_s: float,
 ) -> bool:
     """Print each figure beside its limit. Returns whether all hold.
 
     Args:
         alone_s: what an epoch of the training takes that reads the memory of the machine.
+        links_s: what plain TCP takes for the bytes that an epoch after the first sends over the links.
     """
     direct_s = statistics.mean(epoch.seconds for epoch in direct.epochs[1:])
     later_s = statistics.mean(epoch.seconds for epoch in through.epochs[1:])
@@ -188,6 +190,11 @@ def figures(
     console.print(
         f"the {os.cpu_count()} cores, which all nodes share, were {cores:.0%} busy in epochs after the first: what an"
         f" epoch computes takes them {cores_s:.1f} s of its {later_s:.1f} s (the training alone: {alone_s:.1f} s)",
+        highlight=False,
+    )
+    console.print(
+        f"plain TCP takes {links_s:.1f} s for what such an epoch sends over the links, all nodes at once; the model"
+        f" {statistics.mean(model[1:]):.1f} s",
         highlight=False,
     )
     equal = direct.final_loss == through.final_loss
@@ -227,9 +234,11 @@ def demo(args: argparse.Namespace) -> int:
 
                 look()
                 cluster.train(through, lambda node: node.data, words, look, job.split())
+        later = (sum(seen[-1].sent) - sum(seen[1].sent)) // (len(seen) - 2)
+        links_s = cluster.all_to_all_s(later // (args.nodes * max(1, args.nodes - 1)))
         console.print(epochs_table(direct, through, model, seen))
         console.print(links_table(seen))
-        return 0 if figures(args, total, alone.epochs[1].seconds, direct, through, model, seen) else 1
+        return 0 if figures(args, total, alone.epochs[1].seconds, direct, through, model, seen, links_s) else 1
 
 
 def main() -> int:

@@ -159,3 +159,23 @@ def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path)
         [job] = mount.status()["jobs"]
         assert job["agreement"] > 0.99
         assert "serve" not in job["spec"]
+
+
+def test_grain_reads_the_list_of_an_epoch_as_the_document_says(source: Path) -> None:
+    from grain import python as grain
+
+    def read(path: str) -> bytes:
+        return (mount.path / path).read_bytes()
+
+    with MlfsMount(source) as mount:
+        mount.run(
+            "register", str(mount.path), "--serve", "opportunistic", "--seed", "3", "--epochs", "2", "--batch-size", "8"
+        )
+        for epoch in (0, 1):
+            order = (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines()
+            seen = list(grain.MapDataset.source(order).map(read))
+            assert seen == [(source / path).read_bytes() for path in order]
+        mount.settle()
+        [seen_job] = mount.status()["jobs"]
+        assert seen_job["agreement"] > 0.95  # Grain reads with 16 threads at once
+        assert not seen_job["found_out"]
