@@ -9,17 +9,13 @@ their rank. Nothing but these variables is looked at.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Of the rank, and of the number of ranks. torchrun's come first: under srun there are both, and srun's are of the node.
-_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+from mlfs.told_ranks import told_rank
+
 _MOST_BYTES = 1 << 20
 
 
@@ -47,9 +43,5 @@ def _told(process: int) -> tuple[int, int]:
             words = file.read(_MOST_BYTES).split(b"\0")
     except OSError:
         return -1, 0  # the process has ended, or belongs to somebody else
-    variables = dict(word.split(b"=", 1) for word in words if b"=" in word)
-    for rank, world in _VARIABLES:
-        told = [variables.get(name.encode(), b"") for name in (rank, world)]
-        if all(number.isdigit() for number in told) and int(told[0]) < int(told[1]):
-            return int(told[0]), int(told[1])
-    return -1, 0
+    variables = dict(os.fsdecode(word).split("=", 1) for word in words if b"=" in word)
+    return told_rank(variables) or (-1, 0)

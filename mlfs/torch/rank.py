@@ -10,20 +10,11 @@ from collections.abc import Mapping
 
 import torch.distributed as dist
 
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),  # torchrun
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
-)
+from mlfs.told_ranks import told_rank
 
 
 def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """The initialized process group's, else the launcher's, else those of a process alone."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    for rank, world_size in _LAUNCHERS:
-        texts = environment.get(rank, ""), environment.get(world_size, "")
-        if all(text.isdecimal() for text in texts):
-            return int(texts[0]), int(texts[1])
-    return 0, 1
+    return told_rank(environment) or (0, 1)

@@ -132,6 +132,10 @@ def test_without_a_mount_the_order_is_distributed_samplers_and_one_warning_says_
 def test_ranks_come_from_the_process_group_or_the_launcher(tmp_path: Path) -> None:
     assert rank_and_world_size({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (3, 8)
     assert rank_and_world_size({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (1, 2)
+    # mpirun in a batch script: Slurm tells each of them what the script is.
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+    assert rank_and_world_size(batch | {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}) == (3, 4)
+    assert rank_and_world_size(batch | {"PMI_RANK": "2", "PMI_SIZE": "4"}) == (2, 4)
     assert rank_and_world_size({}) == (0, 1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
