@@ -10,13 +10,14 @@ compute nothing (scripts/read_in_order.py). Root is needed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from cluster_model import Modelled
 from cluster_net import Network, check_able
 from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
 from demo import BIN, Run, console, slow_source, source_counts
@@ -25,8 +26,8 @@ from demo_cluster import PAYLOAD, Seen, core_seconds, make_arrays
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 RAM_BYTES, STAGING_BYTES = 100_000_000, 32_000_000
 SIZES = (0.5, 1.0, 2.0)
-# The flags with which each way of reading is registered.
-SERVED = {"true order": "", "locality": "--serve locality", "opportunistic": "--serve opportunistic"}
+# What each way of reading through mlfs is registered with as --serve.
+SERVED = {"true order": "", "locality": "locality", "opportunistic": "opportunistic"}
 
 
 def served(work: Path, data: Path, rounds: int, rate_mbit: int = 1000, side: int = 384) -> None:
@@ -38,7 +39,10 @@ def served(work: Path, data: Path, rounds: int, rate_mbit: int = 1000, side: int
     total = make_arrays(work / "images", files, side)
     for size in SIZES:
         part = _part(work, work / "images", round(files * size / max(SIZES)))
-        expected = {name: _predicted(work, part, mbps, flags) for name, flags in SERVED.items()}
+        modelled = Modelled(
+            part, NODES, mbps, 100_000.0, str(RAM_BYTES), str(STAGING_BYTES), EPOCHS, BATCH_SIZE, SEED
+        )  # fmt: skip
+        expected = {name: replace(modelled, serve=serve).epochs_of_model(work) for name, serve in SERVED.items()}
         bound_s = total * size / max(SIZES) / 1e6 / mbps
         console.print(f"  data set of {size:g} x all caches; read of the source once: {bound_s:.2f} s", highlight=False)
         for name in ("direct", *SERVED):
@@ -58,7 +62,8 @@ def _part(work: Path, images: Path, files: int) -> Path:
 
 def _flags(name: str) -> str:
     flags = f"--name bench --sampler torch-distributed --seed {SEED} --epochs {EPOCHS} --batch-size {BATCH_SIZE}"
-    return f"{flags} --world-size {NODES} --extensions npy {SERVED.get(name, '')}"
+    serve = SERVED.get(name)
+    return f"{flags} --world-size {NODES} --extensions npy {f'--serve {serve}' if serve else ''}"
 
 
 def _measured(work: Path, part: Path, mbps: float, rate_mbit: int, name: str) -> tuple[Run, list[Seen]]:
@@ -101,47 +106,6 @@ def _write_lists(part: Path, lists: Path) -> None:
                 [BIN / "mlfs", "order", part, *words], check=True, capture_output=True, timeout=COMMAND_TIMEOUT_S
             )
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
-
-
-def _predicted(work: Path, part: Path, mbps: float, flags: str) -> list[dict[str, float]]:
-    """Each epoch by the cost model. Args: flags: with which the way of reading is registered."""
-    serve = f'serve = "{flags.rsplit(maxsplit=1)[-1]}"' if flags else ""
-    path = work / "scenario.toml"
-    path.write_text(
-        f"""\
-title = "served orders"
-seed = {SEED}
-[cluster]
-nodes = {NODES}
-compute_MBps = 100000
-preprocess_MBps = 100000
-network_MBps = {mbps:.1f}
-pfs_MBps = {{ 1 = {mbps:.1f}, {NODES} = {mbps:.1f} }}
-[cluster.staging]
-name = "staging"
-capacity = "{STAGING_BYTES}"
-read_MBps = 100000
-threads = 16
-[[cluster.classes]]
-name = "ram"
-capacity = "{RAM_BYTES}"
-read_MBps = 3000
-threads = 4
-[data]
-source = "{part}"
-[job]
-epochs = {EPOCHS}
-batch = {BATCH_SIZE}
-[job.order]
-sampler = "torch-distributed"
-seed = {SEED}
-{serve}
-"""
-    )
-    command = [BIN / "mlfs", "simulate", path, "--policy", "mlfs", "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
-    epochs: list[dict[str, float]] = json.loads(done.stdout)["policies"]["mlfs"]["epochs"]
-    return epochs
 
 
 def _print(name: str, run: Run, seen: Sequence[Seen], expected: Sequence[dict[str, float]]) -> None:

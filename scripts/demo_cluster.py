@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -28,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from cluster_model import Modelled
 from cluster_net import Network, check_able
-from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
-from demo import BIN, Run, console, slow_source, source_counts, stop, work_directory
+from cluster_nodes import Cluster
+from demo import Run, console, slow_source, source_counts, stop, work_directory
 from rich.progress import track
 from rich.table import Table
 
@@ -85,45 +84,6 @@ def make_arrays(directory: Path, files: int, side: int) -> int:
         np.save(path, pixels.astype(np.uint8))
         total += path.stat().st_size
     return total
-
-
-def predicted(args: argparse.Namespace, images: Path, work: Path, compute_MBps: float) -> list[float]:
-    """The seconds of each epoch by the cost model: `mlfs simulate` of this demo."""
-    path = work / "scenario.toml"
-    path.write_text(
-        f"""\
-title = "the cluster demo"
-seed = {SEED}
-[cluster]
-nodes = {args.nodes}
-compute_MBps = {compute_MBps:.1f}       # the training by itself, of the memory of the machine
-preprocess_MBps = 1000000
-network_MBps = {args.MBps:.1f}
-pfs_MBps = {{ 1 = {args.MBps:.1f}, {args.nodes} = {args.MBps:.1f} }}
-[cluster.staging]
-name = "staging"
-capacity = "{args.staging}"
-read_MBps = 100000
-threads = 16
-[[cluster.classes]]
-name = "ram"
-capacity = "{args.ram}"
-read_MBps = 3000
-threads = 4
-[data]
-source = "{images}"
-[job]
-epochs = {args.epochs}
-batch = {BATCH_SIZE}
-[job.order]
-sampler = "torch-distributed"
-seed = {SEED}
-"""
-    )
-    words = [BIN / "mlfs", "simulate", path, "--policy", "mlfs", "--json"]
-    console.print("$ mlfs simulate scenario.toml --policy mlfs --json", style="bold", highlight=False)
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
-    return [epoch["seconds"] for epoch in json.loads(done.stdout)["policies"]["mlfs"]["epochs"]]
 
 
 def epochs_table(direct: Run, through: Run, model: Sequence[float], seen: Sequence[Seen]) -> Table:
@@ -220,7 +180,11 @@ def demo(args: argparse.Namespace) -> int:
         alone, direct, through = Run("memory"), Run("direct"), Run("mlfs")
         cluster.train(alone, lambda _: images, [*words, "--epochs", "2"], lambda: None)
         compute_MBps = total / args.nodes / 1e6 / alone.epochs[1].seconds
-        model = predicted(args, images, work, compute_MBps)
+        modelled = Modelled(
+            images, args.nodes, args.MBps, compute_MBps, args.ram, args.staging, args.epochs, BATCH_SIZE, SEED
+        )
+        console.print("$ mlfs simulate scenario.toml --policy mlfs --json", style="bold", highlight=False)
+        model = [epoch["seconds"] for epoch in modelled.epochs_of_model(work)]
         words += ["--epochs", str(args.epochs)]
         with slow_source(images, source, args) as root_fd:
             cluster.train(direct, lambda _: source, words, lambda: None)

@@ -40,6 +40,17 @@ def loop(job: JobRun, rank: int, train: Loader, evaluate: Loader, share: float, 
         yield from ((*opened, True) for opened in evaluate.epoch(epoch, np.arange(round(share * n)), rng))
 
 
+def in_turns(running: list[Iterator[Any]], rng: random.Random) -> Iterator[Any]:
+    """The opens of all ranks, mixed, until each has come to its end."""
+    while running:
+        opens = rng.choice(running)
+        opened = next(opens, None)
+        if opened is None:
+            running.remove(opens)
+        else:
+            yield opened
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("eval_workers", [0, 1, 3])
 @pytest.mark.parametrize("workers", [0, 2])
@@ -58,13 +69,7 @@ def test_evaluation_between_epochs_is_nothing_to_the_job(workers: int, eval_work
         for rank, pid in enumerate(range(1000, 1000 * (ranks + 1), 1000))
     ]  # fmt: skip
     last: Seen | None = None
-    while running:
-        opens = rng.choice(running)
-        opened = next(opens, None)
-        if opened is None:
-            running.remove(opens)
-            continue
-        process, entry, evaluates = opened
+    for process, entry, evaluates in in_turns(running, rng):
         last = job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1)
         assert not last.restarted
         load(job)
@@ -130,13 +135,7 @@ def test_evaluation_in_the_middle_of_an_epoch_is_nothing_to_the_job(
         evaluate = Loader(32, eval_workers, pid if not eval_workers else pid + 500)
         running.append(interrupted(job, rank, train, evaluate, files, every, rng))
     trained = 0
-    while running:
-        opens = rng.choice(running)
-        opened = next(opens, None)
-        if opened is None:
-            running.remove(opens)
-            continue
-        process, entry, evaluates = opened
+    for process, entry, evaluates in in_turns(running, rng):
         assert not job.observe(entry, process, process // 1000 * 1000 if process % 1000 else 1).restarted
         load(job)
         trained += not evaluates
