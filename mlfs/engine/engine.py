@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
@@ -51,7 +50,7 @@ from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
 from mlfs.places.showcase import Showcase
-from mlfs.places.source import Source, read_part
+from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
@@ -155,7 +154,7 @@ class Engine:
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
-            self._step, self._measure_places, explainer, listeners, name_of, partial(read_part, source),
+            self._step, self._measure_places, explainer, listeners, name_of, self._fetcher.read_part,
         )  # fmt: skip
         tickets = Tickets(
             self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,

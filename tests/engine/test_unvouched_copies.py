@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import CountingSource, FakePages, tree
@@ -13,6 +14,7 @@ from fakes import CountingSource, FakePages, tree
 from mlfs.engine.fetch import Fetcher
 from mlfs.places.place import Copy, FileChange, PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.ram import RamTier
+from mlfs.places.source import OpenFile
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
@@ -26,6 +28,10 @@ class DoubtfulSource(CountingSource):
 
     stats_fail = reads_fail = 0
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.opened: list[int] = []
+
     def stat(self, entry: int) -> os.stat_result:
         if self.stats_fail:
             self.stats_fail -= 1
@@ -37,6 +43,10 @@ class DoubtfulSource(CountingSource):
             self.reads_fail -= 1
             raise OSError(errno.EIO, "injected")
         return super().read_whole(entry, close_later)
+
+    def open(self, entry: int) -> OpenFile:
+        self.opened.append(entry)
+        return super().open(entry)
 
 
 class Node:
@@ -93,3 +103,11 @@ def test_what_nobody_vouched_for_is_served_while_the_source_is_gone_and_given_to
     given = node.fetcher.for_peer(node.entry, version)  # the source says that it is as it was
     assert given is not None
     assert bytes(given.data or b"") == OLD
+
+
+def test_part_of_a_file_comes_from_the_copy_once_the_source_has_vouched_for_it(node: Node) -> None:
+    node.source.stats_fail = 1
+    assert node.fetcher.read_part(node.entry, 1, 4) == OLD[1:5]
+    assert node.source.opened == [node.entry]
+    assert node.fetcher.read_part(node.entry, 1, 4) == OLD[1:5]
+    assert node.source.opened == [node.entry]
