@@ -7,6 +7,7 @@ Pure. In: a job and its last opens, as they were counted. Out: yes or no, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median_low
 
 from mlfs.explain.evidence import SURE_SHARE
 from mlfs.follow.job import JobRun
@@ -23,6 +24,8 @@ WORTH_A_SEARCH = 0.75
 # What an open that agreed weighs against one that did not, where the disagreement is looked for: in a wrong order some
 # opens agree by chance.
 HIT_WORTH = 0.4
+# Fewer opens that agreed before the disagreement are chance: the script has just begun, in another order.
+FEWEST_BEFORE = 4
 # Opens of a second run before it is believed that there is one.
 FEWEST_AGAIN = 8
 # Jumps of workers over each other's batches that are no chance: once, files in between may be missing otherwise.
@@ -32,14 +35,18 @@ LONGEST_LOOK = 64
 
 
 def disagreeing(opens: Iterable[Open]) -> list[Open]:
-    """The last opens, from where the prediction began to fail: the suffix with most misses beyond its hits."""
+    """The last opens, from where the prediction began to fail: the suffix with most misses beyond its hits.
+
+    All opens where hardly any had agreed before: how an epoch begins says most of what is read.
+    """
     listed = list(opens)
     worth, best, at = 0.0, 0.0, len(listed)
     for number in range(len(listed) - 1, -1, -1):
         worth += -HIT_WORTH if listed[number].agrees else 1
         if worth > best:
             best, at = worth, number
-    return listed[at:]
+    had_agreed = sum(seen.agrees for seen in listed[:at])
+    return listed if best and had_agreed < FEWEST_BEFORE else listed[at:]
 
 
 def disagrees(job: JobRun) -> bool:
@@ -80,10 +87,11 @@ def epochs_to_try(job: JobRun, opens: list[Open]) -> list[int]:
     Where several epochs have the same order, the first that is tried is taken.
     """
     before = [seen.cell.epoch for seen in list(job.score.history)[: -len(opens)] if seen.agrees]
-    if not before:
+    if len(before) < FEWEST_BEFORE:
         return [job.spec.start_epoch]  # nothing ever fitted: the script has just begun
-    epochs = list(range(before[-1], min(before[-1] + 3, job.spec.epochs)))
-    if len(epochs) > 1 and read_before(job, before[-1], opens):
+    last = median_low(before[-FEWEST_BEFORE:])  # one of them may be another epoch's by chance
+    epochs = list(range(last, min(last + 3, job.spec.epochs)))
+    if len(epochs) > 1 and read_before(job, last, opens):
         return [*epochs[1:], epochs[0]]
     return epochs
 

@@ -42,6 +42,8 @@ LONGEST_SEARCH = 400_000_000
 NEAR_THE_BEGINNING = 256
 # A script that begins an epoch shows one of its first 16 samples among the opens that disagree.
 SEEN_BEGINNING = 16
+# Or the first sample of a batch, where the worker that has an earlier one was held up: of so many workers at most.
+MOST_WORKERS = 16
 # Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
 FEWEST_OF_FAMILY = 4
 
@@ -133,12 +135,13 @@ def find_correction(
     Where several families of processes read, it need not explain the opens of all of them: the others are strangers.
 
     Args:
-        epochs: which the opens may belong to.
+        epochs: which the opens may belong to, the likeliest first. Those before the first one had been read already.
         n_entries: how many entries the mount has. round_: positions that all workers of a rank read in one round.
         families: of each open, the number of its process's family; empty: all are of one.
     """
     evidence = evidence_of(opens, families)
     own = built_in(spec.sampler)
+    as_told = [[streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs if epoch >= epochs[0]]
     best: Screened | None = None
     tried = computed = 0
     for variant in variants(spec.model_dump(), own.fields if own else ()):
@@ -151,6 +154,8 @@ def find_correction(
             computed += len(streams.sample_ids)
             if was_small and computed > SMALL_SEARCH:
                 _yield_to_everybody()
+            if variant.epoch is None and any(_agree(ids, told) for told in as_told):
+                continue  # not what sets the script apart
             tried += len(evidence)
             screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
             if screened is not None and (best is None or screened[0].bits > best.score.bits):
@@ -160,6 +165,13 @@ def find_correction(
     if best is None or not beyond_chance(best.score.bits, tried):
         return None
     return _correction(best, spec, round_)
+
+
+def _agree(one: Sequence[Numbers], other: Sequence[Numbers]) -> bool:
+    """Whether each rank reads the same in both, but for samples that one of them leaves out at the end."""
+    return len(one) == len(other) and all(
+        np.array_equal(a[: len(b)], b[: len(a)]) for a, b in zip(one, other, strict=True)
+    )
 
 
 def _best_of(index: EpochIndex, evidence: Sequence[Evidence]) -> tuple[Score, frozenset[int]] | None:
@@ -247,7 +259,9 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction 
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
     told = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
-    in_its_middle = score.first >= max(round_, SEEN_BEGINNING)
+    batch = max(1, streams.batch_files)
+    begins_a_batch = score.first % batch == 0 and score.first < MOST_WORKERS * batch
+    in_its_middle = score.first >= max(round_, SEEN_BEGINNING) and not begins_a_batch
     if in_its_middle and not ("ranks" in variant.changes or registered.start_step):
         if sentence == COUNTS_FROM_ONE and epoch + 1 < registered.epochs:  # the same order by the seed as registered
             epoch, spec = epoch + 1, registered

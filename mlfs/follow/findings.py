@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 
 from mlfs.follow.job_statistics import FindingsStatistics
 from mlfs.follow.matching import StreamMatcher
@@ -59,6 +60,7 @@ class Findings:
         self._start_epoch = start_epoch
         self._inferred = inferred
         self._begin_is_known = False
+        self._first_epoch = -1  # that was seen to be read
 
     def statistics(self, flags: str) -> FindingsStatistics:
         """Frozen figures. Args: all flags that register the job as it was found to be."""
@@ -70,14 +72,17 @@ class Findings:
         if self._begin_is_known or score.agreement_of_last(FEWEST_FIRST) < 1.0 or score.agreed < FEWEST_FIRST:
             return ""
         start = self._start_epoch
-        epochs = [e for (e, _), cell in score.cells.items() if cell.agreed >= FEWEST_OF_RANK or e > start]
-        if not epochs:  # many ranks, each with few opens
-            return ""
-        self._begin_is_known = True
-        epoch, base = min(epochs), timeline.base(min(epochs))
-        begin = range(base, base + max(FEWEST_FIRST, matcher.shape.batch))
-        if epoch <= start or self._inferred or not any(seen.position in begin for seen in score.history):
-            return ""  # nothing else than registered, or it was under way already
+        if self._first_epoch < 0:
+            epochs = {start for (e, _), cell in score.cells.items() if e == start and cell.agreed >= FEWEST_OF_RANK}
+            epochs.update(seen.cell.epoch for seen in islice(reversed(score.history), FEWEST_FIRST))
+            self._first_epoch = min(epochs)
+        epoch, base = self._first_epoch, timeline.base(self._first_epoch)
+        a_round = matcher.shape.batch * max(1, matcher.shape.workers)
+        begin = range(base, base + max(FEWEST_FIRST, a_round))
+        seen_to_begin = any(seen.position in begin for seen in score.history)
+        self._begin_is_known = epoch <= start or seen_to_begin or max(seen.cell.epoch for seen in score.history) > epoch
+        if epoch <= start or self._inferred or not seen_to_begin:
+            return ""  # nothing else than registered, or it was under way already, or the first batch is held up
         self.way_out = flags_of({"start_epoch": epoch})
         self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))
         return self.known[-1]

@@ -132,6 +132,48 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
     simulate(body)
 
 
+def held_up(ids: list[int], workers: int, rng: random.Random, epoch: int) -> list[tuple[int, int]]:
+    """An epoch's opens of workers that the machine holds up at drawn moments, also before their first read.
+
+    As in torch's loader, batch b is read by worker b mod W, once the loop has taken batch b - 2 W.
+    """
+    batches = [ids[i : i + BATCH] for i in range(0, len(ids), BATCH)]
+    todo = [[(b, place) for b in range(w, len(batches), workers) for place in batches[b]] for w in range(workers)]
+    opens: list[tuple[int, int]] = []
+    left = [len(batch) for batch in batches]
+    while any(todo):
+        taken = next((b for b, count in enumerate(left) if count), len(batches))
+        ready = [w for w, of_worker in enumerate(todo) if of_worker and of_worker[0][0] - 2 * workers < taken]
+        worker = rng.choice(ready)
+        for _ in range(rng.choice([1, 2, 3, 20])):
+            if todo[worker] and todo[worker][0][0] - 2 * workers < taken:
+                batch, entry = todo[worker].pop(0)
+                left[batch] -= 1
+                opens.append((entry, 100 * (1 + worker + epoch * workers)))
+    return opens
+
+
+@pytest.mark.parametrize("draw", range(12))
+def test_a_run_that_was_resumed_is_told_from_others_whichever_worker_reads_first(tmp_path: Path, draw: int) -> None:
+    rng = random.Random(draw)
+    workers, begins, files = rng.randint(1, 5), rng.randint(2, 20), rng.choice([60, 150, 240])
+    fields = {"seed": rng.randrange(200_000, 300_000), "epochs": EPOCHS, "batch_size": BATCH}
+
+    async def body() -> None:
+        async with running(tmp_path, files, staging=60 * 8192) as mount:
+            spec = parse_job(fields)
+            streams = build_streams(spec, mount.engine.manifest)
+            await mount.engine.register(spec, streams)
+            for epoch in range(begins, begins + 4):
+                await read_all(mount, held_up(streams.epoch_ids(epoch, 0).tolist(), workers, rng, epoch))
+                await trio.sleep(rng.choice([0, 0.1, 1]))
+            job = mount.engine.jobs["train"]
+            assert job.findings.known == [f"this job was resumed elsewhere: it began with epoch {begins}, not 0"]
+            assert job.findings.way_out == f"--start-epoch {begins}"
+
+    simulate(body)
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_script_without_set_epoch_ends_with_its_last_epoch(tmp_path: Path, world: int, workers: int) -> None:
