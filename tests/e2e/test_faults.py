@@ -150,10 +150,8 @@ def test_prefetching_goes_on_behind_files_that_hang(tmp_path: Path) -> None:
 
 
 def hits_and_lost(mount: MlfsMount) -> tuple[int, int]:
-    """Reads from the page cache, and staged pages that the kernel took back, noticed before the read or by it."""
-    status = mount.status()
-    late = status["errors"].get("pages_taken_back", 0)
-    return status["reads"]["all"]["page_cache"]["reads"], status["pages"]["taken_back"] + late
+    """Reads from the page cache, and samples whose staged pages the kernel took back."""
+    return mount.status()["reads"]["all"]["page_cache"]["reads"], mount.taken_back()
 
 
 def ahead(mount: MlfsMount) -> int:

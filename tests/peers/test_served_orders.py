@@ -105,11 +105,11 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
         read(cluster, source, 0, tmp_path / "first")
         read(cluster, source, 1, tmp_path / "second")
         assert sum(cluster.fetched("pfs")) == FILES
-        # Over the network comes what the order deals to others than those who keep it, and nothing else. The third
-        # epoch is being fetched by now.
+        # Over the network comes what the order deals to others than those who keep it, and nothing else, but for pages
+        # that the machine took back. The third epoch is being fetched by now.
         away = sum(sum(dealt_away(source, specs[0], before[epoch])) for epoch in (0, 1, 2))
         assert away < 0.25 * 3 * FILES  # of the true order two thirds
-        assert 0 < sum(cluster.fetched("peer")) <= away
+        assert 0 < sum(cluster.fetched("peer")) <= away + sum(mount.taken_back() for mount in cluster.mounts)
         assert [mount.status()["jobs"][0]["agreement"] for mount in cluster.mounts] == [1.0] * NODES
 
         readers = begin(cluster, source, 2, tmp_path / "third")

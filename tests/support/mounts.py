@@ -154,6 +154,12 @@ class MlfsMount:
         status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
         return status
 
+    def taken_back(self) -> int:
+        """Samples whose staged pages the kernel took back, noticed before the read or by it: each was fetched again."""
+        status = self.status()
+        taken_back: int = status["pages"]["taken_back"] + status["errors"].get("pages_taken_back", 0)
+        return taken_back
+
     def settle(self) -> None:
         """Wait until nothing is under way: every open and release digested, every fetch ended, every copy kept."""
         wait_until(lambda: not any(self.status()["under_way"].values()))
