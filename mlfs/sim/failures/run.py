@@ -94,6 +94,9 @@ class CaseStreams:
         ids: npt.NDArray[np.int64] = self._epochs[epoch, rank]
         return ids
 
+    def refill(self, epoch: int, ranks: Sequence[int]) -> None:
+        """All is fetched in the order of need."""
+
 
 def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
     """A drawn job as a node follows it."""
