@@ -9,6 +9,7 @@ source gives of the next round is looked at before its turn, in the order of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -65,22 +66,25 @@ class Uses:
         index = self.streams_at(self.cursors[rank])
         if index is None:
             return
-        yield from self._refilled(self.cursors[rank], window_bytes)
+        in_rounds = any(at_hand.refill is not None for at_hand in self.job.epochs.at_hand.values())
         offset = self.cursors[rank] - index.base
         progress = self.job.ranks.progress[rank]
         stop = offset + max(1, min(self.job.batch_files, LOOK_SAMPLES))
         for sample in index.ids[rank][offset:stop].tolist():
             position = self.cursors[rank]
+            if in_rounds:
+                before = self.looked
+                yield from self._refilled(position, window_bytes)
+                if self.looked - before == LOOK_SAMPLES:
+                    return  # enough for one look, and more may be due
             if sample >= 0 and not progress.is_done(position) and not self._is_counted(index, rank, position):
                 yield rank, position, sample, index.epoch
             self.cursors[rank] = position + 1
             self.looked += 1
 
     def _refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """What is to be refilled when the look-ahead is at a position."""
+        """What is to be refilled when the look-ahead is at a position; LOOK_SAMPLES of it at most."""
         at_hand, ranks = self.job.epochs.at_hand, self.job.ranks
-        if all(index.refill is None for index in at_hand.values()):
-            return
         frontier = max(rank.frontier for rank in ranks.progress)
         for _ in range(LOOK_SAMPLES):
             due = self._refilling.next_due(at_hand, frontier, cursor, window_bytes)
@@ -93,6 +97,19 @@ class Uses:
                 yield rank, position, sample, index.epoch
             self._refilling.go_on(index.epoch)
             self.looked += 1
+
+    def next_of(self, rank: int, window_bytes: int) -> int:
+        """The sample that would be looked at next if it were the rank's turn, -1 for none in its epoch.
+
+        Nothing changes by it.
+        """
+        twin = copy(self)
+        twin.cursors, twin._refilling = self.cursors[:], self._refilling.copy()
+        index = self.streams_at(self.cursors[rank])
+        while index is not None and twin.streams_at(twin.cursors[rank]) is index:
+            for _, _, sample, _ in twin.coming(rank, window_bytes):
+                return sample
+        return -1
 
     def _is_counted(self, index: EpochStreams, rank: int, position: int) -> bool:
         counted = self._counted.get(index.epoch)

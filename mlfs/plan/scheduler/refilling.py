@@ -77,6 +77,13 @@ class Refilling:
         """What was due next has been seen to."""
         self._begun[epoch].go_on()
 
+    def copy(self) -> Refilling:
+        """Another one that is as far."""
+        twin = Refilling()
+        twin._not_before = self._not_before
+        twin._begun = {epoch: _Begun(begun.refill, begun.at) for epoch, begun in self._begun.items()}
+        return twin
+
     def forget_epoch(self, epoch: int) -> None:
         """An epoch is not needed any more."""
         self._begun.pop(epoch, None)
