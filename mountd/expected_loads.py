@@ -77,7 +77,7 @@ class ExpectedLoads:
         self._engine = engine
         # Since when it is known. A job that has ended is let go of.
         self._expected: WeakKeyDictionary[JobRun, tuple[float, Expected]] = WeakKeyDictionary()
-        self._under_way: dict[str, trio.Event] = {}
+        self._under_way: set[str] = set()  # names of jobs
 
     def statistics(self) -> Mapping[str, Expected]:
         """By the job's name, as far as it is known."""
@@ -86,21 +86,24 @@ class ExpectedLoads:
 
     async def refresh(self) -> None:
         """Have what is old, or not there yet, computed anew; wait a moment for that."""
-        due = [job for job in self._engine.jobs.values() if len(job.spec.ranks) > 1 and not self._is_fresh(job)]
+        due = [job for job in self._engine.jobs.values() if len(job.spec.ranks) > 1 and self._is_due(job)]
         if not due:
             return
         figures = self._engine.statistics()
+        begun = []
         for job in due:
             question = self._question(job, figures)
-            if question is not None and job.name not in self._under_way:
-                self._begin(job, question)
+            if question is not None:
+                begun.append(self._begin(job, question))
         with trio.move_on_after(PATIENCE_S):
-            for event in list(self._under_way.values()):
-                await event.wait()
+            for over in begun:
+                await over.wait()
 
-    def _is_fresh(self, job: JobRun) -> bool:
+    def _is_due(self, job: JobRun) -> bool:
+        if job.name in self._under_way:  # who has begun it waits for it; no one else needs to
+            return False
         known = self._expected.get(job)
-        return known is not None and self._engine.clock() - known[0] < FRESH_S
+        return known is None or self._engine.clock() - known[0] >= FRESH_S
 
     def _question(self, job: JobRun, figures: EngineStatistics) -> _Question | None:
         """What is to be computed of a job; None where too little of it is known."""
@@ -114,19 +117,23 @@ class ExpectedLoads:
         epoch, first = coming(about)
         return _Question(job.streams, _numbers(about, load), epoch, first, node, loaders)
 
-    def _begin(self, job: JobRun, question: _Question) -> None:
-        over = self._under_way[job.name] = trio.Event()
+    def _begin(self, job: JobRun, question: _Question) -> trio.Event:
+        """Have it computed; the event comes when that is over."""
+        over = trio.Event()
+        self._under_way.add(job.name)
 
         def then(expected: Expected | None, error: BaseException | None) -> None:
-            if self._under_way.get(job.name) is over:
-                del self._under_way[job.name]
+            self._under_way.discard(job.name)
             if expected is not None:
                 self._expected[job] = self._engine.clock(), expected
+            elif error is None:
+                self._expected.pop(job, None)
             if error is not None:  # an order that is not wanted any more, or a file of one that is gone
                 log.debug("job %s: what to expect could not be computed: %r", job.name, error)
             over.set()
 
         runner.start(self._engine.runner, "plan", self._compute, question, then=then)
+        return over
 
     def _compute(self, question: _Question) -> Expected | None:
         """In a worker; None where it cannot be told."""
@@ -165,15 +172,17 @@ def steps_of(by_rank: Sequence[Ids], batch: int, first: int, most_reads: int = M
     """Samples of an epoch's steps from `first` on, shape (steps, ranks, batch), below 0 for none.
 
     Args:
-        by_rank: each rank's stream. most_reads: of more, some steps are taken that lie evenly among them.
+        by_rank: each rank's stream, all of one length.
+        most_reads: where there are more, steps are taken that lie evenly among them.
     """
-    steps = -(-max(map(len, by_rank)) // batch)
-    whole = np.full((len(by_rank), steps * batch), -1, dtype=np.int64)
-    for row, stream in zip(whole, by_rank, strict=True):
-        row[: len(stream)] = stream
+    length = len(by_rank[0])
+    steps = -(-length // batch)
     count = min(steps - first, max(1, most_reads // (len(by_rank) * batch)))
     chosen = np.linspace(first, steps, max(0, count), endpoint=False).astype(np.int64)
-    return whole.reshape(len(by_rank), steps, batch)[:, chosen].transpose(1, 0, 2)
+    positions = chosen[:, None] * batch + np.arange(batch)
+    inside = positions < length
+    positions[~inside] = 0
+    return np.stack([np.where(inside, stream[positions], -1) for stream in by_rank], axis=1)
 
 
 def _numbers(job: JobStatistics, load: JobLoad) -> tuple[int, ...]:

@@ -97,10 +97,10 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
 
 
 def test_steps_that_are_to_come_are_looked_at_and_few_of_very_many() -> None:
-    streams = [np.arange(10), 100 + np.arange(9)]
+    streams = [np.arange(10), np.append(100 + np.arange(9), -2)]
     assert steps_of(streams, 4, 1).tolist() == [
         [[4, 5, 6, 7], [104, 105, 106, 107]],
-        [[8, 9, -1, -1], [108, -1, -1, -1]],
+        [[8, 9, -1, -1], [108, -2, -1, -1]],
     ]
     assert steps_of(streams, 4, 3).shape == (0, 2, 4)
     many = steps_of([np.arange(4000)] * 2, 4, 500, most_reads=40)
