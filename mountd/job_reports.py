@@ -76,7 +76,7 @@ class JobReports:
 
     async def _write_all(self) -> None:
         while self._to_write:
-            name, status = self._to_write.pop(0)
+            name, status = self._to_write[0]  # it stays there while it is written: the mount may end meanwhile
             out = os.path.join(self._directory or "", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.html")
             command = [sys.executable, "-m", "mlfs", "report", "-", out]
             try:
@@ -86,7 +86,9 @@ class JobReports:
                     )
             except (OSError, trio.TooSlowError) as error:
                 log.warning("job %s: no report was written: %r", name, error)
+                del self._to_write[0]
                 continue
+            del self._to_write[0]
             if done.returncode:
                 log.warning("job %s: no report was written: %s", name, done.stderr.decode(errors="replace").strip())
             else:
