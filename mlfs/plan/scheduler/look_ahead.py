@@ -77,7 +77,8 @@ class Uses:
                 yield from self._refilled(position, window_bytes)
                 if self.looked - before == LOOK_SAMPLES:
                     return  # enough for one look, and more may be due
-            if sample >= 0 and not progress.is_done(position) and not self._is_counted(index, rank, position):
+            is_over = progress.is_done(position) or (in_rounds and self._is_counted(index, rank, position))
+            if sample >= 0 and not is_over:
                 yield rank, position, sample, index.epoch
             self.cursors[rank] = position + 1
             self.looked += 1
