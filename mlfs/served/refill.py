@@ -62,8 +62,9 @@ def refill_of(places: Sequence[Numbers], room_bytes: Sequence[Numbers], rounds: 
     rank, position, place, room = rank[taken], position[taken], place[taken], room[taken]
 
     of_round = np.bincount(np.searchsorted(rounds, position, side="right") - 1, room, len(rounds))
-    parts = np.maximum(1, np.ceil(of_round / (PART_SHARE * max(1, buffer_bytes)))).astype(np.int64)
     ends = np.append(rounds[1:], length)
+    parts = np.ceil(of_round / (PART_SHARE * max(1, buffer_bytes))).astype(np.int64)
+    parts = np.clip(parts, 1, np.maximum(1, ends - rounds))
     begins = np.unique(
         np.concatenate(
             [

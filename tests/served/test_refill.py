@@ -56,7 +56,10 @@ def test_a_round_that_is_larger_than_half_of_the_window_is_refilled_in_parts() -
     cut = of(places, np.array([0, 200]), 50)
     assert cut.begins.tolist() == [0, 50, 100, 150, 200, 250, 300, 350]
     assert cut.room_bytes <= PART_SHARE * 50 * ROOM
-    assert of(places, np.array([0, 200]), 0).room_bytes == ROOM
+    nothing_fits = of(places, np.array([0, 200]), 0)
+    assert nothing_fits.begins.tolist() == list(range(400))
+    huge = refill_of(places, [np.full(400, 1 << 50)], np.array([0, 200]), 0)
+    assert len(huge.begins) == 400
 
 
 def test_what_is_beyond_the_end_of_the_streams_does_not_count() -> None:
