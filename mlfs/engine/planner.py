@@ -191,6 +191,7 @@ class Planner:
         self._waiting: dict[str, _ToCount] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counted] = {}
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
+        self._gathered: dict[str, tuple[JobRun, Reads]] = {}  # of those: kept, as each epoch begins with a new plan
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
         self._members: Members | None = None
@@ -230,6 +231,7 @@ class Planner:
         self._members = members
         self._counted.clear()
         self._even.clear()
+        self._gathered.clear()
         self._readers.clear()
         self._kept_at.clear()
         self._waiting.clear()
@@ -255,6 +257,7 @@ class Planner:
         if self._members is None:
             self._waiting.pop(name, None)
             self._kept_at.pop(name, None)
+            self._gathered.pop(name, None)
             was_even = self._even.pop(name, None) is not None
             if self._counted.pop(name, None) is not None or (was_even and (self._even or self._counted)):
                 self.plan_again()
@@ -372,13 +375,27 @@ class Planner:
             counted, even = list(self._counted.values()), list(self._even.values())
             reads = [one.reads for one in counted]
             members_of = [(job.member, job.spec) for job in even]
-            to_come = [one.to_come for one in counted if one.to_come is not None]
-            if len(to_come) < len(counted):
-                to_come = []  # an order rests on what is kept
-            elif counted or len(even) > 1:
-                run = self._runner.run
-                to_come += [await run("plan", gather, job.spec, job.streams, len(sizes)) for job in even]
+            to_come = await self._to_come(counted, even)
             plan = await self._runner.run("plan", plan_for_all, sizes, reads, members_of, self._capacities(), to_come)
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)
+
+    async def _to_come(self, counted: Sequence[Counted], even: Sequence[JobRun]) -> list[Reads]:
+        """What each job reads of some samples; empty where copies must not make room, or it cannot be told."""
+        to_come = [one.to_come for one in counted if one.to_come is not None]
+        if len(to_come) < len(counted) or (not counted and len(even) < 2):
+            return []  # an order rests on what is kept, or there is nothing to plan
+        for job in even:
+            known = self._gathered.get(job.name)
+            if known is None or known[0] is not job:
+                try:
+                    reads = await self._runner.run("plan", gather, job.spec, job.streams, len(self._sizes))
+                except Exception as error:  # the job has ended meanwhile, or an order file is gone
+                    log.warning("job %s: whether evicting helps is not known: %s", job.name, error)
+                    return []
+                known = job, reads
+                if self._even.get(job.name) is job:
+                    self._gathered[job.name] = known
+            to_come.append(known[1])
+        return to_come

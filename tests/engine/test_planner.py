@@ -160,6 +160,53 @@ def test_a_job_that_ends_while_it_is_asked_what_it_rests_on_is_planned_no_more()
     run(body, seconds=1.0)
 
 
+def test_a_job_that_ends_or_whose_order_is_gone_while_evicting_is_tried_costs_the_trial_only() -> None:
+    async def body(some: Some) -> None:
+        even = job("even")
+        told, asked = even.streams.epoch_ids, list[int]()
+
+        def gone(epoch: int, rank: int) -> Reads:
+            asked.append(epoch)
+            if epoch == 2:
+                raise OSError(2, "no such order")
+            return told(epoch, rank)
+
+        even.streams.epoch_ids = gone  # type: ignore[method-assign]
+        drawn = job("drawn", **DRAWS)
+        some.planner.count(drawn)
+        await trio.sleep(1)
+        some.planner.count(even)
+        await trio.sleep(1)  # the planner goes on: `run` would raise here
+        assert asked
+        assert some.plan.about["reads"] == reads_of(drawn).sum() + 4 * N
+        assert some.plan.evicts_by is None
+
+    run(body)
+
+
+def test_what_a_job_reads_is_gathered_once_though_each_epoch_begins_with_a_plan() -> None:
+    async def body(some: Some) -> None:
+        even = job("even")
+        told, asked = even.streams.epoch_ids, list[int]()
+
+        def counted(epoch: int, rank: int) -> Reads:
+            asked.append(epoch)
+            return told(epoch, rank)
+
+        even.streams.epoch_ids = counted  # type: ignore[method-assign]
+        some.planner.count(job("drawn", **DRAWS))
+        some.planner.count(even)
+        await trio.sleep(1)
+        plans, times = len(some.plans), len(asked)
+        assert times
+        some.planner.plan_again()
+        await trio.sleep(1)
+        assert len(some.plans) == plans + 1
+        assert len(asked) == times
+
+    run(body)
+
+
 def test_a_job_that_is_counted_while_the_peers_go_is_counted_again_for_this_node() -> None:
     async def body(some: Some) -> None:
         one = job("train", ranks=[0])
