@@ -87,8 +87,10 @@ class Evicting:
                 self._evict_furthest(place, share_bytes, uses)
 
     def _evict_unread(self, place: int, wanted_bytes: int) -> bool:
-        """Evict copies that no job reads. Returns whether there are any."""
+        """Evict copies that no job reads. Returns whether there are any, or may be."""
         unread, victims, freed = self._keeping.unread(place), [], 0
+        if unread is None:
+            return False
         while unread and freed < wanted_bytes:
             sample = unread.pop()
             if self._table.held_by[sample] == place and self._table.state[sample] not in BUSY:
@@ -96,7 +98,7 @@ class Evicting:
                 freed += self._keeping.footprint_bytes(place, sample)
         if victims:
             self._evict(place, victims)
-        return bool(victims)
+        return True
 
     def _evict_furthest(self, place: int, wanted_bytes: int, uses: Mapping[str, Uses]) -> None:
         """Evict the copies that are needed furthest ahead."""

@@ -26,6 +26,8 @@ from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.states import SampleTable
 from mlfs.served.partition import PAGE_BYTES
 
+# Samples that one step looks through for copies that no job reads: some milliseconds, on the loop.
+LOOK_THROUGH = 1 << 18
 STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 
 
@@ -45,6 +47,14 @@ class Plan:
     owner: npt.NDArray[np.int16] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     evicts_by: npt.NDArray[np.integer[Any]] | None = None
+
+
+@dataclass(slots=True)
+class _Unread:
+    """Copies in a place that no job reads: `copies` are those of the samples before `looked_at`, not taken out yet."""
+
+    looked_at: int = 0
+    copies: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Keeping:
         self._slower = [0] * len(places)
         self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
         self._spare_bytes: int | None = None  # what samples that no job reads may still take, None: not counted yet
-        self._unread: dict[int, list[int]] = {}  # by place: held, and read by no job, as far as it was looked at
+        self._unread: dict[int, _Unread] = {}  # by place, since jobs came or went
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
 
@@ -123,19 +133,25 @@ class Keeping:
         """The places of this node that keep copies, by number."""
         return self._stores
 
-    def unread(self, place: int) -> list[int]:
-        """Copies that a place holds and no job reads, which another node counts on none of; the caller takes them out.
+    def unread(self, place: int) -> list[int] | None:
+        """Some copies that a place holds and no job reads, which another node counts on none of; the caller takes them
+        out. Empty where more is to be looked through, a part at a time; None where there are none.
 
-        Looked for once after jobs have come or gone. None while there are no jobs: then nobody knows what will be read.
+        None while there are no jobs, too: then nobody knows what will be read.
         """
         if not self._members or (self._plan is not None and self._plan.owner is not None):
-            return []
-        if place not in self._unread:
-            held = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) == place
-            for member in self._members:
-                held &= np.frombuffer(bytes(member), dtype=np.uint8) == 0
-            self._unread[place] = np.flatnonzero(held).tolist()
-        return self._unread[place]
+            return None
+        unread = self._unread.setdefault(place, _Unread())
+        if unread.copies:
+            return unread.copies
+        begin, end = unread.looked_at, min(unread.looked_at + LOOK_THROUGH, len(self._table.held_by))
+        if begin == end:
+            return None
+        held = np.frombuffer(self._table.held_by, dtype=np.uint8)[begin:end] == place
+        for member in self._members:
+            held &= np.frombuffer(member, dtype=np.uint8)[begin:end] == 0
+        unread.looked_at, unread.copies = end, (begin + np.flatnonzero(held)).tolist()
+        return unread.copies
 
     @property
     def evicts_from(self) -> int:
@@ -271,12 +287,21 @@ class Keeping:
 
     def found(self, sample: int, place: int) -> None:
         """A place holds a copy."""
+        self._note_unread(sample, place)
         if not self._table.held_by[sample] and self._reserved_bytes and self._plan is not None:
             planned = int(self._plan.classes[sample])
             if planned != NOWHERE:
                 size = self._table.footprint(sample)
                 self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - size)
         self._hold(sample, place)
+
+    def _note_unread(self, sample: int, place: int) -> None:
+        """A copy that no job reads came after its part was looked through: found late, or a stranger's."""
+        unread = self._unread.get(place)
+        if unread is None or sample >= unread.looked_at or self._table.held_by[sample] == place:
+            return
+        if not any(member[sample] for member in self._members):
+            unread.copies.append(sample)
 
     def lost(self, sample: int) -> None:
         """No place of this node holds the sample any more."""

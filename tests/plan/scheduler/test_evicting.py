@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import NOWHERE
-from mlfs.plan.scheduler import evicting
+from mlfs.plan.scheduler import evicting, keeping
 from mlfs.plan.scheduler.commands import Command, Evict
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.evicting import NOT_NEEDED, ROUND_SHARE, Evicting, furthest_first, needs
@@ -114,6 +114,29 @@ def test_what_no_job_reads_goes_before_what_is_needed_furthest_ahead() -> None:
     assert some.evicted() == [ROOM - 1]
     some.evicting.evicted(1, ROOM * PAGE_BYTES)
     assert some.evicted() == list(range(ROUND))
+
+
+def test_what_no_job_reads_goes_also_where_it_was_found_after_the_place_had_been_looked_through() -> None:
+    some = Some(STREAM, evicts=False)
+    for sample in range(ROOM):
+        some.keeping.lost(sample)
+    some.keeping.jobs_read([members(range(2))])
+    assert not some.evicted()  # an earlier mount has filled the place, and nobody knows yet with what
+    for sample in (1, 90, 120):
+        some.keeping.found(sample, 1)
+    assert sorted(some.evicted()) == [90, 120]
+
+
+def test_of_many_samples_one_step_looks_through_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "LOOK_THROUGH", 40)
+    some = Some(STREAM, evicts=False, kind=PlaceKind.SSD)
+    some.keeping.jobs_read([members(range(10, 80))])
+    gone = []
+    for _ in range(20):
+        gone.append(some.evicted())
+        some.evicting.evicted(1, ROOM * PAGE_BYTES)
+    assert max(gone[0]) < 10
+    assert sorted(sample for victims in gone for sample in victims) == [*range(10), *range(80, ROOM)]
 
 
 @pytest.mark.parametrize("more", [{"evicts": False}, {"kind": PlaceKind.SSD}])
