@@ -151,8 +151,7 @@ def _places(
     stores: list[TierPlace] = []
     notes: list[str] = []
 
-    def add_disk(tier: LmdbTier | SsdTier, largest_bytes: int = 0) -> None:
-        asked_bytes = tier.capacity_bytes
+    def add_disk(tier: LmdbTier | SsdTier, asked_bytes: int, largest_bytes: int = 0) -> None:
         add(PlaceKind(str(tier.kind)), tier, largest_bytes)
         if tier.fit_to_disk():
             notes.append(
@@ -167,9 +166,9 @@ def _places(
     add(PlaceKind.RAM, RamTier(config.ram_bytes))
     for directory in config.lmdb:
         lmdb = LmdbTier(directory.path, directory.bytes, config.source, LARGEST_LMDB_SAMPLE_BYTES)
-        add_disk(lmdb, LARGEST_LMDB_SAMPLE_BYTES)
+        add_disk(lmdb, directory.bytes, LARGEST_LMDB_SAMPLE_BYTES)
     for directory in config.ssd:
-        add_disk(SsdTier(directory.path, directory.bytes, config.source))
+        add_disk(SsdTier(directory.path, directory.bytes, config.source), directory.bytes)
     return Places(SourcePlace(source, samples), stores), notes
 
 

@@ -179,6 +179,13 @@ class LmdbTier(OnDisk):
         """See OnDisk."""
         return _LOCK_FILE_BYTES + _slack_bytes(capacity_bytes)
 
+    @property
+    def capacity_bytes(self) -> int:
+        """What copies may take of the budget, or of what the disk has room for: all but what commits need beside them.
+        So a place that takes no more copies is seen to be full."""
+        budget_bytes = super().capacity_bytes
+        return max(self._ledger.used_bytes, budget_bytes - self._beside_bytes(budget_bytes))
+
     def _occupied_bytes(self) -> int:
         """See OnDisk: the pages of the data file, of which those that are free are used again."""
         try:

@@ -129,6 +129,7 @@ class TestLmdb(TierPlaceContract):
     """The shared suite."""
 
     kind = PlaceKind.LMDB
+    FOR_COPIES = 0.85
 
     def make_tier(self, directory: Path) -> Tier:
         return LmdbTier(directory, self.CAPACITY, b"source", max_sample_bytes=self.LARGEST)

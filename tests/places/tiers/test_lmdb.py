@@ -27,6 +27,7 @@ V = Version(700, 1)
 
 class TestLmdbContract(TierContract):
     persistent = True
+    for_copies = 0.85
 
     @pytest.fixture
     def make_tier(self, tmp_path: Path) -> Iterator[MakeTier]:
@@ -209,6 +210,17 @@ def test_walk_finds_what_lmdb_finds(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "env" / "data.mdb", os.O_RDONLY)
     assert lmdb_pages.read_entries(fd, overflow_heads=True) == expected
     os.close(fd)
+
+
+def test_a_tier_that_has_no_room_left_says_so_by_its_capacity(tmp_path: Path) -> None:
+    """Whoever makes room in it looks at that."""
+    tier = LmdbTier(tmp_path, 4 * MIB, "/src")
+    number = 0
+    while put(tier, b"%d" % number, Version(20_000, 1)):
+        number += 1
+    assert number > 100
+    assert 0 <= tier.capacity_bytes - tier.used_bytes < 2 * tier.footprint_bytes(20_000)
+    tier.close()
 
 
 def test_smaller_budget(tmp_path: Path) -> None:
