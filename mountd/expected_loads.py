@@ -1,8 +1,8 @@
 """What the simulator expects of the jobs of a mount, beside what the mount measures: how unevenly their ranks load.
 
 In: the engine's figures. Out: an `Expected` by the job's name. Nothing is computed unless somebody reads the status or
-the metrics, and then in a worker thread, for some tens of milliseconds at most; who reads waits a moment for it. The
-arithmetic is mlfs.sim.expected.
+the metrics, or reports of jobs are to be written; and then in a worker thread, for some tens of milliseconds at most
+where the epoch's order is at hand. Who reads waits a moment for it. The arithmetic is mlfs.sim.expected.
 """
 
 from __future__ import annotations
