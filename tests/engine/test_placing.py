@@ -19,6 +19,7 @@ from mlfs.engine import planner
 from mlfs.engine.planner import MOST_EPOCHS
 from mlfs.measure.rates import FEWEST_BATCHES, Rates
 from mlfs.measure.refine import Measured
+from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.ram import RamTier
 from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.owners import plan_alone
@@ -168,6 +169,30 @@ def test_copies_of_an_earlier_job_make_room_for_those_of_the_next_one(tmp_path: 
                 held = sum(1 for entry in part if m.table.held_by[entry])
                 assert held >= 18
                 assert len(m.source.read) - before <= 4 * len(part) - 3 * 18
+
+    simulate(body)
+
+
+def test_copies_of_an_earlier_job_make_room_in_an_lmdb_cache_whose_commits_need_some_of_its_budget(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+
+    async def body() -> None:
+        tier = LmdbTier(tmp_path / "cache", 1 << 20, b"source")
+        disks: Any = [(PlaceKind.LMDB, tier, 0)]
+        async with running(data, 240, disks=disks, staging=6 * footprint_bytes(5000)) as m:
+            for name, part in (("first", m.files[:130]), ("second", m.files[110:])):
+                epochs = shuffled(part, 2, 1)
+                await m.engine.register(*given_job(epochs, name=name))
+                for entry in (*epochs[0][0], *epochs[1][0]):
+                    assert await m.read(entry, 100) == m.content(entry)
+                    await trio.sleep(0.1)
+                await trio.sleep(1)
+                assert m.engine.end(name)
+                held = sum(1 for entry in part if m.table.held_by[entry])
+                assert held >= 0.95 * (tier.capacity_bytes // tier.footprint_bytes(5000))
 
     simulate(body)
 
