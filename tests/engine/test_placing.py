@@ -26,6 +26,7 @@ from mlfs.plan.owners import plan_alone
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
 from mlfs.plan.scheduler.config import PlaceInfo
+from mlfs.plan.scheduler.events import JobBroken
 from mlfs.plan.scheduler.keeping import Keeping, Plan
 from mlfs.plan.scheduler.states import SampleTable, footprint_bytes
 
@@ -193,6 +194,26 @@ def test_copies_of_an_earlier_job_make_room_in_an_lmdb_cache_whose_commits_need_
                 assert m.engine.end(name)
                 held = sum(1 for entry in part if m.table.held_by[entry])
                 assert held >= 0.95 * (tier.capacity_bytes // tier.footprint_bytes(5000))
+
+    simulate(body)
+
+
+def test_what_a_job_reads_that_is_predicted_no_more_makes_no_room_for_another(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 40, ram=20 * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
+            first, others = m.files[:20], m.files[20:]
+            job = await m.engine.register(*given_job(shuffled(first, 4, 1), name="first"))
+            for entry in first:
+                await m.read(entry, 100)
+            await trio.sleep(1)
+            held = [entry for entry in first if m.table.held_by[entry]]
+            m.engine._driver.step(JobBroken(job, ValueError("a bug")))
+            await m.engine.register(*given_job(shuffled(others, 2, 1), name="second"))
+            for entry in others:
+                await m.read(entry, 200)
+                await trio.sleep(0.1)
+            assert len(held) == 20
+            assert held == [entry for entry in m.files if m.table.held_by[entry]]
 
     simulate(body)
 

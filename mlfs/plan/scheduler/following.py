@@ -54,6 +54,7 @@ class Following:
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
+        self._members: dict[str, bytearray] = {}  # what each job reads: one that is given up says so no more
         self.jobs: Mapping[str, FollowedJob] = MappingProxyType(self._jobs)
         self.uses: Mapping[str, Uses] = MappingProxyType(self._uses)
 
@@ -65,7 +66,7 @@ class Following:
         if not job.observed:  # it is no job that goes on
             self._rank_waits.forget(job.name)
         self._rank_waits.loads.begin(job.name, job.batch_files)
-        self._jobs[job.name], self._uses[job.name] = job, Uses(job)
+        self._jobs[job.name], self._uses[job.name], self._members[job.name] = job, Uses(job), job.member
         self._tell_members()
         self._out.append(CountReads(job))
         self._ask_for_epochs(job)
@@ -76,13 +77,14 @@ class Following:
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
+        del self._members[name]
         self._tell_members()
         self._out.append(ForgetReads(name))
         self.set_linger()
 
     def _tell_members(self) -> None:
-        """Have it known which samples jobs read that have not read all that they will."""
-        self._keeping.jobs_read([job.member for job in self._jobs.values() if not job.finished])
+        """Have it known which samples jobs read that have not read all that they will, also those given up."""
+        self._keeping.jobs_read([self._members[name] for name, job in self._jobs.items() if not job.finished])
 
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""
