@@ -78,13 +78,18 @@ class Evicting:
         for place in self._keeping.stores:
             if place in self._under_way:
                 continue
-            share_bytes = max(1, int(ROUND_SHARE * self._keeping.capacity_bytes(place)))
             free_bytes = self._keeping.free_bytes(place)
+            share_bytes = max(1, int(ROUND_SHARE * self._keeping.capacity_bytes(place)))
             unread_bytes = min(share_bytes, LARGEST_UNREAD_ROUND_BYTES)
-            if 2 * free_bytes <= unread_bytes and self._evict_unread(place, unread_bytes):
+            # A place of few large samples may have more than half of a round free, and room for none of them.
+            lacking_bytes = self._keeping.lacking_bytes(place)
+            lacks = free_bytes < lacking_bytes
+            if (lacks or 2 * free_bytes <= unread_bytes) and self._evict_unread(
+                place, max(unread_bytes, lacking_bytes)
+            ):
                 continue
-            if 2 * free_bytes <= share_bytes and place == self._keeping.evicts_from:
-                self._evict_furthest(place, share_bytes, uses)
+            if (lacks or 2 * free_bytes <= share_bytes) and place == self._keeping.evicts_from:
+                self._evict_furthest(place, max(share_bytes, lacking_bytes), uses)
 
     def _evict_unread(self, place: int, wanted_bytes: int) -> bool:
         """Evict copies that no job reads. Returns whether there are any, or may be."""

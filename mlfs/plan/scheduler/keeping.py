@@ -28,6 +28,8 @@ from mlfs.served.partition import PAGE_BYTES
 
 # Samples that one step looks through for copies that no job reads: some milliseconds, on the loop.
 LOOK_THROUGH = 1 << 18
+# A sample that takes more of a place's room than this is not worth the copies that would go for it.
+LARGEST_SHARE = 0.25
 STORES = (PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB)
 
 
@@ -93,6 +95,7 @@ class Keeping:
         self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
         self._spare_bytes: int | None = None  # what samples that no job reads may still take, None: not counted yet
         self._unread: dict[int, _Unread] = {}  # by place, since jobs came or went
+        self._lacking_bytes = [0] * len(places)  # by place, what the largest sample takes that it had no room for
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
 
@@ -168,13 +171,17 @@ class Keeping:
         """What of it is neither used nor promised."""
         return self._places[place].capacity_bytes - self._used_bytes[place] - self._promised_bytes[place]
 
+    def lacking_bytes(self, place: int) -> int:
+        """What the largest sample takes that the place had no room for since copies last made room in it."""
+        return self._lacking_bytes[place]
+
     def footprint_bytes(self, place: int, sample: int) -> int:
         """What a sample takes of a place."""
         return self._places[place].footprint_bytes(self._table.sizes[sample])
 
     def uses(self, place: int, used_bytes: int) -> None:
-        """A place holds so many bytes now."""
-        self._used_bytes[place] = used_bytes
+        """A place has given copies up, and holds so many bytes now."""
+        self._used_bytes[place], self._lacking_bytes[place] = used_bytes, 0
 
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""
@@ -235,6 +242,9 @@ class Keeping:
             rooms = spare(rooms, wanted, self._reserved_bytes)
         chosen = preferred(size, rooms, wanted)
         if not chosen:
+            for number, room in zip(numbers, rooms, strict=True):
+                if not 0 < room.largest_bytes < size:
+                    self._lacks(number, room.footprint_bytes)
             return ()
         first = numbers[chosen[0]]
         bytes_ = rooms[chosen[0]].footprint_bytes
@@ -258,11 +268,19 @@ class Keeping:
         place = self._places[number]
         bytes_ = place.footprint_bytes(size_bytes)
         free = place.capacity_bytes - self._used_bytes[number] - self._promised_bytes[number]
-        if passed_over[number] or bytes_ > free or (place.largest_bytes and size_bytes > place.largest_bytes):
+        if passed_over[number] or (place.largest_bytes and size_bytes > place.largest_bytes):
+            return ()
+        if bytes_ > free:
+            self._lacks(number, bytes_)
             return ()
         self._promises[sample] = fetch, number, bytes_
         self._promised_bytes[number] += bytes_
         return (number,)
+
+    def _lacks(self, number: int, bytes_: int) -> None:
+        """A place has no room for a sample."""
+        if bytes_ <= LARGEST_SHARE * self._places[number].capacity_bytes:
+            self._lacking_bytes[number] = max(self._lacking_bytes[number], bytes_)
 
     def _room(self, number: int, size_bytes: int) -> ClassRoom:
         place = self._places[number]

@@ -27,7 +27,8 @@ class Some:
     """A node whose memory is full of samples 0 to 99, and a job that reads a stream."""
 
     def __init__(self, stream: list[int], evicts: bool = True, kind: PlaceKind = PlaceKind.RAM) -> None:
-        self.table = SampleTable(memoryview(np.full(N, PAGE_BYTES, dtype=np.int64)), 50 * PAGE_BYTES)
+        self.sizes = np.full(N, PAGE_BYTES, dtype=np.int64)
+        self.table = SampleTable(memoryview(self.sizes), 50 * PAGE_BYTES)
         places = [PlaceInfo(PlaceKind.SOURCE, "pfs", 1), PlaceInfo(kind, "ram", 1, ROOM * PAGE_BYTES)]
         self.keeping, self.out = Keeping(places, self.table), cast(list[Command], [])
         reads = np.bincount(stream, minlength=N)
@@ -137,6 +138,25 @@ def test_of_many_samples_one_step_looks_through_a_part(monkeypatch: pytest.Monke
         some.evicting.evicted(1, ROOM * PAGE_BYTES)
     assert max(gone[0]) < 10
     assert sorted(sample for victims in gone for sample in victims) == [*range(10), *range(80, ROOM)]
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_place_of_few_large_samples_makes_room_for_one_of_them(unread: bool) -> None:
+    some = Some(STREAM, evicts=not unread)
+    if unread:
+        some.keeping.jobs_read([members(range(50, N))])
+    free_bytes = ROUND * PAGE_BYTES  # of a round; the samples that come take four pages
+    some.keeping.uses(1, ROOM * PAGE_BYTES - free_bytes)
+    assert not some.evicted()
+    some.sizes[150] = 4 * PAGE_BYTES
+    assert some.keeping.promise(1, 150, [False, False]) == ()
+    gone = some.evicted()
+    assert len(gone) == 4
+    some.evicting.evicted(1, (ROOM - len(gone)) * PAGE_BYTES - free_bytes)
+    assert some.keeping.promise(1, 150, [False, False]) == (1,)
+    some.sizes[151] = ROOM * PAGE_BYTES // 2  # too large a part of the place
+    assert some.keeping.promise(2, 151, [False, False]) == ()
+    assert not some.evicted()
 
 
 @pytest.mark.parametrize("more", [{"evicts": False}, {"kind": PlaceKind.SSD}])
