@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.next_use import Reads, missed_evicting
 from mlfs.plan.owners import place
 from mlfs.plan.placement import NOWHERE, keep_most_read
 from mlfs.plan.policies.registry import POLICIES
-from mlfs.plan.scheduler.evicting import ROUND_SHARE, furthest_first, needs
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation
 from mlfs.sim.scenario import parse
@@ -161,21 +161,9 @@ def next_use(run: Run, room: int) -> int:
 def built(run: Run, room: int) -> int:
     """Misses under the daemon's rule (`mlfs.plan.scheduler.evicting`): by this epoch and the next one, in rounds."""
     reads = np.concatenate(run)
-    ends = np.cumsum([len(epoch) for epoch in run])
-    freed = max(1, int(ROUND_SHARE * room))
-    counts = np.bincount(reads, minlength=SAMPLES)
-    held: set[int] = set()
-    misses = 0
-    for at, sample in enumerate(reads.tolist()):
-        if sample in held:
-            continue
-        misses += 1
-        if len(held) >= room:
-            end = ends[min(len(ends) - 1, int(np.searchsorted(ends, at, side="right")) + 1)]
-            needed = needs(SAMPLES, [(reads[at + 1 : end], 0)])
-            held.difference_update(furthest_first(np.array(sorted(held)), needed, counts)[:freed].tolist())
-        held.add(sample)
-    return misses
+    ends = np.cumsum([len(epoch) for epoch in run]).tolist()
+    stream = Reads(reads, np.arange(len(reads)), ends)
+    return missed_evicting([stream], [0] * len(reads), np.ones(SAMPLES, dtype=np.int64), room)
 
 
 RULES: dict[str, Callable[[Run, int], int]] = {

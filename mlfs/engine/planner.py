@@ -5,7 +5,7 @@ sample equally often: then what comes first is kept, and nothing is to be counte
 ranks reads some samples more often, and so does one whose sampler draws with replacement; so do several jobs together
 that read different samples. An opportunistic order says itself what is worth keeping. Each epoch is counted in the
 worker pool `plan`, which has a thread of its own, so that neither reads nor the orders of the next epochs wait for it.
-How a plan is made stands in mlfs.plan.owners (pure).
+How a plan is made stands in mlfs.plan.owners, and whether evicting does better in mlfs.plan.next_use (both pure).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.epoch_readers import Readers
 from mlfs.plan.members import Members
+from mlfs.plan.next_use import Gathering, Reads, missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
@@ -76,12 +77,23 @@ def draws_again(spec: JobSpec) -> bool:
     return bool(spec.replacement)
 
 
-def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int) -> None:
+def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, gathering: Gathering) -> None:
     """Add an epoch's reads by the ranks of this node."""
-    for rank in spec.ranks:
-        ids = streams.epoch_ids(epoch, rank)
+    ranks = [streams.epoch_ids(epoch, rank) for rank in spec.ranks]
+    for ids in ranks:
         counts = np.bincount(ids[ids >= 0], minlength=len(reads))
         np.minimum(reads + counts, MOST_READS, out=reads, casting="unsafe")
+    gathering.add(ranks)
+
+
+def gather(spec: JobSpec, streams: JobStreams, samples: int) -> Reads:
+    """What the ranks of this node read of some samples in the first epochs of a job that was not counted."""
+    gathering = Gathering(samples)
+    for epoch in epochs_worth_counting(spec):
+        if gathering.enough:
+            break
+        gathering.add([streams.epoch_ids(epoch, rank) for rank in spec.ranks])
+    return gathering.gathered()
 
 
 def plan_for_all(
@@ -89,14 +101,14 @@ def plan_for_all(
     counted: Sequence[Counts],
     even: Sequence[tuple[bytearray, JobSpec]],
     capacities: Sequence[int],
-    draws: bool = False,
+    to_come: Sequence[Reads] = (),
 ) -> Plan | None:
     """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
 
     Args:
         counted: of each job whose reads were counted, how often it reads each sample.
         even: of each other job, its members, which it all reads equally often.
-        draws: whether all jobs draw with replacement: then copies in memory make room for others, where not all fit.
+        to_come: what each job reads of some samples; empty where copies must not make room for others.
     """
     reads = np.zeros(len(sizes), dtype=np.uint32)
     for counts in counted:
@@ -107,17 +119,30 @@ def plan_for_all(
     if not counted and (not len(read) or read.min() == read.max()):
         return None
     plan = plan_alone(sizes, reads, capacities)
-    if draws and len(sizes) <= MOST_EVICTING and not any(capacities[1:]) and plan.about["samples"] < len(read):
-        nowhere = np.full(len(sizes), NOWHERE, dtype=np.int8)
-        return Plan(nowhere, None, {"evicts": True, "reads": int(reads.sum())}, evicts_by=reads)
-    return plan
+    if not to_come or len(sizes) > MOST_EVICTING or any(capacities[1:]) or plan.about["samples"] == len(read):
+        return plan
+    shares = missed(to_come, sizes, capacities[0], plan.classes != NOWHERE)
+    if not shares.evicting_wins:
+        return plan
+    nowhere = np.full(len(sizes), NOWHERE, dtype=np.int8)
+    about = {
+        "evicts": True,
+        "reads": int(reads.sum()),
+        "source_share": round(shares.evicting / shares.reads, 3),
+        "source_share_keeping": round(shares.kept / shares.reads, 3),
+    }
+    return Plan(nowhere, None, about, evicts_by=reads)
 
 
 class Counted(NamedTuple):
-    """How often this node reads each sample of a job; `draws`: by drawing with replacement, so that evicting helps."""
+    """How often this node reads each sample of a job.
+
+    Attributes:
+        to_come: what it reads of some samples, in order; None where the order rests on what is kept.
+    """
 
     reads: Counts
-    draws: bool
+    to_come: Reads | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,13 +310,13 @@ class Planner:
         if members is not None:
             readers = await self._who_reads(name, waiting, members)
         else:
-            reads = await self._reads(name, waiting, kept_at)
+            counted = await self._reads(name, waiting, kept_at)
         if self._waiting.get(name) is not waiting:
             return  # unregistered, registered anew, or to be counted for other members
         if members is not None:
             self._readers[name] = readers
         else:
-            self._counted[name] = Counted(reads, draws_again(spec) and kept_at is None)
+            self._counted[name] = counted
         if kept_at is None:
             self._kept_at.pop(name, None)
         else:
@@ -299,7 +324,7 @@ class Planner:
         await self._plan()
         log.info("job %s: planned", name)
 
-    async def _reads(self, name: str, waiting: _ToCount, kept_at: NodeNumbers | None) -> Counts:
+    async def _reads(self, name: str, waiting: _ToCount, kept_at: NodeNumbers | None) -> Counted:
         """How often a node alone reads each sample, as far as it is worth keeping; half counted if nobody wants it.
 
         Args:
@@ -308,13 +333,15 @@ class Planner:
         """
         job, epochs = waiting.job, epochs_worth_counting(waiting.job.spec)
         if kept_at is not None and reads_alike(job.spec):  # then there is nothing to count
-            return np.where(kept_at >= 0, len(epochs), 0).astype(np.uint16)
-        reads = np.zeros(len(self._sizes), dtype=np.uint16)
+            return Counted(np.where(kept_at >= 0, len(epochs), 0).astype(np.uint16), None)
+        reads, gathering = np.zeros(len(self._sizes), dtype=np.uint16), Gathering(len(self._sizes))
         for epoch in epochs:
             if self._waiting.get(name) is not waiting:
                 break
-            await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch)
-        return reads if kept_at is None else np.where(kept_at >= 0, reads, 0).astype(np.uint16)
+            await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch, gathering)
+        if kept_at is not None:
+            return Counted(np.where(kept_at >= 0, reads, 0).astype(np.uint16), None)
+        return Counted(reads, gathering.gathered())
 
     async def _who_reads(self, name: str, waiting: _ToCount, members: Members) -> ReadersByEpoch:
         """Which node reads each sample in each epoch; not of all epochs if nobody wants it."""
@@ -345,8 +372,13 @@ class Planner:
             counted, even = list(self._counted.values()), list(self._even.values())
             reads = [one.reads for one in counted]
             members_of = [(job.member, job.spec) for job in even]
-            draws = all(one.draws for one in counted) and not even
-            plan = await self._runner.run("plan", plan_for_all, sizes, reads, members_of, self._capacities(), draws)
+            to_come = [one.to_come for one in counted if one.to_come is not None]
+            if len(to_come) < len(counted):
+                to_come = []  # an order rests on what is kept
+            elif counted or len(even) > 1:
+                run = self._runner.run
+                to_come += [await run("plan", gather, job.spec, job.streams, len(sizes)) for job in even]
+            plan = await self._runner.run("plan", plan_for_all, sizes, reads, members_of, self._capacities(), to_come)
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

@@ -154,7 +154,8 @@ def find_correction(
             computed += len(streams.sample_ids)
             if was_small and computed > SMALL_SEARCH:
                 _yield_to_everybody()
-            if variant.epoch is None and any(_agree(ids, told) for told in as_told):
+            begins_elsewhere = variant.epoch is not None or "start_step" in variant.changes
+            if not begins_elsewhere and any(_agree(ids, told) for told in as_told):
                 continue  # not what sets the script apart
             tried += len(evidence)
             screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)

@@ -1,8 +1,10 @@
-"""Makes room in this node's memory by giving up the copies that are needed furthest ahead (Belady's rule).
+"""Makes room on this node by giving up copies: those that no job reads any more, and those needed furthest ahead.
 
 Pure. In: what jobs read next, as far as their orders are at hand. Out: copies to evict. Called by
-`mlfs.plan.scheduler.scheduler`, where the plan says that this node evicts (`Plan.evicts_by`): for samplers that draw
-with replacement (docs/decisions/reuse-distance.md). Every other job keeps what it has, as evicting never helps it.
+`mlfs.plan.scheduler.scheduler`. Copies that no job reads (an earlier job's) go from any place of a node without peers,
+as soon as a job needs the room. Copies needed furthest ahead (Belady's rule) go from its memory where the plan says
+that this node evicts (`Plan.evicts_by`; `mlfs.plan.next_use`, docs/decisions/reuse-distance.md). Every other job keeps
+what it has, as evicting never helps it.
 
 Copies go in rounds, one at a time: looking at all samples' next needs takes about 90 ms a million samples, so each
 round frees a part of the room. What is staged already needs no copy for its next read: needs are counted from where the
@@ -28,8 +30,13 @@ Needs = npt.NDArray[np.int64]
 ROUND_SHARE = 0.03
 """The share of a place's room that a round frees. Half of it stands empty on average, which costs hits; with less there
 are more rounds."""
+LARGEST_UNREAD_ROUND_BYTES = 256 << 20
+"""What a round frees at most of copies that nobody reads: room for some files of the largest size. So a small job on a
+large disk takes little from the next job that could have read them."""
 NOT_NEEDED = np.iinfo(np.int64).max
 """The need of a sample that is not read in any epoch whose order is at hand."""
+BUSY = (State.QUEUED, State.FETCHING)
+"""A fetch is about to take the copy's bytes."""
 
 
 def needs(samples: int, streams: Iterable[tuple[Ids, int]]) -> Needs:
@@ -64,38 +71,60 @@ class Evicting:
         self._table = table
         self._keeping = keeping
         self._out = out
-        self._under_way = False
+        self._under_way: set[int] = set()  # places that are about to give copies up
 
     def make_room(self, uses: Mapping[str, Uses]) -> None:
-        """Evict if this node does, and its place is nearly full."""
-        place, plan = self._keeping.evicts_from, self._keeping.plan
-        if not place or self._under_way or plan is None or plan.evicts_by is None:
-            return
-        wanted = max(1, int(ROUND_SHARE * self._keeping.capacity_bytes(place)))
-        if 2 * self._keeping.free_bytes(place) > wanted:
-            return
-        table = self._table
+        """Evict from each place that is nearly full what no job reads, or else what the plan lets go."""
+        for place in self._keeping.stores:
+            if place in self._under_way:
+                continue
+            share_bytes = max(1, int(ROUND_SHARE * self._keeping.capacity_bytes(place)))
+            free_bytes = self._keeping.free_bytes(place)
+            unread_bytes = min(share_bytes, LARGEST_UNREAD_ROUND_BYTES)
+            if 2 * free_bytes <= unread_bytes and self._evict_unread(place, unread_bytes):
+                continue
+            if 2 * free_bytes <= share_bytes and place == self._keeping.evicts_from:
+                self._evict_furthest(place, share_bytes, uses)
+
+    def _evict_unread(self, place: int, wanted_bytes: int) -> bool:
+        """Evict copies that no job reads. Returns whether there are any."""
+        unread, victims, freed = self._keeping.unread(place), [], 0
+        while unread and freed < wanted_bytes:
+            sample = unread.pop()
+            if self._table.held_by[sample] == place and self._table.state[sample] not in BUSY:
+                victims.append(sample)
+                freed += self._keeping.footprint_bytes(place, sample)
+        if victims:
+            self._evict(place, victims)
+        return bool(victims)
+
+    def _evict_furthest(self, place: int, wanted_bytes: int, uses: Mapping[str, Uses]) -> None:
+        """Evict the copies that are needed furthest ahead."""
+        table, plan = self._table, self._keeping.plan
         state = np.frombuffer(table.state, dtype=np.uint8)
         held = np.frombuffer(table.held_by, dtype=np.uint8) == place
-        evictable = np.flatnonzero(held & (state != State.QUEUED) & (state != State.FETCHING))
-        if not len(evictable):
+        evictable = np.flatnonzero(held & ~np.isin(state, BUSY))
+        if plan is None or plan.evicts_by is None or not len(evictable):
             return  # the room is promised to fetches under way: looking at what is needed would not change that
         needed = needs(len(table.held_by), _streams(uses))
         victims: list[int] = []
         freed = 0
         for sample in furthest_first(evictable, needed, plan.evicts_by).tolist():
-            if freed >= wanted:
+            if freed >= wanted_bytes:
                 break
             victims.append(sample)
             freed += self._keeping.footprint_bytes(place, sample)
-        self._under_way = True
+        self._evict(place, victims)
+
+    def _evict(self, place: int, victims: list[int]) -> None:
+        self._under_way.add(place)
         for sample in victims:
             self._keeping.lost(sample)
         self._out.append(Evict(place, victims))
 
     def evicted(self, place: int, used_bytes: int) -> None:
         """The place has given up what it was told to."""
-        self._under_way = False
+        self._under_way.discard(place)
         self._keeping.uses(place, used_bytes)
 
 

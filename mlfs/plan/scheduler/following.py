@@ -81,8 +81,8 @@ class Following:
         self.set_linger()
 
     def _tell_members(self) -> None:
-        """Have it known which samples jobs read."""
-        self._keeping.jobs_read([job.member for job in self._jobs.values()])
+        """Have it known which samples jobs read that have not read all that they will."""
+        self._keeping.jobs_read([job.member for job in self._jobs.values() if not job.finished])
 
     def staged(self, most: int) -> list[int]:
         """Samples that are staged and will be read, the soonest needed first; at most so many."""

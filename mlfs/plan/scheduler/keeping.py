@@ -7,7 +7,8 @@ promised twice.
 Without a plan a node keeps what comes first: within an epoch no sample is read twice, so any copies that stay save
 equally many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it
 owns or copies. What no job reads is kept in room that no job can fill: a stranger who reads everything beside a job
-takes no place from the job's samples.
+takes no place from the job's samples. Copies that no job reads any more make room for those that one reads, on a node
+without peers (`mlfs.plan.scheduler.evicting`): where nodes plan together, others may count on them.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Keeping:
         self._slower = [0] * len(places)
         self._members: Sequence[bytearray] = ()  # of each job, by sample: whether it reads it
         self._spare_bytes: int | None = None  # what samples that no job reads may still take, None: not counted yet
+        self._unread: dict[int, list[int]] = {}  # by place: held, and read by no job, as far as it was looked at
         self._plan: Plan | None = None
         self._reserved_bytes: list[int] = []
 
@@ -115,6 +117,25 @@ class Keeping:
             ram = self._places[number].kind is PlaceKind.RAM
             capacities[MEMORY if ram else DISK + self._slower[number]] += self._places[number].capacity_bytes
         return capacities
+
+    @property
+    def stores(self) -> Sequence[int]:
+        """The places of this node that keep copies, by number."""
+        return self._stores
+
+    def unread(self, place: int) -> list[int]:
+        """Copies that a place holds and no job reads, which another node counts on none of; the caller takes them out.
+
+        Looked for once after jobs have come or gone. None while there are no jobs: then nobody knows what will be read.
+        """
+        if not self._members or (self._plan is not None and self._plan.owner is not None):
+            return []
+        if place not in self._unread:
+            held = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) == place
+            for member in self._members:
+                held &= np.frombuffer(bytes(member), dtype=np.uint8) == 0
+            self._unread[place] = np.flatnonzero(held).tolist()
+        return self._unread[place]
 
     @property
     def evicts_from(self) -> int:
@@ -154,6 +175,7 @@ class Keeping:
     def jobs_read(self, members: Sequence[bytearray]) -> None:
         """Jobs came or went: for each of them, by sample, whether it reads it. Without jobs all samples are alike."""
         self._members, self._spare_bytes = members, None
+        self._unread.clear()
 
     def _is_spare(self, sample: int) -> bool:
         """Whether there is room for a sample that no job reads, beyond what the jobs' samples can fill."""

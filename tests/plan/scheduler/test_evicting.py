@@ -75,6 +75,47 @@ def test_what_a_fetch_is_about_to_take_stays() -> None:
     assert some.evicted() == list(range(1, ROUND + 1))
 
 
+def members(samples: range) -> bytearray:
+    """A job that reads these."""
+    return bytearray(int(sample in samples) for sample in range(N))
+
+
+@pytest.mark.parametrize("kind", [PlaceKind.RAM, PlaceKind.SSD, PlaceKind.LMDB])
+def test_what_no_job_reads_goes_from_any_place_and_nothing_else(kind: PlaceKind) -> None:
+    some = Some(STREAM, evicts=False, kind=kind)
+    assert not some.evicted()  # while there are no jobs
+    some.keeping.jobs_read([members(range(4, 150)), members(range(2))])
+    some.table.move(2, Verb.RESERVE)
+    assert some.evicted() == [3]
+    some.evicting.evicted(1, (ROOM - 1) * PAGE_BYTES)
+    assert not some.evicted()
+    some.keeping.jobs_read([members(range(10))])
+    gone = []
+    while victims := some.evicted():
+        assert len(victims) == ROUND
+        gone += victims
+        some.evicting.evicted(1, ROOM * PAGE_BYTES)  # the room was taken again meanwhile
+    assert sorted(gone) == list(range(10, ROOM))
+
+
+def test_what_no_job_reads_stays_where_there_is_room_and_where_other_nodes_may_count_on_it() -> None:
+    some = Some(STREAM, evicts=False)
+    some.keeping.jobs_read([members(range(10))])
+    some.keeping.uses(1, (ROOM - ROUND) * PAGE_BYTES)
+    assert not some.evicted()
+    some.keeping.uses(1, ROOM * PAGE_BYTES)
+    some.keeping.adopt(Plan(np.full(N, NOWHERE, dtype=np.int8), np.zeros(N, dtype=np.int16)))
+    assert not some.evicted()
+
+
+def test_what_no_job_reads_goes_before_what_is_needed_furthest_ahead() -> None:
+    some = Some(STREAM)
+    some.keeping.jobs_read([members(range(ROOM - 1))])
+    assert some.evicted() == [ROOM - 1]
+    some.evicting.evicted(1, ROOM * PAGE_BYTES)
+    assert some.evicted() == list(range(ROUND))
+
+
 @pytest.mark.parametrize("more", [{"evicts": False}, {"kind": PlaceKind.SSD}])
 def test_nothing_is_evicted_unless_the_plan_says_so_and_never_from_a_disk(more: dict[str, Any]) -> None:
     assert not Some(STREAM, **more).evicted()
