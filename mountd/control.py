@@ -91,7 +91,9 @@ class Control:
         self._ending = Ending(engine, primer)
         self.outside = outside
         self.answer: Json = {"ok": True}
-        self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
+        self.job_reports = JobReports(
+            reports, parts.refresh, lambda: _line(status(parts.statistics())), lambda: engine.jobs
+        )
         self._coming: dict[str, _Coming] = {}
 
     async def run(self) -> None:
@@ -141,10 +143,10 @@ class Control:
         """See Contents."""
         if path in WRITABLE:
             return _line(self.answer)
-        if path == (b"status",):
-            return _line(status(self.parts.statistics()))
-        if path == (b"metrics",):
-            return metrics(self.parts.statistics())
+        if path in ((b"status",), (b"metrics",)):
+            await self.parts.refresh()
+            now = self.parts.statistics()
+            return _line(status(now)) if path == (b"status",) else metrics(now)
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             return _line(self._about(job)) if job else b""

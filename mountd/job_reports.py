@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -30,13 +30,19 @@ class JobReports:
     """See the module.
 
     Args:
-        directory: where they are written, None for nowhere. status: gives the status as JSON. jobs: those of the mount.
+        directory: where they are written, None for nowhere. jobs: those of the mount.
+        refresh: has computed what the status shows only if somebody asks. status: gives the status as JSON.
     """
 
     def __init__(
-        self, directory: str | None, status: Callable[[], bytes], jobs: Callable[[], Mapping[str, JobRun]]
+        self,
+        directory: str | None,
+        refresh: Callable[[], Awaitable[None]],
+        status: Callable[[], bytes],
+        jobs: Callable[[], Mapping[str, JobRun]],
     ) -> None:
         self._directory = directory
+        self._refresh = refresh
         self._status = status
         self._jobs = jobs
         self._written: dict[str, JobRun] = {}  # jobs that have finished, and whose report was begun
@@ -45,6 +51,7 @@ class JobReports:
     async def run(self) -> None:
         """Write what is to be written, for as long as the mount lives."""
         while self._directory is not None:
+            await self._refresh()
             for name, job in self._jobs().items():
                 if job.state is JobState.FINISHED:
                     self.ends(name)
@@ -69,7 +76,7 @@ class JobReports:
 
     async def _write_all(self) -> None:
         while self._to_write:
-            name, status = self._to_write.pop(0)
+            name, status = self._to_write[0]  # it stays there while it is written: the mount may end meanwhile
             out = os.path.join(self._directory or "", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.html")
             command = [sys.executable, "-m", "mlfs", "report", "-", out]
             try:
@@ -79,7 +86,9 @@ class JobReports:
                     )
             except (OSError, trio.TooSlowError) as error:
                 log.warning("job %s: no report was written: %r", name, error)
+                del self._to_write[0]
                 continue
+            del self._to_write[0]
             if done.returncode:
                 log.warning("job %s: no report was written: %s", name, done.stderr.decode(errors="replace").strip())
             else:

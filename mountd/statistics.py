@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from mlfs.explain.explainer import Explainer
 from mlfs.explain.statistics import ExplainerStatistics
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
+from mountd.expected_loads import Expected, ExpectedLoads
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.requests import ChannelStatistics
@@ -63,7 +65,11 @@ class ProcessStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MountStatistics:
-    """A mount."""
+    """A mount.
+
+    Attributes:
+        expected: by the job's name, what the simulator expects of it; jobs of which that cannot be told are missing.
+    """
 
     about: About
     process: ProcessStatistics
@@ -73,6 +79,7 @@ class MountStatistics:
     primer: PrimerStatistics
     source: SourceStatistics = field(default_factory=SourceStatistics)
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
+    expected: Mapping[str, Expected] = field(default_factory=dict)
 
 
 class Parts:
@@ -95,6 +102,11 @@ class Parts:
         self._primer = primer
         self._source = source
         self._read_failures = read_failures
+        self._expected = ExpectedLoads(engine)
+
+    async def refresh(self) -> None:
+        """Before `statistics`, where one can wait a moment: have computed what is only computed when asked for."""
+        await self._expected.refresh()
 
     def statistics(self) -> MountStatistics:
         """Ask them all."""
@@ -109,6 +121,7 @@ class Parts:
             primer=self._primer.statistics(),
             source=self._source.statistics(),
             read_failures=self._read_failures.statistics(),
+            expected=self._expected.statistics(),
         )
 
 

@@ -102,7 +102,7 @@ def status(now: MountStatistics) -> Json:
                 now.explainer.cases.get(job.name, CaseStatistics()),
                 scheduler.rank_waits.get(job.name, {}),
             )
-            | {"load": load_status(job, engine.loads.get(job.name))}
+            | {"load": load_status(job, engine.loads.get(job.name), now.expected.get(job.name))}
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),

@@ -2,7 +2,8 @@
 
 Directly; through mlfs in the true order; in an order that mlfs deals by location (Yang and Cong); in one that it
 shuffles where samples lie (DeepIO). In: a directory to work in. Out: for each the seconds of an epoch, beside what
-`mlfs simulate` says of the same cluster, bytes of the source and bytes over the links. The nodes are those of
+`mlfs simulate` says of the same cluster and beside what plain TCP takes for the bytes over the links, bytes of the
+source and bytes over the links. The nodes are those of
 scripts/demo-cluster: a network namespace, a mount and an agent each, links and the source limited alike. The readers
 compute nothing (scripts/read_in_order.py). Root is needed.
 """
@@ -16,6 +17,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster_model import Modelled
 from cluster_net import Network, check_able
@@ -30,6 +32,13 @@ SIZES = (0.5, 1.0, 2.0)
 SERVED = {"true order": "", "locality": "locality", "opportunistic": "opportunistic"}
 
 
+class Expected(NamedTuple):
+    """What the simulator says of each epoch: by the cost model, and with the daemon's scheduler."""
+
+    model: list[dict[str, float]]
+    scheduled_s: list[float]
+
+
 def served(work: Path, data: Path, rounds: int, rate_mbit: int = 1000, side: int = 384) -> None:
     """four nodes, links and source of 1 Gbit/s; s an epoch. Wanted: within 15 % of the simulator"""
     check_able()
@@ -42,12 +51,13 @@ def served(work: Path, data: Path, rounds: int, rate_mbit: int = 1000, side: int
         modelled = Modelled(
             part, NODES, mbps, 100_000.0, str(RAM_BYTES), str(STAGING_BYTES), EPOCHS, BATCH_SIZE, SEED
         )  # fmt: skip
-        expected = {name: replace(modelled, serve=serve).epochs_of_model(work) for name, serve in SERVED.items()}
+        ways = {name: replace(modelled, serve=serve) for name, serve in SERVED.items()}
+        expected = {name: Expected(way.epochs_of_model(work), way.scheduled_s(work)) for name, way in ways.items()}
         bound_s = total * size / max(SIZES) / 1e6 / mbps
         console.print(f"  data set of {size:g} x all caches; read of the source once: {bound_s:.2f} s", highlight=False)
         for name in ("direct", *SERVED):
-            run, seen = _measured(work, part, mbps, rate_mbit, name)
-            _print(name, run, seen, expected.get(name, []))
+            run, seen, links_s = _measured(work, part, mbps, rate_mbit, name)
+            _print(name, run, seen, links_s, expected.get(name))
 
 
 def _part(work: Path, images: Path, files: int) -> Path:
@@ -66,8 +76,13 @@ def _flags(name: str) -> str:
     return f"{flags} --world-size {NODES} --extensions npy {f'--serve {serve}' if serve else ''}"
 
 
-def _measured(work: Path, part: Path, mbps: float, rate_mbit: int, name: str) -> tuple[Run, list[Seen]]:
-    """Read all epochs. Returns their times, and what had been counted before and after each."""
+def _measured(work: Path, part: Path, mbps: float, rate_mbit: int, name: str) -> tuple[Run, list[Seen], float]:
+    """Read all epochs.
+
+    Returns:
+        their times, what had been counted before and after each, and the seconds that plain TCP takes for what an epoch
+        after the first sends over the links.
+    """
     run, seen = Run(name), list[Seen]()
     base = work / f"{part.name}-{name.replace(' ', '-')}"
     source, lists = base / "pfs", base / "lists"
@@ -93,7 +108,13 @@ def _measured(work: Path, part: Path, mbps: float, rate_mbit: int, name: str) ->
             flags = ["--ram", str(RAM_BYTES), "--staging", str(STAGING_BYTES), "--infer", "off"]
             with cluster.mounted(source, flags):
                 read('"$DATA"/.mlfs/order/bench/{epoch}/{rank}', None, _flags(name).split())
-    return run, seen
+        links_s = cluster.all_to_all_s(round(_over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
+    return run, seen, links_s
+
+
+def _over_links(seen: Sequence[Seen]) -> float:
+    """The bytes that an epoch after the first sends over the links."""
+    return (sum(seen[-1].sent) - sum(seen[1].sent)) / (len(seen) - 2)
 
 
 def _write_lists(part: Path, lists: Path) -> None:
@@ -108,22 +129,25 @@ def _write_lists(part: Path, lists: Path) -> None:
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
 
 
-def _print(name: str, run: Run, seen: Sequence[Seen], expected: Sequence[dict[str, float]]) -> None:
-    """A line: the first epoch, and the median of the later ones, beside the model's."""
-    first_s, later_s = run.epochs[0].seconds, statistics.median(epoch.seconds for epoch in run.epochs[1:])
-    later = len(run.epochs) - 1
-    source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / later]
-    links = (sum(seen[-1].sent) - sum(seen[1].sent)) / 1e6 / later
+def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: Expected | None) -> None:
+    """A line: the first epoch, and the mean of the later ones, beside what the simulator says of them."""
+    later = run.epochs[1:]
+    first_s, later_s = run.epochs[0].seconds, statistics.mean(epoch.seconds for epoch in later)
+    source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / len(later)]
     busy = (seen[-1].busy_s - seen[1].busy_s) / (seen[-1].all_s - seen[1].all_s)
-    model = ""
-    if expected:
-        first, rest = expected[0]["seconds"], statistics.median(epoch["seconds"] for epoch in expected[1:])
-        pfs = statistics.median(epoch["pfs_bytes"] for epoch in expected[1:]) / 1e6
-        model = (
-            f"; model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB: {first_s / first:.2f} and {later_s / rest:.2f} of it"
+    said = ""
+    if expected is not None:
+        first, rest = expected.model[0]["seconds"], statistics.mean(epoch["seconds"] for epoch in expected.model[1:])
+        pfs = statistics.mean(epoch["pfs_bytes"] for epoch in expected.model[1:]) / 1e6
+        scheduled = statistics.mean(expected.scheduled_s[1:])
+        said = (
+            f"; plain TCP {links_s:.2f} s for its links; model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB:"
+            f" {first_s / first:.2f} and {later_s / rest:.2f} of it; by the scheduler {scheduled:.2f} s:"
+            f" {later_s / scheduled:.2f}"
         )
     console.print(
         f"    {name:13} epoch 0 {first_s:5.2f} s, later {later_s:5.2f} s;"
-        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {links:.0f} MB; cores {busy:.0%} busy{model}",
+        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {_over_links(seen) / 1e6:.0f} MB; cores {busy:.0%} busy"
+        f"{said}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip

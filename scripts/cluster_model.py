@@ -1,7 +1,7 @@
-"""What the cost model says of a cluster that a script makes on this machine: `mlfs simulate` of the same cluster.
+"""What the simulator says of a cluster that a script makes on this machine: `mlfs simulate` of the same cluster.
 
-In: the cluster's figures. Out: each epoch by the policy mlfs. Called by scripts/demo_cluster.py and
-scripts/bench_served.py.
+In: the cluster's figures. Out: each epoch by the policy mlfs, by the cost model or by the daemon's own scheduler under
+simulated time. Called by scripts/demo_cluster.py and scripts/bench_served.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cluster_nodes import COMMAND_TIMEOUT_S
 from demo import BIN
@@ -38,12 +39,21 @@ class Modelled:
 
     def epochs_of_model(self, work: Path) -> list[dict[str, float]]:
         """Each epoch: "seconds", "pfs_bytes" and more. Args: work: a directory for the scenario."""
+        epochs: list[dict[str, float]] = self._simulated(work)["policies"]["mlfs"]["epochs"]
+        return epochs
+
+    def scheduled_s(self, work: Path) -> list[float]:
+        """The seconds of each epoch as the daemon's scheduler makes them, which stages across the ends of epochs."""
+        seconds: list[float] = self._simulated(work, "--detailed")["detailed"]["epochs_s"]
+        return seconds
+
+    def _simulated(self, work: Path, *flags: str) -> dict[str, Any]:
         scenario = work / "scenario.toml"
         scenario.write_text(self._scenario())
-        words = [BIN / "mlfs", "simulate", scenario, "--policy", "mlfs", "--json"]
+        words = [BIN / "mlfs", "simulate", scenario, "--policy", "mlfs", "--json", *flags]
         done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
-        epochs: list[dict[str, float]] = json.loads(done.stdout)["policies"]["mlfs"]["epochs"]
-        return epochs
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
 
     def _scenario(self) -> str:
         serve = f'serve = "{self.serve}"' if self.serve else ""

@@ -44,7 +44,9 @@ def not_mounted(path: str) -> MlfsError:
     elif entry is not None:
         hint = f"a file system of type {entry.fstype} is mounted there"
     else:
-        others = sorted({e.mountpoint for e in door.mount_table() if e.is_mlfs})
+        mounted = {e.mountpoint for e in door.mount_table() if e.is_mlfs}
+        # The nearest first: those with most of the path in common.
+        others = sorted(mounted, key=lambda other: (-len(os.path.commonpath([other, path])), other))
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         hint = f"mlfs mounts here: {', '.join(others[:_NAMED])}{more}"
         hint = hint if others else f"mount it first: mlfs mount {path}"

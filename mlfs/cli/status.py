@@ -248,9 +248,12 @@ def _load(job: dict[str, Any]) -> list[RenderableType]:
         table.add(rank, count(of.get("workers")), *times, str(of.get("limit", NONE)))
     said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
     said += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance {percent(load.get('imbalance'))})"
+    if simulated := part(load, "simulated"):
+        said += f", simulated {percent(simulated.get('imbalanced_steps'))} ({percent(simulated.get('imbalance'))})"
     if load.get("straggler") is not None:
         said += f"; rank {load['straggler']} will be late in the next steps"
-    return [Text(said), table]
+    because = load.get("uneven_because")
+    return [Text(said), *([Text(str(because))] if because else []), table]
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:

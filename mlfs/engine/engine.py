@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import trio
 
 from mlfs.engine.aside import ReadsAside
@@ -51,6 +53,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
 from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
+from mlfs.plan.model import PerformanceModel
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
@@ -257,6 +260,23 @@ class Engine:
         own = (self.places.source, *self.places.storing)
         gives = [self._speeds.gives(place.name) for place in own]
         self._driver.step(e.PlacesMeasured(gives))
+
+    def performance_model(self) -> PerformanceModel | None:
+        """This node as the performance model has it, by what its places give now; None while that is not known."""
+        return self._speeds.model(self._passed_over())
+
+    def holders(self, samples: npt.NDArray[np.int64]) -> list[int]:
+        """The numbers of the places of this node that hold these samples, 0 for none. From any thread."""
+        return [self.scheduler.holder(sample) for sample in samples.tolist()]
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other nodes may give this one what they hold."""
+        return self._shared_plan.members is not None
+
+    def _passed_over(self) -> Sequence[bool]:
+        """By place that stores: whether it is not used at present."""
+        return self.scheduler.statistics().routing.passed_over[1 : 1 + len(self.places.storing)]
 
     # -- copies of an earlier mount
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.scheduler.followed import Match
+from mlfs.served.refill import Refill
 
 __all__ = ["EpochIndex", "Ids", "Match"]
 
@@ -31,14 +32,24 @@ class EpochIndex:
         code: int32 array by entry id: rank_index * length + index, -1 where no local rank reads the entry.
         more: further codes of entries read more than once in the epoch (padding, linked files).
         ids: each local rank's stream, entry ids (-1: outside of the mount).
+        refill: what is fetched in the order of the tree; None for an order that mlfs does not serve in rounds.
     """
 
-    def __init__(self, epoch: int, base: int, streams: list[Ids], n_entries: int, begin: int = 0) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        base: int,
+        streams: list[Ids],
+        n_entries: int,
+        begin: int = 0,
+        refill: Refill | None = None,
+    ) -> None:
         self.epoch: Final = epoch
         self.base: Final = base
         self.begin: Final = begin
         self.length: Final = len(streams[0]) if streams else 0
         self.ids: Final = tuple(stream.astype(np.int32) for stream in streams)
+        self.refill: Final = refill
         dtype = np.int32 if self.length * max(1, len(streams)) < 2**31 else np.int64
         self.code: Final = np.full(n_entries, -1, dtype=dtype)
         more: dict[int, tuple[int, ...]] = {}

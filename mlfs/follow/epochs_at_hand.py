@@ -135,4 +135,7 @@ class EpochsAtHand:
     def load(self, epoch: int) -> EpochIndex:
         """Compute an epoch's order and its inverse. Any thread may call; nothing here changes by it."""
         streams = [self._streams.epoch_ids(epoch, rank) for rank in self._spec.ranks]
-        return EpochIndex(epoch, self.timeline.base(epoch), streams, self._n_entries, self.timeline.begin(epoch))
+        refill = self._streams.refill(epoch, self._spec.ranks)
+        return EpochIndex(
+            epoch, self.timeline.base(epoch), streams, self._n_entries, self.timeline.begin(epoch), refill
+        )

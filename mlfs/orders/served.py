@@ -93,6 +93,28 @@ class ServedOrder:
         stream = self._dealt(epoch)[:, rank].reshape(-1)
         return stream[stream >= 0].astype(np.int64)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Half of a node's staging window; of the smallest, where nodes differ."""
+        assert self._spec.nodes is not None
+        return min(node.buffer_bytes for node in self._spec.nodes)
+
+    def round_begins(self, epoch: int) -> Sizes | None:
+        """At which sample of its stream each rank begins each round; None where the nodes keep all, or there are no
+        rounds. A batch that two rounds share counts to the one that has more of it."""
+        if self._spec.serve != "opportunistic":
+            return None
+        _, cut = self._cut(epoch)
+        if not cut.away:
+            return None
+        batch = self._spec.batch_size
+        begins = np.cumsum(cut.sizes)[:-1] / (batch * self._spec.world_size)
+        return np.unique(np.append(0, np.rint(begins).astype(np.int64) * batch))
+
+    def away(self, indices: Indices) -> tuple[npt.NDArray[np.bool_], Sizes]:
+        """By dataset index, whether no node keeps the sample, and what it takes of a staging window."""
+        return self._holder[indices] < 0, footprints(self._sizes_bytes[indices])
+
     def _deal(self, epoch: int) -> Ids:
         """All ranks' batches of an epoch, shape (T, R, b), -1 where nothing is read."""
         ids, holder = self._batches(epoch), self._holder

@@ -8,7 +8,7 @@ thread may call.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from mlfs.orders.registry import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.split import part_indices
 from mlfs.orders.stopping import stoppable
+from mlfs.served.refill import Refill, refill_of
 
 if TYPE_CHECKING:
     from mlfs.job import JobSpec
@@ -112,6 +113,22 @@ class JobStreams:
         self._check(epoch, rank)
         with stoppable(self._cancelled.is_set):
             return self.order.rank_stream(epoch, rank)
+
+    def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
+        """What the node of these ranks fetches in the order of the tree; None where nothing is read in rounds."""
+        served, files = self.order, self.files_per_sample
+        if not isinstance(served, ServedOrder) or (rounds := served.round_begins(epoch)) is None:
+            return None
+        places, rooms = [], []
+        for rank in ranks:
+            entries = self.epoch_ids(epoch, rank)
+            away, room = served.away(self.dataset_indices(epoch, rank)[: len(entries) // files])
+            is_away = np.zeros(len(entries), dtype=np.bool_)
+            is_away[: len(away) * files] = np.repeat(away, files)
+            places.append(np.where(is_away, entries, NOTHING))
+            rooms.append(np.zeros(len(entries), dtype=np.int64))
+            rooms[-1][: len(room) * files : files] = room
+        return refill_of(places, rooms, rounds * files, served.buffer_bytes)
 
     def around(self, order: Order, spec: JobSpec) -> JobStreams:
         """The streams of another job over the same samples, whose own order is given; served, if that job's is."""

@@ -92,6 +92,16 @@ class RankLoad:
         return self.preprocess_s + self.handing_s
 
     @property
+    def own_s(self) -> float:
+        """What all its processes together work for a batch, as far as their idling is known."""
+        return (self.preprocess_s + (self.handing_s if self.knows_idling else 0.0)) / self.workers
+
+    @property
+    def load_s(self) -> float:
+        """The same with their waiting: how long loading a batch takes the rank."""
+        return self.own_s + self.waiting_s / self.workers
+
+    @property
     def limit(self) -> Limit:
         """What its steps wait for."""
         whole_s = self.waiting_s + self.work_s + self.idle_s
@@ -140,11 +150,18 @@ def job_load(
         for rank in sorted(batches)
     )
     load_s = _of_common_steps(batches, ranks)
-    # A step computes as long as steps take, or less where all wait for the slowest. What is within the tolerance of
-    # that counts as late, or two ranks that both load all the time would seem to take turns in being late.
-    step_s = float(np.median([rank.step_s for rank in ranks])) if ranks else 0.0
-    uneven = imbalance(load_s, (1 - TOLERANCE) * step_s)
-    return JobLoad(ranks, uneven, len(load_s), straggler(ranks, step_s), {**pace, **pace_of(batches)})
+    compute_s = step_compute_s(ranks)
+    uneven = imbalance(load_s, compute_s)
+    return JobLoad(ranks, uneven, len(load_s), straggler(ranks, compute_s), {**pace, **pace_of(batches)})
+
+
+def step_compute_s(ranks: Sequence[RankLoad]) -> float:
+    """What a rank must not load longer than, lest it counts as late.
+
+    A step computes as long as steps take, or less where all wait for the slowest. What is within the tolerance of that
+    counts as late, or two ranks that both load all the time would seem to take turns in being late.
+    """
+    return (1 - TOLERANCE) * float(np.median([rank.step_s for rank in ranks])) if ranks else 0.0
 
 
 def pace_of(batches: Mapping[int, Sequence[BatchTimes]]) -> dict[int, float]:
@@ -201,9 +218,9 @@ def seconds_by_bytes(batches: Sequence[BatchTimes]) -> PiecewiseLinear | None:
     return PiecewiseLinear.fit(sizes, [batch.preprocess_s for batch in batches])
 
 
-def straggler(ranks: Sequence[RankLoad], step_s: float) -> int:
+def straggler(ranks: Sequence[RankLoad], compute_s: float) -> int:
     """The rank whose next step is predicted to take longest to load, if that is late and others are not; else -1."""
-    late = [rank.next_s > (1 - TOLERANCE) * step_s for rank in ranks]
+    late = [rank.next_s > compute_s for rank in ranks]
     if not any(late) or all(late):
         return -1
     return max(ranks, key=lambda rank: rank.next_s).rank

@@ -120,9 +120,24 @@ def _load(job: dict[str, Any]) -> Iterator[str]:
     if rows:
         uneven, apart = (100 * number_of(job, "load", key) for key in ("imbalanced_steps", "imbalance"))
         last = count_of(load.get("steps", 0), "step", "steps")
-        yield f"<p>Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %).</p>"
+        yield f"<p>Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %).{_simulated(load)}</p>"
         columns = ("workers", "a worker waits for a batch", "preprocesses it", "is idle", "batch every", "limit")
         yield _table(["load", *columns], rows)
+
+
+def _simulated(load: dict[str, Any]) -> str:
+    """What the simulator expected, behind what was measured; nothing where it could not tell."""
+    simulated = part(load, "simulated")
+    if not simulated:
+        return ""
+    uneven, apart = (100 * number_of(load, "simulated", key) for key in ("imbalanced_steps", "imbalance"))
+    steps = count_of(simulated.get("steps", 0), "step", "steps")
+    said = (
+        f" For {steps} of epoch {simulated.get('epoch', '-')} the simulator expects {uneven:.1f} % (imbalance"
+        f" {apart:.1f} %), by files' sizes, their places and measured rates, if all ranks' workers are alike."
+    )
+    because = str(load.get("uneven_because") or "")
+    return _text(f"{said} {because[:1].upper()}{because[1:]}." if because else said)
 
 
 def _field(key: str, value: object) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mlfs.plan.imbalance import Imbalance, imbalance
+from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.model import Floats, StorageClass
 from mlfs.plan.policies.policy import Policy, Reads, View
 from mlfs.sim.clock import Clock, Loading, Sharing
 from mlfs.sim.job import order_of
 from mlfs.sim.result import EpochResult, PolicyResult
 from mlfs.sim.scenario import Scenario
+from mlfs.sim.step_loads import step_loads
 from mlfs.sim.tally import Tally, tally
 
 Progress = Callable[[int], None]
@@ -97,8 +98,8 @@ class _Account:
         if self.policy.traits.free:
             lanes = np.zeros((len(compute_s), 1, compute_s.shape[1]))
         else:
-            lanes = self.loading.lanes(counted)
-            self._add(counted, lanes, compute_s)
+            lanes, uneven = step_loads(self.loading, counted, compute_s)
+            self._add(counted, uneven)
         before = self.clock.now
         after = self.clock.advance(lanes, compute_s)
         total = float(counted.queued.sum()) - self.order.repeated_bytes(epoch, self.padded[:-1])
@@ -106,12 +107,12 @@ class _Account:
         pfs = 0.0 if self.policy.traits.free else counted.pfs_bytes
         self.epochs.append(EpochResult(after - before, float(compute_s.max(axis=1).sum()), pfs, bound))
 
-    def _add(self, counted: Tally, lanes: Floats, compute_s: Floats) -> None:
+    def _add(self, counted: Tally, uneven: Imbalance) -> None:
         by_route = counted.queued.sum(axis=(0, 1, 2))
         self.bytes += by_route
         self.seconds += by_route * self.loading.cost(counted)
         self.counts += counted.counts
-        self.uneven.append(imbalance(lanes.max(axis=1), compute_s))
+        self.uneven.append(uneven)
 
     def result(self) -> PolicyResult:
         """The sums, as a record."""

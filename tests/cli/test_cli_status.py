@@ -47,6 +47,8 @@ STATUS: dict[str, Any] = {
                 "imbalanced_steps": 0.25,
                 "steps": 64,
                 "straggler": 2,
+                "simulated": {"imbalance": 0.031, "imbalanced_steps": 0.02, "epoch": 3, "steps": 500},
+                "uneven_because": "more steps are uneven than it explains: rank 2 has fewer workers",
                 "ranks": {
                     "2": {
                         "limit": "preprocessing",
@@ -119,13 +121,15 @@ def test_every_number_has_its_place() -> None:
         "50.0 % of the last 256",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
-        "load of a worker, for a batch: 25.0 % of the last 64 steps are uneven (imbalance 40.0 %); rank 2 will be late",
+        "load of a worker, for a batch: 25.0 % of the last 64 steps are uneven (imbalance 40.0 %), simulated 2.0 %",
+        "more steps are uneven than it explains: rank 2 has fewer workers\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
         "errors   source reads 3\n",
         "memory   77 MiB",
     ):
         assert part in text
+    assert "simulated 2.0 % (3.1 %); rank 2 will be late in the next steps" in " ".join(text.split())
     assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
     assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from mlfs.places.ram import RamTier
 from mlfs.places.tier import Tier
 from mlfs.plan.scheduler.events import JobEnded
 from mlfs.plan.scheduler.states import SampleTable
+from mlfs.served.refill import Refill, refill_of
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan import scan
 
@@ -125,8 +126,11 @@ class GivenStreams:
 
     files_per_sample = 1
 
-    def __init__(self, epochs: list[list[list[int]]], batch_files: int) -> None:
+    def __init__(
+        self, epochs: list[list[list[int]]], batch_files: int, rounds: Sequence[int], buffer_bytes: int
+    ) -> None:
         self._epochs = epochs
+        self._rounds, self._buffer_bytes = np.array(rounds, dtype=np.int64), buffer_bytes
         self.batch_files = batch_files
         flat = [entry for epoch in epochs for rank in epoch for entry in rank]
         self.sample_ids = np.unique(np.array(flat, dtype=np.int64))
@@ -137,6 +141,13 @@ class GivenStreams:
     def epoch_ids(self, epoch: int, rank: int) -> np.ndarray:
         return np.array(self._epochs[epoch][rank], dtype=np.int64)
 
+    def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
+        """As of an order that is served in rounds, if this one is given in rounds."""
+        if not len(self._rounds):
+            return None
+        places = [self.epoch_ids(epoch, rank) for rank in ranks]
+        return refill_of(places, [np.full(len(of_rank), 8192) for of_rank in places], self._rounds, self._buffer_bytes)
+
 
 def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run under a clock that jumps over all waits."""
@@ -144,17 +155,24 @@ def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def given_job(
-    epochs: list[list[list[int]]], batch_size: int = 4, world_size: int = 0, **more: Any
+    epochs: list[list[list[int]]],
+    batch_size: int = 4,
+    world_size: int = 0,
+    rounds: Sequence[int] = (),
+    buffer_bytes: int = 0,
+    **more: Any,
 ) -> tuple[JobSpec, JobStreams]:
     """A job whose streams are given: its first ranks read here, as many as there are streams an epoch.
 
     Args:
         world_size: ranks on all nodes, 0 if all of them read here. more: further fields of the specification.
+        rounds: the position at which each round of an epoch begins, in an order that is served in rounds of samples of
+            two pages. buffer_bytes: half of the node's staging window then.
     """
     here = len(epochs[0])
     fields = {"epochs": len(epochs), "batch_size": batch_size, "world_size": world_size or here}
     given = {"sampler": "explicit", "order_file": "/streams/are/given", "ranks": list(range(here))}
-    return parse_job(fields | given | more), cast(JobStreams, GivenStreams(epochs, batch_size))
+    return parse_job(fields | given | more), cast(JobStreams, GivenStreams(epochs, batch_size, rounds, buffer_bytes))
 
 
 def shuffled(entries: list[int], epochs: int, ranks: int, seed: int = 0) -> list[list[list[int]]]:

@@ -1,9 +1,10 @@
 """The daemon and the simulator run the same decisions: the same trace through both drivers gives the same commands.
 
-Drawn from a seed: a data set, a job of one or two ranks, readers with their pauses, how long each fetch and each drop
-takes. The trio driver (mlfs.engine) runs under MockClock over real files and a RAM tier; its lanes' time and the page
-cache are faked behind their contracts. The heap driver (mlfs.sim.detailed) runs a simulated node with the same
-durations. The commands that both schedulers gave are compared one by one, with the times at which they were given.
+Drawn from a seed: a data set, a job of one or two ranks, some of them served in rounds, readers with their pauses, how
+long each fetch and each drop takes. The trio driver (mlfs.engine) runs under MockClock over real files and a RAM tier;
+its lanes' time and the page cache are faked behind their contracts. The heap driver (mlfs.sim.detailed) runs a
+simulated node with the same durations. The commands that both schedulers gave are compared one by one, with the times
+at which they were given.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class Drawn:
         self.epochs = shuffled(list(range(self.files)), rng.randint(1, 4), rng.randint(1, 2), seed)
         longest_s = rng.choice([0.002, 0.02, 0.1])  # lanes far ahead of the readers, or behind them
         self.durations = drawn_durations(seed, 0.0003, longest_s)
+        length = len(self.epochs[0][0])
+        # Every third order is one that is served in rounds.
+        self.rounds = sorted({0, length // 3, 2 * length // 3}) if seed % 3 == 0 else []
 
     def readers(self, first: int) -> list[OneReader]:
         """A process a rank."""
@@ -66,7 +70,7 @@ class Drawn:
     def job(self, first: int) -> tuple[Any, Any]:
         """A specification and its streams."""
         epochs = [[[first + sample for sample in stream] for stream in ranks] for ranks in self.epochs]
-        return given_job(epochs, batch_size=self.batch)
+        return given_job(epochs, batch_size=self.batch, rounds=self.rounds, buffer_bytes=self.window_bytes // 2)
 
 
 def noted(step: Callable[..., list[c.Command]], trace: Trace, clock_s: Callable[[float], float]) -> Any:

@@ -34,6 +34,10 @@ def test_whatever_is_drawn_what_must_hold_holds(part: int) -> None:
 
 # Cases that have found faults, as small as they got: what a seed draws may change, these do not.
 FOUND = {
+    "the refill of a round that was not looked at within a batch": Case(
+        725, 1, (0, 0, 17870, 18077, 22031, 10972, 13388, 3844, 788, 133636, 16763, 20211, 133876), 311296, (), 1, 0.5,
+        0.1, False, (JobCase("job0", 381168810, 4, 9, 1, 4, 2, 0.0, Habits(think_s=0.001)),), (), (),
+    ),
     "outdated between a sample's landing and its batch's end": Case(
         15715, 2, (11800, 2707, 10442, 3765, 2440, 17921, 135089, 6469, 4557, 19044, 6969, 19011), 28672, (120107,), 2,
         0.5, 1.0, True,

@@ -53,12 +53,15 @@ class Drawn:
         return Scheduler(self.sizes.data, self.places(), limits, cast(AskedRates, Rates()))
 
     def runs(self) -> list[FollowedJob]:
-        return [job_run(job, CaseStreams(job, 1), 0, 1, self.sizes) for job in self.jobs]
+        return [job_run(job, self.streams(job), 0, 1, self.sizes) for job in self.jobs]
+
+    def streams(self, job: JobCase) -> CaseStreams:
+        return CaseStreams(job, 1, self.sizes.tolist(), self.window_bytes)
 
     def readers(self) -> list[OneReader]:
         readers = []
         for number, job in enumerate(self.jobs):
-            streams = CaseStreams(job, 1)
+            streams = self.streams(job)
             epochs = [streams.epoch_ids(epoch, 0).tolist() for epoch in range(job.epochs)]
             for worker in range(job.habits.workers):
                 samples = list(worker_samples(epochs, job.batch, worker, job.habits, Random(worker)))

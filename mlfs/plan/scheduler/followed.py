@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.served.refill import Refill
+
 Given = tuple[int, int]
 """Positions that are given up: the first, and the one after the last."""
 
@@ -40,6 +42,10 @@ class EpochStreams(Protocol):
     @property
     def ids(self) -> Sequence[npt.NDArray[np.int32]]:
         """Each local rank's stream: sample numbers, below 0 for a file that the mount does not have."""
+
+    @property
+    def refill(self) -> Refill | None:
+        """What is fetched in the order of the tree, a round ahead; None where all is fetched in the order of need."""
 
 
 class RankAt(Protocol):

@@ -2,17 +2,20 @@
 
 Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
 use is over. The look-ahead goes across jobs and ranks, the nearest need first. Need is the distance to the rank's own
-reader, so a rank that stands still does not hold up the others.
+reader, so a rank that stands still does not hold up the others. Where mlfs serves a job's order in rounds, what the
+source gives of the next round is looked at before its turn, in the order of the tree (`refilling`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob, Given, Match
+from mlfs.plan.scheduler.refilling import Refilling
 from mlfs.plan.scheduler.states import SampleTable, State
 from mlfs.plan.sequence import next_rank
 
@@ -33,15 +36,19 @@ class Uses:
 
     Attributes:
         cursors: by local rank, the linear position that is looked at next.
+        looked: positions that were looked at so far.
 
     Invariants: a rank's cursor is at or above its frontier; a position's `_counted` byte is 1 exactly while its use
-    counts in `SampleTable.pending`, which the caller updates by what the methods here return.
+    counts in `SampleTable.pending`, which the caller updates by what the methods here return. Positions beyond a cursor
+    are counted only where they are refilled.
     """
 
     def __init__(self, job: FollowedJob) -> None:
         self.job = job
         self.cursors = [rank.frontier for rank in job.ranks.progress]
+        self.looked = 0
         self._counted: dict[int, list[bytearray]] = {}
+        self._refilling = Refilling()
 
     def streams_at(self, position: int) -> EpochStreams | None:
         """The epoch at hand that a linear position lies in."""
@@ -50,22 +57,64 @@ class Uses:
                 return index
         return None
 
-    def coming(self, rank: int) -> Iterator[tuple[int, int, int]]:
-        """(position, sample, epoch) of the rank's next batch, without what was read already.
+    def coming(self, rank: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """(rank, position, sample, epoch) of what is refilled now, for any rank, and of this rank's next batch.
 
-        The cursor moves behind a position when the caller asks for the one after it.
+        What was read or counted already is left out. The look-ahead is past a position when the caller asks for the
+        one after it.
         """
         index = self.streams_at(self.cursors[rank])
         if index is None:
             return
+        in_rounds = any(at_hand.refill is not None for at_hand in self.job.epochs.at_hand.values())
         offset = self.cursors[rank] - index.base
         progress = self.job.ranks.progress[rank]
         stop = offset + max(1, min(self.job.batch_files, LOOK_SAMPLES))
         for sample in index.ids[rank][offset:stop].tolist():
             position = self.cursors[rank]
-            if sample >= 0 and not progress.is_done(position):
-                yield position, sample, index.epoch
+            if in_rounds:
+                before = self.looked
+                yield from self._refilled(position, window_bytes)
+                if self.looked - before == LOOK_SAMPLES:
+                    return  # enough for one look, and more may be due
+            is_over = progress.is_done(position) or (in_rounds and self._is_counted(index, rank, position))
+            if sample >= 0 and not is_over:
+                yield rank, position, sample, index.epoch
             self.cursors[rank] = position + 1
+            self.looked += 1
+
+    def _refilled(self, cursor: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """What is to be refilled when the look-ahead is at a position; LOOK_SAMPLES of it at most."""
+        at_hand, ranks = self.job.epochs.at_hand, self.job.ranks
+        frontier = max(rank.frontier for rank in ranks.progress)
+        for _ in range(LOOK_SAMPLES):
+            due = self._refilling.next_due(at_hand, frontier, cursor, window_bytes)
+            if due is None:
+                return
+            index, rank, offset = due
+            position, sample = index.base + offset, int(index.ids[rank][offset])
+            is_over = rank in ranks.silent or ranks.progress[rank].is_done(position)
+            if sample >= 0 and not is_over and not self._is_counted(index, rank, position):
+                yield rank, position, sample, index.epoch
+            self._refilling.go_on(index.epoch)
+            self.looked += 1
+
+    def next_of(self, rank: int, window_bytes: int) -> int:
+        """The sample that would be looked at next if it were the rank's turn, -1 for none in its epoch.
+
+        Nothing changes by it.
+        """
+        twin = copy(self)
+        twin.cursors, twin._refilling = self.cursors[:], self._refilling.copy()
+        index = self.streams_at(self.cursors[rank])
+        while index is not None and twin.streams_at(twin.cursors[rank]) is index:
+            for _, _, sample, _ in twin.coming(rank, window_bytes):
+                return sample
+        return -1
+
+    def _is_counted(self, index: EpochStreams, rank: int, position: int) -> bool:
+        counted = self._counted.get(index.epoch)
+        return counted is not None and counted[rank][position - index.base] == 1
 
     def ahead(self, table: SampleTable) -> tuple[Ahead, ...]:
         """What is staged ahead of each rank."""
@@ -144,6 +193,7 @@ class Uses:
 
     def forget_epoch(self, index: EpochStreams) -> list[int]:
         """An epoch is not needed any more. Returns the samples of uses that were counted ahead and never came."""
+        self._refilling.forget_epoch(index.epoch)
         counted = self._counted.pop(index.epoch, None)
         if counted is None:
             return []
@@ -154,7 +204,7 @@ class Uses:
 
     def leave_rank(self, rank: int, start: int) -> list[int]:
         """Nobody reads for a rank here: its look-ahead begins anew. Returns the samples of its counted uses."""
-        samples = self.given_up([(rank, (start, self.cursors[rank]))])
+        samples = self.given_up([(rank, (start, self.job.epochs.end))])  # what was refilled lies beyond the cursor
         self.cursors[rank] = start
         return samples
 
@@ -164,6 +214,7 @@ class Uses:
         for index in self.job.epochs.at_hand.values():
             samples += self.forget_epoch(index)
         self._counted.clear()
+        self._refilling.begin_anew()
         self.cursors = [rank.frontier for rank in self.job.ranks.progress]
         return samples
 

@@ -6,10 +6,10 @@ The daemon drives it with threads and pages (mlfs.engine), the simulator with mo
 (mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
-large the window is), `look_ahead` (uses that are counted ahead), `beside` (the same for strangers), `fetching` (single
-flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is fetched from), `keeping`
-(what is kept and where), `evicting` (which copies make room), `following` (jobs), `warming` (copies for this node's
-places before anybody reads).
+large the window is), `look_ahead` (uses that are counted ahead), `refilling` (rounds of orders that mlfs serves),
+`beside` (uses of strangers), `fetching` (single flight, lanes), `waiting` (readers who wait, second tries),
+`routing` (which place a sample is fetched from), `keeping` (what is kept and where), `evicting` (which copies make
+room), `following` (jobs), `warming` (copies for this node's places before anybody reads).
 """
 
 from __future__ import annotations
@@ -294,15 +294,15 @@ class Scheduler:
             if found is None:
                 break
             uses, rank = found
-            before = uses.cursors[rank]
-            for position, sample, epoch in uses.coming(rank):
+            before = uses.looked
+            for of_rank, position, sample, epoch in uses.coming(rank, self.table.window_capacity_bytes):
                 if not self._want(sample, uses.job, epoch, now_s):
                     self._window.retire_all(self._beside.give_back())
                     self._look = False  # the window is full: whatever makes room looks again
                     return
                 self.table.expect(sample)
-                uses.count(rank, position)
-            looked += uses.cursors[rank] - before
+                uses.count(of_rank, position)
+            looked += uses.looked - before
         else:
             self._look = not self._fetching.stopped
             return

@@ -6,6 +6,7 @@ batch is dealt to its GPUs one by one, each GPU is a rank.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.orders.streams import JobStreams
-from mlfs.sim.order import Order
+from mlfs.served.refill import Refill
+from mlfs.sim.order import Order, RegisteredOrder
 
 JOB = "training"
 NOTHING = -1
@@ -58,6 +60,10 @@ class OrderStreams:
         padded = np.full((len(ids), self.batch_files), NOTHING, dtype=np.int64)
         padded[:, : ids.shape[1]] = ids
         return padded.ravel()
+
+    def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
+        """What a node fetches in the order of the tree, as of the registered job."""
+        return self._order.streams.refill(epoch, ranks) if isinstance(self._order, RegisteredOrder) else None
 
     def batch(self, rank: int, step: int) -> list[int]:
         """What a rank reads in a step, counted from the job's begin; nothing after its end."""

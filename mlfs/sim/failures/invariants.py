@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
-from mlfs.plan.scheduler.look_ahead import Uses, nearest
+from mlfs.plan.scheduler.look_ahead import nearest
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import STATE_NAMES, State
 
@@ -182,26 +182,13 @@ class Watch:
             return
         for uses in self._scheduler.uses.values():
             for rank in range(len(uses.cursors)):
-                sample = self._next_of(uses, rank)
+                sample = uses.next_of(rank, table.window_capacity_bytes)
                 if sample >= 0 and (
                     table.state[sample] in (State.GOING, State.DROPPING)
                     or (table.state[sample] == State.ABSENT and not table.fits_window(sample))
                 ):
                     return
         raise Broken("the look-ahead stands still, though there is something to look at and room for it")
-
-    @staticmethod
-    def _next_of(uses: Uses, rank: int) -> int:
-        """The sample that is looked at next for a rank, below 0 for none."""
-        position = uses.cursors[rank]
-        index = uses.streams_at(position)
-        if index is None:
-            return -1
-        for sample in index.ids[rank][position - index.base :].tolist():
-            if sample >= 0 and not uses.job.ranks.progress[rank].is_done(position):
-                return int(sample)
-            position += 1
-        return -1
 
     def at_rest(self) -> None:
         """All readers have stopped, all jobs have ended, nothing is under way. Raises Broken for what is left over."""

@@ -29,6 +29,8 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.served.partition import footprints
+from mlfs.served.refill import Refill, refill_of
 from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
 from mlfs.sim.detailed.one_node import plain
@@ -68,16 +70,22 @@ class Outcome:
 
 
 class CaseStreams:
-    """The streams of a drawn job: permutations of its samples, dealt to the ranks of all nodes."""
+    """The streams of a drawn job: permutations of its samples, dealt to the ranks of all nodes.
+
+    Those of every third job are in rounds, as of an order that is served where no node keeps anything.
+    """
 
     files_per_sample = 1
 
-    def __init__(self, job: JobCase, nodes: int) -> None:
+    def __init__(self, job: JobCase, nodes: int, sizes: Sequence[int], window_bytes: int) -> None:
         world = job.ranks_a_node * nodes
         self.batch_files = job.batch
         self.sample_ids = np.arange(job.first, job.first + job.count, dtype=np.int64)
         generator = np.random.default_rng(job.order)
-        self._length = -(-job.count // world)
+        self._length = length = -(-job.count // world)
+        self._rounds = np.unique([0, length // 3, 2 * length // 3]) if job.order % 3 == 0 else None
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._buffer_bytes = window_bytes // 2
         self._epochs = np.full((job.epochs, world, self._length), -1, dtype=np.int64)
         for epoch in range(job.epochs):
             order = generator.permutation(self.sample_ids)
@@ -93,6 +101,14 @@ class CaseStreams:
         """A rank's stream."""
         ids: npt.NDArray[np.int64] = self._epochs[epoch, rank]
         return ids
+
+    def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
+        """What is fetched in the order of the tree."""
+        if self._rounds is None:
+            return None
+        places = [self.epoch_ids(epoch, rank) for rank in ranks]
+        rooms = [footprints(self._sizes[np.maximum(ids, 0)]) for ids in places]
+        return refill_of(places, rooms, self._rounds, self._buffer_bytes)
 
 
 def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
@@ -116,7 +132,7 @@ class Trial:
         self.case, self._most_events = case, most_events
         self.heap = Heap()
         self._hash = hashlib.blake2b(digest_size=16)
-        self._streams = {job.name: CaseStreams(job, case.nodes) for job in case.jobs}
+        self._streams = {job.name: CaseStreams(job, case.nodes, case.sizes, case.window_bytes) for job in case.jobs}
         self._plans = self._plan()
         of_gets = [fault for fault in case.faults if fault.kind in OF_A_GET]
         self.world = FailingWorld(self.heap, Random(case.seed), of_gets, len(case.sizes), self)
