@@ -316,6 +316,11 @@ class Planner:
             self._kept_at[name] = kept_at
         await self._plan()
         log.info("job %s: planned", name)
+        if len(self._kept_at) > 1:
+            await self._warn_of_room(members)
+
+    async def _warn_of_room(self, members: Members | None) -> None:
+        """Say so where nodes have no room for what the orders of several jobs rest on."""
         alone = {0: sum(self._capacities())}
         rooms = alone if members is None else dict(zip(members.nodes, map(sum, members.capacities_bytes), strict=True))
         if said := await self._runner.run("plan", warning, dict(self._kept_at), np.asarray(self._sizes), rooms):
