@@ -261,7 +261,9 @@ class Control:
     async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
         runner, spec = self.engine.runner, self.engine.with_nodes(spec)
         streams = await runner.run("register", self._prepare, spec, coming)
-        await self.engine.register(spec, streams)
+        job = await self.engine.register(spec, streams)
+        if job.spec.nodes != spec.nodes:  # another node has registered it meanwhile: all serve that order
+            spec, streams = job.spec, job.streams
         first: dict[str, list[str]] = {}
         start = spec.start_step * streams.batch_files
         part = slice(start, start + FIRST_PATHS)

@@ -11,8 +11,8 @@ e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk
 orders  permutations beside torch's and Python's own (only when asked for)
 peers  samples from one node to another on one machine: two agents beside plain loops over MPI, two mounts beside one,
    messages beside one-sided reads, idle agents (only when asked for)
-served  four nodes that read in the true order and in served orders, beside direct reads and the simulator; as root
-   (only when asked for)
+served, served-slow  four nodes that read in the true order and in served orders, beside direct reads and the simulator;
+   slow: over links that leave two cores idle; as root (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy.
@@ -39,7 +39,7 @@ from bench_job import run_job
 from bench_orders import permutations
 from bench_peer_nodes import peers
 from bench_plan import planning, planning_large
-from bench_served import served
+from bench_served import served, served_slow
 
 SAMPLE_BYTES = 110_000
 MANY = 3  # how often the files are read where once would be over before a rate can be measured
@@ -391,6 +391,7 @@ PARTS: dict[str, Callable[[Path, Path, int], None]] = {
     "orders": permutations,
     "peers": peers,
     "served": served,
+    "served-slow": served_slow,
     "plan": planning,
     "plan-large": planning_large,
 }

@@ -27,14 +27,13 @@ def with_nodes(
     """The job with its nodes, if its order is served and nobody has said them.
 
     A run that goes on, in place of a job of its name, keeps that job's nodes: else it would go on in another order than
-    it has begun. So does a job that was registered on another node already, whose staging window may be another one:
-    all nodes are to have one order.
+    it has begun.
 
     Args:
         before: the job that it replaces. members: the nodes that have joined, None for a node alone. Those that are
-            lost for good keep nothing.
-        capacities_bytes: what this node keeps, by class. buffer_bytes: half of its staging window; that of the others
-            is taken to be the same.
+            lost for good keep nothing. All nodes know the same of them, so it is the same wherever the job is
+            registered.
+        capacities_bytes: what a node alone keeps, by class. buffer_bytes: half of its staging window.
 
     Raises:
         JobError: it is not known which ranks run on which node.
@@ -47,11 +46,13 @@ def with_nodes(
     if members is None:
         ranks: Mapping[int, Sequence[int]] = {0: range(world)}
         rooms: Mapping[int, Sequence[int]] = {0: capacities_bytes}
+        buffers = {0: buffer_bytes}
         known = len(spec.ranks) == world
         hint = "start `mlfs peers` on the nodes first; a node alone is to run all ranks"
     else:
         ranks = {node: members.ranks(world, node) for node in members.nodes}
         rooms = dict(zip(members.nodes, members.capacities_bytes, strict=True))
+        buffers = dict(zip(members.nodes, members.buffers_bytes, strict=True))
         rooms |= {node: (0,) * len(rooms[node]) for node in members.away}  # what was theirs nobody keeps
         known = members.divides(world) and set(spec.ranks) in ({*ranks[members.own]}, {*range(world)})
         hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
@@ -59,11 +60,10 @@ def with_nodes(
         message = 'job field "serve": a served order rests on which ranks run on which node, and that is not known'
         raise JobError(message, f'{hint}; or give "nodes"', "serve")
     nodes = [
-        JobNode(node=node, ranks=ranks_text(ranks[node]), keeps_bytes=tuple(rooms[node]), buffer_bytes=buffer_bytes)
+        JobNode(node=node, ranks=ranks_text(ranks[node]), keeps_bytes=tuple(rooms[node]), buffer_bytes=buffers[node])
         for node in ranks
     ]
-    told = before.nodes if before is not None and before.nodes is not None else ()
-    return _of(spec, told if _without_buffers(told) == _without_buffers(nodes) else nodes)
+    return _of(spec, nodes)
 
 
 def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
@@ -78,10 +78,6 @@ def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
 def _goes_on(spec: JobSpec, before: JobSpec) -> bool:
     alike = (before.serve, before.world_size) == (spec.serve, spec.world_size)
     return alike and bool(spec.start_epoch or spec.start_step)
-
-
-def _without_buffers(nodes: Sequence[JobNode]) -> list[JobNode]:
-    return [node.model_copy(update={"buffer_bytes": 0}) for node in nodes]
 
 
 def _of(spec: JobSpec, nodes: Sequence[JobNode]) -> JobSpec:

@@ -34,7 +34,7 @@ from mlfs.places.place import Places, TierPlace
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
-from mlfs.plan.members import Members
+from mlfs.plan.members import members_of
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
@@ -276,6 +276,7 @@ class Peering:
             "fingerprint": self._fingerprint,
             "name": socket.gethostname(),
             "capacities_bytes": list(self._scheduler.capacities_bytes),
+            "buffer_bytes": self._shared.buffer_bytes,
             "ctimes": self._ctimes(),
         }
         session.about[session.node] = about
@@ -406,11 +407,8 @@ class Peering:
                 peers.append(node)
         self._enter(session, peers)
         if peers:
-            nodes = tuple(sorted([*peers, session.node]))
-            capacities = [session.about[node]["capacities_bytes"] for node in nodes]
-            classes = max(map(len, capacities))
-            rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
-            await self._shared.begin(Members(nodes, session.node, rows), session.tell, session.patience_s)
+            members = members_of(session.node, {node: session.about[node] for node in [*peers, session.node]})
+            await self._shared.begin(members, session.tell, session.patience_s)
         if peers or session.nodes == 1:
             session.have_joined()
             session.send(link.pack(link.Kind.JOINED, [(session.node,)])[0])

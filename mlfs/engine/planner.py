@@ -25,6 +25,7 @@ from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.epoch_readers import Readers
+from mlfs.plan.kept_by_orders import kept_by_all, warning
 from mlfs.plan.members import Members
 from mlfs.plan.next_use import Gathering, Reads, missed
 from mlfs.plan.owners import plan_alone
@@ -62,14 +63,6 @@ def needs_counting(spec: JobSpec, members: Members | None) -> bool:
 def reads_alike(spec: JobSpec) -> bool:
     """Whether this node reads all of the job's samples equally often: it runs all ranks, and none draws again."""
     return len(spec.ranks) == spec.world_size and not draws_again(spec)
-
-
-def kept_by_all(kept_at: Iterable[NodeNumbers]) -> NodeNumbers | None:
-    """By sample, the node that the orders of several jobs take to keep it: the first job's; None for no such jobs."""
-    together: NodeNumbers | None = None
-    for of_job in kept_at:
-        together = of_job if together is None else np.where(together < 0, of_job, together)
-    return together
 
 
 def draws_again(spec: JobSpec) -> bool:
@@ -326,6 +319,15 @@ class Planner:
             self._kept_at[name] = kept_at
         await self._plan()
         log.info("job %s: planned", name)
+        if len(self._kept_at) > 1:
+            await self._warn_of_room(members)
+
+    async def _warn_of_room(self, members: Members | None) -> None:
+        """Say so where nodes have no room for what the orders of several jobs rest on."""
+        alone = {0: sum(self._capacities())}
+        rooms = alone if members is None else dict(zip(members.nodes, map(sum, members.capacities_bytes), strict=True))
+        if said := await self._runner.run("plan", warning, dict(self._kept_at), np.asarray(self._sizes), rooms):
+            log.warning(said)
 
     async def _reads(self, name: str, waiting: _ToCount, kept_at: NodeNumbers | None) -> Counted:
         """How often a node alone reads each sample, as far as it is worth keeping; half counted if nobody wants it.
@@ -368,7 +370,7 @@ class Planner:
         plan: Plan | None
         if members is not None:
             readers = list(self._readers.values())
-            kept_at = kept_by_all(list(self._kept_at.values()))
+            kept_at = kept_by_all(self._kept_at)
             plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
             still = len(readers) == len(self._readers)
         else:

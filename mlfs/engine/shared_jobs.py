@@ -2,7 +2,9 @@
 
 In: jobs that are registered here; what the servers of other nodes say; what this node has room for. Out: jobs for
 `mlfs.engine.mount_jobs`, jobs to plan with for `mlfs.engine.planner`, words for the other servers. A job begins when
-all nodes have planned with it (`mlfs.engine.shared_plan`).
+all nodes have planned with it (`mlfs.engine.shared_plan`). Of several that are registered under one name, also at the
+same moment on different nodes, one counts, the same on all (`mlfs.plan.registrations`): what is under way for another
+one is given up before it begins.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,6 +33,7 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.job.ranks import ranks_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.members import Members
+from mlfs.plan.registrations import Heard, Registration, Registrations
 
 log = logging.getLogger("mlfs.peers")
 
@@ -48,6 +52,19 @@ OTHER_NODES = (
 Build = Callable[[JobSpec], JobStreams]
 
 
+@dataclass(slots=True, eq=False)
+class _Beginning:
+    """A job that is being planned with, until it begins or is given up for another one.
+
+    Attributes:
+        scope: cancelled when it is given up. over: set when it has begun, or was given up.
+    """
+
+    fields: Mapping[str, Any]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    over: trio.Event = field(default_factory=trio.Event)
+
+
 class SharedJobs:
     """See the module. Without members, before `begin` and after `end`, it does nothing.
 
@@ -55,6 +72,9 @@ class SharedJobs:
         build: computes a job's streams, in a worker thread.
         capacities: what this node keeps, by class (`Keeping.capacities_bytes`). buffer_bytes: half of its staging
             window.
+
+    Attributes:
+        buffer_bytes: as above; the other nodes are told it when they join.
     """
 
     def __init__(
@@ -73,11 +93,13 @@ class SharedJobs:
         self._runner = runner
         self._build = build
         self._capacities = capacities
-        self._buffer_bytes = buffer_bytes
+        self.buffer_bytes = buffer_bytes
         self._orders = SharedOrders(jobs, planner, plan, runner, build)
         self._joined = False
         self._tell: Tell = lambda _: None
-        self._told: dict[str, Mapping[str, Any]] = {}  # the jobs of the cluster, by name, as the first node was told
+        self._registrations = Registrations()  # of the jobs of the cluster
+        self._rest_on: dict[str, Registration | None] = {}  # by job whose nodes were filled in: what counted then
+        self._beginning: dict[str, list[_Beginning]] = {}  # by job, what is under way
 
     @property
     def active(self) -> bool:
@@ -92,10 +114,11 @@ class SharedJobs:
         await self._plan.begin(members, tell, patience_s)
         if self._plan.members is None:
             return  # the agent is gone already
-        for fields in list(self._told.values()):  # told before this node had joined
-            self._follow(fields)
+        told = self._registrations.names()
+        for name in told:  # before this node had joined
+            self._follow(name)
         for job in list(self._jobs.jobs.values()):
-            if not job.inferred and job.name not in self._told:
+            if not job.inferred and job.name not in told:
                 self._share(job.spec)
                 nodes = job.spec.nodes
                 if nodes is not None and {node.node for node in nodes} != {*members.nodes}:
@@ -104,7 +127,7 @@ class SharedJobs:
     def end(self) -> None:
         """This node is alone from now on: it goes on with the jobs that it has."""
         self._joined = False
-        self._told.clear()
+        self._registrations.forget()
         self._orders.end()
         self._plan.end()
         self._planner.join(None, list(self._jobs.jobs.values()))
@@ -114,19 +137,53 @@ class SharedJobs:
     def with_nodes(self, spec: JobSpec) -> JobSpec:
         """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
         before = self._jobs.jobs.get(spec.name)
-        return with_nodes(
-            spec, before.spec if before else None, self._plan.members, self._capacities(), self._buffer_bytes
+        filled_in = with_nodes(
+            spec, before.spec if before else None, self._plan.members, self._capacities(), self.buffer_bytes
         )
+        self._rest_on.pop(spec.name, None)
+        if filled_in is not spec:
+            self._rest_on[spec.name] = self._registrations.last(spec.name)
+        return filled_in
 
     # -- what is told here
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
-        """A job was registered on this node: all follow it, each its own ranks. Raises: JobError."""
-        fields = _fields(spec)
+        """A job was registered on this node: all follow it, each its own ranks.
+
+        Where another node has registered it meanwhile, with other nodes under a served order, that order counts: the
+        job that is returned is the one that goes on.
+
+        Raises:
+            JobError: it is too long to be told, or something else of its name was told to another node meanwhile.
+        """
+        name, fields = spec.name, _fields(spec)
+        heard = name in self._rest_on and self._rest_on.pop(name) != self._registrations.last(name)
+        counts = self._registrations.fields(name) if heard else None  # what was told while this one was prepared
+        if counts is not None and counts != fields and _but_for_nodes(counts) == _but_for_nodes(fields):
+            spec, fields = parse_job({**counts, "ranks": list(spec.ranks)}), {**counts}
+            streams = await self._runner.run("orders", self._build, spec)
+        members = self._plan.members
+        assert members is not None
         words = _words(fields)
-        self._told[spec.name] = fields
-        self._tell(words)
-        return await self._start(JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size), fields)
+        self._tell({**words, "number": self._registrations.make(name, fields, members.own).number})
+        job = JobRun(self._of_this_node(spec), streams, self._jobs.manifest.size)
+
+        async def this_job() -> JobRun:
+            return job
+
+        if await self._begin(name, fields, this_job):
+            return job
+        return await self._what_counts(name, fields)
+
+    async def _what_counts(self, name: str, fields: Mapping[str, Any]) -> JobRun:
+        """What goes on in place of a job that was given up while it began. Raises: JobError."""
+        while under_way := self._beginning.get(name):
+            await under_way[-1].over.wait()
+        job = self._jobs.jobs.get(name)
+        if job is None or _but_for_nodes(_fields(job.spec)) != _but_for_nodes(fields):
+            message = f"another node was told something else of the job {name} at the same moment, and that counts"
+            raise JobError(message, "look at it with `mlfs status`, and register this one once more", "name")
+        return job
 
     def _share(self, spec: JobSpec) -> None:
         fields = _fields(spec)
@@ -135,14 +192,16 @@ class SharedJobs:
         except JobError as error:  # it goes on here
             log.warning("job %s: %s", spec.name, error)
             return
-        self._told[spec.name] = fields
-        self._tell(words)
-        self._follow(fields)
+        members = self._plan.members
+        assert members is not None
+        self._tell({**words, "number": self._registrations.had_before(spec.name, fields, members.own).number})
+        self._follow(spec.name)
 
     def ended(self, name: str) -> None:
         """A job was ended on this node: it is over on all."""
-        if self._told.pop(name, None) is not None:
-            self._tell({"ended": name})
+        if (registration := self._registrations.end(name)) is not None:
+            self._tell({"ended": name, "registration": list(registration)})
+            self._give_up(name)
             self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
 
     # -- what other nodes say
@@ -151,13 +210,16 @@ class SharedJobs:
         """The server of another node says something."""
         self._orders.hear(node, value)
         if (fields := _told_job(value)) is not None:
-            self._told[str(fields["name"])] = fields
-            if self._plan.planned:
-                self._follow(fields)
-        if "ended" in value and self._told.pop(str(value["ended"]), None) is not None:
-            name = str(value["ended"])
-            self._jobs.end(name)
-            self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
+            name = str(fields["name"])
+            heard = self._registrations.hear(name, Registration(int(value["number"]), node), fields)
+            if self._plan.planned and heard is not Heard.NOTHING:
+                self._follow(name)
+        if "ended" in value:
+            name, (number, by) = str(value["ended"]), value["registration"]
+            if self._registrations.hear_end(name, Registration(int(number), int(by))):
+                self._give_up(name)
+                self._jobs.end(name)
+                self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
 
     def look(self) -> None:
         """Now and then: has an order been found out, or refuted?"""
@@ -176,18 +238,22 @@ class SharedJobs:
         ranks = next((ranks_in(node.ranks) for node in served), members.ranks(spec.world_size, members.own))
         return parse_job({**_fields(spec), "ranks": list(ranks)})
 
-    def _follow(self, fields: Mapping[str, Any]) -> None:
-        """Follow a job that another node was told, or that this one had before it joined."""
+    def _follow(self, name: str) -> None:
+        """Follow what counts as the job of that name: another node was told it, or this one had it before it joined."""
+        fields = self._registrations.fields(name)
+        assert fields is not None
+
+        async def the_job() -> JobRun:
+            here = self._jobs.jobs.get(name)
+            if here is not None and _fields(here.spec) == fields:
+                return here
+            spec = self._of_this_node(parse_job(fields))
+            streams = await self._runner.run("orders", self._build, spec)
+            return JobRun(spec, streams, self._jobs.manifest.size)
 
         async def follow() -> None:
             try:
-                here = self._jobs.jobs.get(str(fields["name"]))
-                if here is not None and _fields(here.spec) == fields:  # it goes on where it is
-                    await self._plan.agree(_key(fields), partial(self._planner.prepare, here))
-                    return
-                spec = self._of_this_node(parse_job(fields))
-                streams = await self._runner.run("orders", self._build, spec)
-                await self._start(JobRun(spec, streams, self._jobs.manifest.size), fields)
+                await self._begin(name, fields, the_job)
             except MlfsError as error:
                 log.warning("a job that another node was told cannot be followed here: %s", error)
             except Exception:  # a bug: it costs this job here, never the mount
@@ -195,11 +261,37 @@ class SharedJobs:
 
         trio.lowlevel.spawn_system_task(follow)
 
-    async def _start(self, job: JobRun, fields: Mapping[str, Any]) -> JobRun:
-        """Have a job begin once all nodes have planned with it."""
-        await self._plan.agree(_key(fields), partial(self._planner.prepare, job))
-        await self._jobs.install(job)
-        return job
+    async def _begin(self, name: str, fields: Mapping[str, Any], make: Callable[[], Awaitable[JobRun]]) -> bool:
+        """Have a job begin once all nodes have planned with it, after what is under way for its name.
+
+        Returns whether it goes on: not where another one counts by then.
+        """
+        if self._registrations.fields(name) != fields:
+            return False
+        self._give_up(name, but=fields)
+        before = list(self._beginning.get(name, ()))
+        this = _Beginning(fields)
+        self._beginning.setdefault(name, []).append(this)
+        try:
+            with this.scope:
+                for other in before:
+                    await other.over.wait()
+                job = await make()
+                await self._plan.agree(_key(fields), partial(self._planner.prepare, job))
+                if self._jobs.jobs.get(name) is not job:  # else it goes on where it is
+                    await self._jobs.install(job)
+        finally:
+            self._beginning[name].remove(this)
+            if not self._beginning[name]:
+                del self._beginning[name]
+            this.over.set()
+        return not this.scope.cancelled_caught
+
+    def _give_up(self, name: str, but: Mapping[str, Any] | None = None) -> None:
+        """Another job of that name counts by now, or none: what is under way for others does not begin."""
+        for beginning in self._beginning.get(name, ()):
+            if beginning.fields != but:
+                beginning.scope.cancel()
 
 
 def _fields(spec: JobSpec) -> dict[str, Any]:
@@ -207,6 +299,11 @@ def _fields(spec: JobSpec) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(spec.to_json())
     fields.pop("ranks", None)
     return {"name": spec.name, **fields}  # the name also where it is the one that jobs have by default
+
+
+def _but_for_nodes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is registered of a job, without what the mount fills in."""
+    return {name: value for name, value in fields.items() if name != "nodes"}
 
 
 def _words(fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ plan of one node, from `mlfs.plan.owners`. Called by mlfs.engine.planner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class Members:
             (`Keeping.capacities_bytes`), shape (N, J).
         away: nodes that are lost for good: they own nothing. Ranks are dealt as if they were there.
         holder: by sample, a node that holds it already, -1 for none; None where nobody holds anything.
+        buffers_bytes: by node, half of its staging window; empty where nobody has said it.
     """
 
     nodes: tuple[int, ...]
@@ -36,6 +37,7 @@ class Members:
     capacities_bytes: tuple[tuple[int, ...], ...]
     away: tuple[int, ...] = ()
     holder: npt.NDArray[np.int16] | None = None
+    buffers_bytes: tuple[int, ...] = ()
 
     def ranks(self, world_size: int, node: int) -> tuple[int, ...]:
         """The ranks of a job that run on a node: launchers give each node as many, one after the other.
@@ -124,3 +126,12 @@ class Members:
         plan = node_plan(placement, own, range(capacities.shape[1]))
         assert plan.owner is not None
         return Plan(plan.classes, np.array([*self.nodes, -1], dtype=np.int16)[plan.owner])
+
+
+def members_of(own: int, about: Mapping[int, Mapping[str, Any]]) -> Members:
+    """The nodes that join, by what each has said of itself. Where one has fewer classes, the rest are empty."""
+    nodes = tuple(sorted(about))
+    capacities = [about[node]["capacities_bytes"] for node in nodes]
+    classes = max(map(len, capacities))
+    rows = tuple(tuple(row) + (0,) * (classes - len(row)) for row in capacities)
+    return Members(nodes, own, rows, buffers_bytes=tuple(int(about[node].get("buffer_bytes", 0)) for node in nodes))

@@ -7,9 +7,10 @@ import pytest
 from mlfs.engine.nodes_of_job import node_of_rank, with_nodes
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
-from mlfs.plan.members import Members
+from mlfs.plan.members import Members, members_of
 
 ROOMS = ((5000, 0, 0), (7000, 9000, 0), (0, 0, 0))
+BUFFERS = (100, 700, 300)
 
 
 def job(**fields: object) -> JobSpec:
@@ -17,8 +18,8 @@ def job(**fields: object) -> JobSpec:
 
 
 def filled_in(spec: JobSpec, own: int | None = None, before: JobSpec | None = None) -> JobSpec:
-    members = None if own is None else Members((0, 2, 5), own, ROOMS)
-    return with_nodes(spec, before, members, [4096, 0], 100)
+    members = None if own is None else Members((0, 2, 5), own, ROOMS, buffers_bytes=BUFFERS)
+    return with_nodes(spec, before, members, [4096, 0], 100 if own is None else BUFFERS[(0, 2, 5).index(own)])
 
 
 def test_all_nodes_say_the_same_whether_they_are_told_their_ranks_or_all() -> None:
@@ -29,8 +30,8 @@ def test_all_nodes_say_the_same_whether_they_are_told_their_ranks_or_all() -> No
     ]
     assert said[0] is not None
     assert all(nodes == said[0] for nodes in said)
-    assert [(node.node, node.ranks, node.keeps_bytes) for node in said[0]] == [
-        (0, "0-1", ROOMS[0]), (2, "2-3", ROOMS[1]), (5, "4-5", ROOMS[2])
+    assert [(node.node, node.ranks, node.keeps_bytes, node.buffer_bytes) for node in said[0]] == [
+        (0, "0-1", ROOMS[0], 100), (2, "2-3", ROOMS[1], 700), (5, "4-5", ROOMS[2], 300)
     ]  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_a_node_alone_deals_to_itself_and_what_was_said_stays() -> None:
 
 
 def test_a_node_that_is_lost_for_good_keeps_nothing_of_a_job_that_is_registered_afterwards() -> None:
-    members = Members((0, 2, 5), 0, ROOMS, away=(2,))
+    members = Members((0, 2, 5), 0, ROOMS, away=(2,), buffers_bytes=BUFFERS)
     nodes = with_nodes(job(), None, members, [4096, 0], 100).nodes
     assert nodes is not None
     assert [(node.node, node.ranks, node.keeps_bytes) for node in nodes] == [
@@ -61,14 +62,15 @@ def test_ranks_run_where_the_job_says_and_else_where_launchers_put_them() -> Non
     assert node_of_rank(job(world_size=4, nodes=nodes), members) == {0: 2, 3: 2}  # node 9 is none of these
 
 
-def test_who_registers_it_on_a_second_node_gets_the_order_of_the_first_whatever_its_window() -> None:
-    members = Members((0, 2, 5), 2, ROOMS)
-    first = filled_in(job(), own=0)
-    assert with_nodes(job(), first, members, [4096, 0], 700).nodes == first.nodes
-    larger = Members((0, 2, 5), 2, (*ROOMS[:2], (1, 0, 0)))
-    other = with_nodes(job(), first, larger, [4096, 0], 700).nodes
-    assert other is not None
-    assert {node.buffer_bytes for node in other} == {700}
+def test_members_are_what_the_nodes_have_said_when_they_came() -> None:
+    about = {
+        5: {"capacities_bytes": [7, 8, 9], "buffer_bytes": 3},
+        0: {"capacities_bytes": [4], "buffer_bytes": 0},
+    }
+    members = members_of(5, about)
+    assert (members.nodes, members.own) == ((0, 5), 5)
+    assert members.capacities_bytes == ((4, 0, 0), (7, 8, 9))
+    assert members.buffers_bytes == (0, 3)
 
 
 def test_a_run_that_goes_on_keeps_its_nodes_and_another_one_does_not() -> None:

@@ -1,0 +1,58 @@
+"""What the served orders of several jobs take to be kept: one keeping for all of them, and whether there is room.
+
+Pure. In: by job, the node that its order takes to keep each sample (`mlfs.served.partition`), and the nodes' rooms.
+Out: the same for all jobs together; how many samples no room is left for. Called by `mlfs.engine.planner`.
+
+Each order is made as if its job had all room of the nodes. Orders that rest on the same nodes agree on where a sample
+is kept, so those of several jobs go together as long as there is room for all: a set for validation beside the one for
+training. Where there is not, the orders stay as they are and only cost more reads: that is said, and nothing refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfs.served.partition import footprints
+
+NodeNumbers = npt.NDArray[np.int16]
+
+
+def kept_by_all(kept_at: Mapping[str, NodeNumbers]) -> NodeNumbers | None:
+    """By sample, the node that keeps it for all jobs, -1 for none; None without jobs.
+
+    Where two orders rest on different nodes, the job whose name comes first counts: that is the same one on all nodes,
+    in whatever order they heard of the jobs.
+    """
+    together: NodeNumbers | None = None
+    for name in sorted(kept_at):
+        together = kept_at[name] if together is None else np.where(together < 0, kept_at[name], together)
+    return together
+
+
+def without_room(kept: NodeNumbers, sizes_bytes: npt.NDArray[Any], rooms_bytes: Mapping[int, int]) -> int:
+    """How many of the samples that these nodes are to keep have no room there, as nodes fill it (`Members.plan`)."""
+    taken = footprints(sizes_bytes)
+    missing = 0
+    for node, room in rooms_bytes.items():
+        filled = np.cumsum(taken[(kept == node) & (taken > 0)])
+        missing += len(filled) - int(np.searchsorted(filled, room, side="right"))
+    return missing
+
+
+def warning(kept_at: Mapping[str, NodeNumbers], sizes_bytes: npt.NDArray[Any], rooms_bytes: Mapping[int, int]) -> str:
+    """What a user should know of the jobs together; "" for nothing."""
+    kept = kept_by_all(kept_at)
+    if kept is None or len(kept_at) < 2:
+        return ""
+    if not (missing := without_room(kept, sizes_bytes, rooms_bytes)):
+        return ""
+    jobs, samples = ", ".join(sorted(kept_at)), np.count_nonzero(kept >= 0)
+    return (
+        f"jobs {jobs}: there is no room for {missing:,} of the {samples:,} samples that their served orders take to be"
+        " kept: they are read once more in each epoch; give the mounts more --ram or --ssd, or register only the larger"
+        " job with --serve"
+    )

@@ -1,0 +1,231 @@
+"""A job with a served order, registered on several nodes at once: all serve one order, and no other one begins.
+
+The nodes are real but for their network, which is in memory and takes its time, and their mounts' jobs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from fakes import InlineRunner, simulate
+
+from mlfs.engine.planner import Planner
+from mlfs.engine.shared_jobs import SharedJobs
+from mlfs.engine.shared_plan import AGREEMENT_PATIENCE_S, SharedPlan
+from mlfs.errors import JobError
+from mlfs.follow.job import JobRun
+from mlfs.job import JobSpec, parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.served import ServedOrder
+from mlfs.orders.streams import JobStreams
+from mlfs.plan.members import members_of
+
+N, PAGE, NODES = 60, 4096, 3
+SIZES = np.full(N, PAGE, dtype=np.int64)
+ABOUT = {node: {"capacities_bytes": [10 * PAGE, 0], "buffer_bytes": (node + 1) * 8 * PAGE} for node in range(NODES)}
+
+
+def build(spec: JobSpec) -> JobStreams:
+    entries = np.arange(N)
+    return JobStreams(spec, entries, ServedOrder(build_order(spec, N), spec, SIZES, entries))
+
+
+class Jobs:
+    """The jobs of a mount, and all that ever began."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobRun] = {}
+        self.manifest = SimpleNamespace(size=SIZES)
+        self.began: list[JobRun] = []
+
+    async def install(self, job: JobRun) -> None:
+        await trio.sleep(0.001)
+        self.jobs[job.name] = job
+        self.began.append(job)
+
+    def end(self, name: str) -> None:
+        self.jobs.pop(name, None)
+
+
+class Node:
+    """What a server has of its cluster."""
+
+    def __init__(self) -> None:
+        runner: Any = InlineRunner({"orders": 0.02, "plan": 0.01})
+        jobs: Any = Jobs()
+        self.jobs: Jobs = jobs
+        self.planner = Planner(
+            memoryview(SIZES),
+            lambda: [10 * PAGE, 0],
+            runner,
+            lambda plan: self.plan.plan_made(plan),  # noqa: PLW0108 - made later
+        )
+        self.plan = SharedPlan(self.planner, runner, trio.current_time, lambda *_: None, lambda: bytes(N))
+        self.shared = SharedJobs(jobs, self.planner, self.plan, runner, build, lambda: [10 * PAGE, 0], 0)
+
+    def hear(self, node: int, value: Mapping[str, Any]) -> None:
+        self.plan.hear(node, value)
+        self.shared.hear(node, value)
+
+    async def register(self, spec: JobSpec, prepared_after_s: float = 0.0) -> JobRun:
+        """As the control file does it."""
+        spec = self.shared.with_nodes(spec)
+        streams = build(spec)
+        await trio.sleep(prepared_after_s)
+        return await self.shared.register(spec, streams)
+
+
+def run(body: Callable[[list[Node]], Coroutine[Any, Any, None]], draw: random.Random) -> None:
+    """Run a body on nodes that have joined; the words of a node reach another one in their order, after a while."""
+
+    async def link(node: Node, own: int, words: trio.MemoryReceiveChannel[Mapping[str, Any]]) -> None:
+        async for word in words:
+            await trio.sleep(draw.uniform(0.001, 0.05))
+            node.hear(own, word)
+
+    async def beside() -> None:
+        nodes = [Node() for _ in range(NODES)]
+        async with trio.open_nursery() as nursery:
+            ends: dict[int, list[trio.MemorySendChannel[Mapping[str, Any]]]] = {own: [] for own in range(NODES)}
+            for own, other in permutations(range(NODES), 2):
+                end, words = trio.open_memory_channel[Mapping[str, Any]](1000)
+                ends[own].append(end)
+                nursery.start_soon(link, nodes[other], own, words)
+
+            def tell(own: int, value: Mapping[str, Any]) -> None:
+                for end in ends[own]:
+                    end.send_nowait(value)
+
+            async with trio.open_nursery() as joining:
+                for own, node in enumerate(nodes):
+                    nursery.start_soon(node.planner.run)
+                    members = members_of(own, ABOUT)
+                    joining.start_soon(node.shared.begin, members, lambda value, own=own: tell(own, value), 1.0)
+            await body(nodes)
+            nursery.cancel_scope.cancel()
+
+    simulate(beside)
+
+
+def job(**fields: Any) -> JobSpec:
+    return parse_job({"epochs": 3, "batch_size": 4, "world_size": NODES, "serve": "opportunistic"} | fields)
+
+
+def with_buffers(buffer_bytes: int) -> list[dict[str, Any]]:
+    """Nodes as one of them takes them to be, which another one may see otherwise when a node has just been lost."""
+    return [
+        {"node": node, "ranks": str(node), "keeps_bytes": [10 * PAGE], "buffer_bytes": buffer_bytes}
+        for node in range(NODES)
+    ]
+
+
+def orders(nodes: list[Node]) -> list[Any]:
+    """What each node serves."""
+    return [node.jobs.jobs["train"].spec.nodes for node in nodes]
+
+
+def test_nodes_with_different_windows_that_register_at_the_same_moment_fill_in_the_same() -> None:
+    async def body(nodes: list[Node]) -> None:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.register, job())
+        [said] = set(orders(nodes))
+        assert [node.buffer_bytes for node in said] == [about["buffer_bytes"] for about in ABOUT.values()]
+        assert [len(node.jobs.began) for node in nodes] == [1] * NODES
+        assert [node.jobs.jobs["train"].spec.ranks for node in nodes] == [(0,), (1,), (2,)]
+
+    run(body, random.Random(0))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_of_two_orders_that_are_registered_at_the_same_moment_one_begins_and_the_other_nowhere(seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def body(nodes: list[Node]) -> None:
+        at = sorted(draw.sample(range(NODES), draw.choice((2, 3))))
+        got: dict[int, JobRun] = {}
+
+        async def register(own: int) -> None:
+            got[own] = await nodes[own].register(job(nodes=with_buffers((own + 1) * PAGE)))
+
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for own in at:
+                nursery.start_soon(register, own)
+        await trio.sleep(1)
+        assert trio.current_time() - began_at < AGREEMENT_PATIENCE_S
+        winner = job(nodes=with_buffers((at[0] + 1) * PAGE)).nodes
+        assert orders(nodes) == [winner] * NODES
+        assert [{began.spec.nodes for began in node.jobs.began} for node in nodes] == [{winner}] * NODES
+        assert {job_run.spec.nodes for job_run in got.values()} == {winner}
+
+    run(body, draw)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_registered_and_ended_anywhere_at_any_time_all_nodes_end_with_one_order(seed: int) -> None:
+    draw = random.Random(seed)
+
+    async def body(nodes: list[Node]) -> None:
+        async def act(own: int, at_s: float, number: int) -> None:
+            await trio.sleep(at_s)
+            if draw.random() < 0.2:
+                nodes[own].shared.ended("train")
+                nodes[own].jobs.end("train")
+                return
+            with suppress(JobError):  # another one counts
+                await nodes[own].register(job(nodes=with_buffers(number * PAGE)), draw.uniform(0, 0.1))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(1, draw.randint(2, 6)):
+                nursery.start_soon(act, draw.randrange(NODES), draw.uniform(0, 0.4), number)
+        await trio.sleep(5)
+        assert len({str([job_run.spec.nodes for job_run in node.jobs.jobs.values()]) for node in nodes}) == 1
+
+    run(body, draw)
+
+
+def test_an_order_that_another_node_tells_while_this_one_prepares_its_own_is_taken_over() -> None:
+    async def body(nodes: list[Node]) -> None:
+        late: list[JobRun] = []
+
+        async def register_late() -> None:
+            late.append(await nodes[0].register(job(), prepared_after_s=2))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(register_late)
+            nursery.start_soon(nodes[1].register, job(nodes=with_buffers(PAGE)))
+        await trio.sleep(1)  # node 2 only follows
+        assert late[0].spec.nodes == job(nodes=with_buffers(PAGE)).nodes
+        assert [{began.spec.nodes for began in node.jobs.began} for node in nodes] == [{late[0].spec.nodes}] * NODES
+
+    run(body, random.Random(0))
+
+
+def test_another_job_of_the_name_at_the_same_moment_is_refused_to_the_node_that_loses() -> None:
+    async def body(nodes: list[Node]) -> None:
+        said: list[str] = []
+
+        async def register(own: int) -> None:
+            try:
+                await nodes[own].register(job(seed=own))
+            except JobError as error:
+                said.append(f"{own}: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for own in (1, 2):
+                nursery.start_soon(register, own)
+        await trio.sleep(1)  # node 0 only follows
+        [refused] = said
+        assert refused.startswith("2: another node was told something else of the job train")
+        assert [node.jobs.jobs["train"].spec.seed for node in nodes] == [1] * NODES
+
+    run(body, random.Random(0))
