@@ -79,9 +79,9 @@ def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, g
     gathering.add(ranks)
 
 
-def gather(spec: JobSpec, streams: JobStreams, samples: int) -> Reads:
+def gather(spec: JobSpec, streams: JobStreams) -> Reads:
     """What the ranks of this node read of some samples in the first epochs of a job that was not counted."""
-    gathering = Gathering(samples)
+    gathering = Gathering(streams.sample_ids.size)
     for epoch in epochs_worth_counting(spec):
         if gathering.enough:
             break
@@ -114,7 +114,7 @@ def plan_for_all(
     plan = plan_alone(sizes, reads, capacities)
     if not to_come or len(sizes) > MOST_EVICTING or any(capacities[1:]) or plan.about["samples"] == len(read):
         return plan
-    shares = missed(to_come, sizes, capacities[0], plan.classes != NOWHERE)
+    shares = missed(to_come, sizes, capacities[0], plan.classes != NOWHERE, reads > 0)
     if not shares.evicting_wins:
         return plan
     nowhere = np.full(len(sizes), NOWHERE, dtype=np.int8)
@@ -339,7 +339,7 @@ class Planner:
         job, epochs = waiting.job, epochs_worth_counting(waiting.job.spec)
         if kept_at is not None and reads_alike(job.spec):  # then there is nothing to count
             return Counted(np.where(kept_at >= 0, len(epochs), 0).astype(np.uint16), None)
-        reads, gathering = np.zeros(len(self._sizes), dtype=np.uint16), Gathering(len(self._sizes))
+        reads, gathering = np.zeros(len(self._sizes), dtype=np.uint16), Gathering(job.streams.sample_ids.size)
         for epoch in epochs:
             if self._waiting.get(name) is not waiting:
                 break
@@ -392,7 +392,7 @@ class Planner:
             known = self._gathered.get(job.name)
             if known is None or known[0] is not job:
                 try:
-                    reads = await self._runner.run("plan", gather, job.spec, job.streams, len(self._sizes))
+                    reads = await self._runner.run("plan", gather, job.spec, job.streams)
                 except Exception as error:  # the job has ended meanwhile, or an order file is gone
                     log.warning("job %s: whether evicting helps is not known: %s", job.name, error)
                     return []

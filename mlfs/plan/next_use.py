@@ -24,7 +24,7 @@ Ids = npt.NDArray[np.integer[Any]]
 Bytes = npt.NDArray[np.integer[Any]]
 
 LOOKED_AT = 2000
-"""Samples that are looked at: the shares of reads come out within about a percent."""
+"""Samples that are looked at of those that a job reads, about: the shares of reads come out within some two percent."""
 MOST_READS = 24_000
 """Reads of them that are looked at: twelve epochs in which each comes once. They take half a second of a core."""
 WORTH_IT = 0.98
@@ -38,11 +38,19 @@ class Reads(NamedTuple):
     Attributes:
         ids: their numbers, in the order of the reads. at: by read, how many reads of the job are before it. ends: by
             epoch, how many of `ids` are read by its end.
+        one_in: one sample in so many is looked at, a power of two: who looks at fewer looks at some of the same.
     """
 
     ids: Ids
     at: npt.NDArray[np.int64]
     ends: Sequence[int]
+    one_in: int = 1
+
+    def but_for(self, one_in: int) -> Reads:
+        """The reads of fewer samples."""
+        chosen = is_looked_at(self.ids, one_in)
+        before = np.concatenate([[0], np.cumsum(chosen)])
+        return Reads(self.ids[chosen], self.at[chosen], before[list(self.ends)].tolist(), one_in)
 
 
 class Missed(NamedTuple):
@@ -59,10 +67,14 @@ class Missed(NamedTuple):
 
 
 class Gathering:
-    """Collects what a job reads of the samples that are looked at, epoch by epoch, until that is enough."""
+    """Collects what a job reads of the samples that are looked at, epoch by epoch, until that is enough.
+
+    Args:
+        samples: how many the job reads.
+    """
 
     def __init__(self, samples: int) -> None:
-        self._one_in = max(1, samples // LOOKED_AT)
+        self._one_in = 1 << max(0, (samples // LOOKED_AT).bit_length() - 1)
         self._ids: list[Ids] = []
         self._at: list[npt.NDArray[np.int64]] = []
         self._ends: list[int] = []
@@ -89,7 +101,9 @@ class Gathering:
     def gathered(self) -> Reads:
         """What was collected."""
         nothing = np.empty(0, dtype=np.int64)
-        return Reads(np.concatenate([nothing, *self._ids]), np.concatenate([nothing, *self._at]), tuple(self._ends))
+        return Reads(
+            np.concatenate([nothing, *self._ids]), np.concatenate([nothing, *self._at]), tuple(self._ends), self._one_in
+        )
 
 
 def is_looked_at(ids: Ids, one_in: int) -> npt.NDArray[np.bool_]:
@@ -99,18 +113,21 @@ def is_looked_at(ids: Ids, one_in: int) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def missed(jobs: Sequence[Reads], sizes_bytes: Bytes, room_bytes: int, kept: npt.NDArray[np.bool_]) -> Missed:
+def missed(
+    jobs: Sequence[Reads], sizes_bytes: Bytes, room_bytes: int, kept: npt.NDArray[np.bool_], read: npt.NDArray[np.bool_]
+) -> Missed:
     """How many of some jobs' reads, side by side, the source answers under either rule.
 
     Args:
         sizes_bytes: by sample, of the whole data set. room_bytes: for all of it. kept: by sample, whether a plan
-            keeps it.
+            keeps it. read: whether any of the jobs reads it.
     """
-    one_in, takes = max(1, len(sizes_bytes) // LOOKED_AT), footprints(sizes_bytes)
-    looked_at = np.flatnonzero(is_looked_at(np.arange(len(takes)), one_in))
+    one_in, takes = max(one.one_in for one in jobs), footprints(sizes_bytes)
+    looked_at = np.flatnonzero(read & is_looked_at(np.arange(len(takes)), one_in))
     sizes = takes[looked_at]
-    room = int(room_bytes * int(sizes.sum()) / max(1, int(takes.sum())))
-    streams = [one._replace(ids=np.searchsorted(looked_at, one.ids)) for one in jobs]
+    room = int(room_bytes * int(sizes.sum()) / max(1, int(takes[read].sum())))
+    streams = [one.but_for(one_in) for one in jobs]
+    streams = [one._replace(ids=np.searchsorted(looked_at, one.ids)) for one in streams]
     reads = np.concatenate([one.ids for one in streams])
     owner = np.repeat(np.arange(len(streams)), [len(one.ids) for one in streams])
     order = np.argsort(np.concatenate([one.at for one in streams]), kind="stable")

@@ -19,22 +19,20 @@ Epochs = list[list[Ids]]
 N = 2000
 
 
-def gathered(epochs: Epochs, samples: int) -> Reads:
+def gathered(epochs: Epochs) -> Reads:
     """What a job reads of the samples that are looked at."""
-    gathering = Gathering(samples)
+    gathering = Gathering(len(np.unique(np.concatenate([ids for ranks in epochs for ids in ranks]))))
     for ranks in epochs:
         gathering.add(ranks)
     return gathering.gathered()
 
 
-def of(jobs: list[Epochs], share: float, sizes: Ids) -> next_use.Missed:
-    """Both rules, in memory that holds a share of the data set."""
-    reads = sum(
-        np.bincount(np.concatenate([ids for ranks in epochs for ids in ranks]), minlength=len(sizes)) for epochs in jobs
-    )
-    room = int(share * sizes.sum())
-    kept = plan_alone(sizes, np.asarray(reads), [room, 0]).classes != NOWHERE
-    return missed([gathered(epochs, len(sizes)) for epochs in jobs], sizes, room, kept)
+def of(jobs: list[Epochs], room: int, sizes: Ids) -> next_use.Missed:
+    """Both rules."""
+    ids = np.concatenate([ids for epochs in jobs for ranks in epochs for ids in ranks])
+    reads = np.bincount(ids, minlength=len(sizes))
+    kept = plan_alone(sizes, reads, [room, 0]).classes != NOWHERE
+    return missed([gathered(epochs) for epochs in jobs], sizes, room, kept, reads > 0)
 
 
 def one_of_four(rng: np.random.Generator, samples: int) -> list[Epochs]:
@@ -72,10 +70,25 @@ def test_the_better_rule_is_taken_and_looking_at_some_samples_is_nearly_as_good_
     rng = np.random.default_rng(1)
     for samples in (N, 20 * N):
         sizes = rng.integers(1, 4, samples) * PAGE_BYTES if samples > N else np.full(samples, PAGE_BYTES)
-        found = of(jobs(rng, samples), share, sizes)
+        found = of(jobs(rng, samples), int(share * sizes.sum()), sizes)
         assert found.kept / found.reads == pytest.approx(keeping, abs=0.02)
         assert found.evicting / found.reads == pytest.approx(evicting, abs=0.02)
         assert found.evicting_wins == (evicting < keeping)
+
+
+@pytest.mark.parametrize("draw", range(6))
+def test_a_small_job_over_a_large_data_set_is_judged_as_well(draw: int) -> None:
+    """One rank of eight of a job that reads one sample in fifty, beside another job of another size."""
+    rng, samples = np.random.default_rng(draw), 50 * N
+    sizes = np.full(samples, PAGE_BYTES)
+    mine = rng.permutation(samples)[: 2 * N]
+    small: Epochs = [[rng.permutation(mine)[::8]] for _ in range(24)]
+    alone = of([small], int(0.4 * 2 * N * PAGE_BYTES), sizes)
+    assert alone.evicting_wins
+    other: Epochs = [[rng.permutation(8 * N)] for _ in range(2)]
+    assert len({gathered(small).one_in, gathered(other).one_in}) == 2
+    both, full = of([small, other], 4 * N * PAGE_BYTES, sizes), 2 * 8 * N + 24 * N // 4
+    assert both.reads == pytest.approx(full / gathered(other).one_in, rel=0.1)
 
 
 def test_what_is_looked_at_is_spread_over_the_data_set_and_ends_after_enough_reads() -> None:
