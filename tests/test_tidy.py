@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
@@ -169,6 +170,12 @@ def _row_of(path: Path, table: dict[str, tuple[frozenset[str], frozenset[str]]])
 def _package(part: str) -> str:
     """Everybody may know the modules beside them."""
     return part.replace("/", ".") if part.startswith("mlfs/") else part.partition("/")[0]
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """pytest imports each by its name alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_module_is_imported_in_a_circle() -> None:

@@ -75,22 +75,56 @@ def check_it_outlives_the_mount(mount: MlfsMount, source: Path, made: dict[str, 
             assert rates["refined"] or name not in measured
 
 
-def test_one_rank_of_many_keeps_what_it_reads_most(source: Path) -> None:
-    capacity, epochs = 20, 12
-    flags = ["--ram", str(capacity * PAGES_BYTES), "--staging", "1M"]
-    with MlfsMount(source, *flags) as mount:
-        mount.register(seed=3, epochs=epochs, batch_size=4, layout="sorted", world_size=3, ranks=[1])
-        assert wait_until(lambda: bool(mount.status()["plan"].get("samples") == capacity), WAIT_S)
-        orders = [(mount.path / f".mlfs/order/train/{e}/1").read_text().splitlines() for e in range(epochs)]
+def register_one_of_three(mount: MlfsMount, epochs: int) -> list[list[str]]:
+    """A node runs one rank of three. Returns what it reads, epoch by epoch."""
+    mount.register(seed=3, epochs=epochs, batch_size=4, layout="sorted", world_size=3, ranks=[1])
+    assert wait_until(lambda: "reads" in mount.status()["plan"], WAIT_S)
+    return [(mount.path / f".mlfs/order/train/{e}/1").read_text().splitlines() for e in range(epochs)]
+
+
+def read_all(mount: MlfsMount, orders: list[list[str]]) -> None:
+    """Read it, and wait until nothing is under way."""
+    for order in orders:
+        for name in order:
+            assert (mount.path / name).read_bytes() == (mount.source / name).read_bytes()
+    assert wait_until(lambda: not any(mount.status()["under_way"].values()), WAIT_S)
+    for tier in mount.status()["tiers"]:
+        assert tier["used_bytes"] <= tier["capacity_bytes"]
+
+
+def test_one_rank_of_many_keeps_what_it_reads_most(source: Path, tmp_path: Path) -> None:
+    """In memory and on a disk: nothing is evicted where a disk keeps some of it."""
+    in_memory, on_disk, epochs = 15, 5, 12
+    flags = ["--ram", str(in_memory * PAGES_BYTES), "--ssd", f"{tmp_path / 'ssd'}:{on_disk * PAGES_BYTES}"]
+    with MlfsMount(source, *flags, "--staging", "1M", mountpoint=empty(tmp_path)) as mount:
+        orders = register_one_of_three(mount, epochs)
         counts = Counter(name for order in orders for name in order)
-        best = sum(sorted(counts.values(), reverse=True)[:capacity])
-        assert mount.status()["plan"] | {"reads_kept": best, "reads": counts.total()} == mount.status()["plan"]
-        for order in orders:
-            for name in order:
-                assert (mount.path / name).read_bytes()
-        assert wait_until(lambda: not any(mount.status()["under_way"].values()), WAIT_S)
-        (ram,) = mount.status()["tiers"]
-        assert ram["used_bytes"] <= ram["capacity_bytes"]
-        assert ram["samples"] == capacity
+        best = sum(sorted(counts.values(), reverse=True)[: in_memory + on_disk])
+        plan = mount.status()["plan"]
+        assert plan | {"samples": in_memory + on_disk, "reads_kept": best, "reads": counts.total()} == plan
+        read_all(mount, orders)
+        assert [tier["samples"] for tier in mount.status()["tiers"]] == [in_memory, on_disk]
         mount.control({"op": "unregister", "name": "train"})
         assert mount.status()["plan"] == {"keeps": "first read, first kept", "being_counted": []}
+
+
+def test_one_rank_of_many_with_memory_only_reads_less_than_any_copies_that_stay_could_save(
+    source: Path, tmp_path: Path
+) -> None:
+    room, epochs = 20, 12
+    flags = ["--ram", str(room * PAGES_BYTES), "--staging", "1M"]
+    with MlfsMount(source, *flags, mountpoint=empty(tmp_path)) as mount:
+        orders = register_one_of_three(mount, epochs)
+        plan = mount.status()["plan"]
+        assert plan["evicts"]
+        assert plan["source_share"] < plan["source_share_keeping"]
+        read_all(mount, orders)
+        counts = Counter(name for order in orders for name in order)
+        stay = counts.total() - sum(sorted((count - 1 for count in counts.values()), reverse=True)[:room])
+        assert mount.status()["fetches"]["pfs"]["count"] < stay + mount.taken_back()
+
+
+def empty(tmp_path: Path) -> Path:
+    """A directory to mount at."""
+    (tmp_path / "mount").mkdir()
+    return tmp_path / "mount"
