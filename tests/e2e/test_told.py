@@ -108,6 +108,7 @@ def test_pages_that_are_taken_back_are_staged_again_and_status_says_so(backing: 
     with MlfsMount(backing, "--ram", "64M") as mount:
         # Open since before the job was registered: what is done with these descriptors is no read of the job's.
         open_files = [os.open(mount.path / name, os.O_RDONLY) for name in sorted(FILES)]
+        mount.settle()
         mount.register(name="train", seed=1, epochs=1, batch_size=4, layout="sorted")
         names = (mount.path / ".mlfs/order/train/0/0").read_text().splitlines()
         wait_until(lambda: mount.status()["jobs"][0]["ranks"][0]["ahead"]["samples"] == len(names))

@@ -15,8 +15,10 @@ from fakes import Mount, running, simulate
 
 from mlfs.explain.misfit import disagreeing
 from mlfs.explain.screen import find_correction
+from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import Cell
+from mlfs.follow.trial import STRANGER_READS
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
 
@@ -48,6 +50,11 @@ def script_opens(
                     if of_worker:
                         opens.append(of_worker.pop(0))
         yield opens
+
+
+def accounted_for(job: JobRun) -> int:
+    """Opens that were judged, and those that came before anybody knew their order."""
+    return job.score.observed + sum(job.findings.order_unknown.values())
 
 
 async def read_all(mount: Mount, opens: list[tuple[int, int]]) -> None:
@@ -113,13 +120,18 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
         async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
             await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
-            stalls = 0
+            stalls, first = 0, None
             for opens in script_opens(mount, script, epochs, workers):
-                before = mount.engine.jobs["train"].score.observed
+                first = first or opens
+                before = accounted_for(mount.engine.jobs["train"])
                 stalls = mount.engine.counters.all.reads["page_cache"].count
                 await read_all(mount, opens)
                 await trio.sleep(1)
-                assert mount.engine.jobs["train"].score.observed - before == len(opens)
+                missing = len(opens) - (accounted_for(mount.engine.jobs["train"]) - before)
+                # Until it is found out what the script does, a rank that reads otherwise than was registered may be
+                # taken for a stranger, beside one that does not: by its first reads, which then count for nobody.
+                assert missing == 0 or (opens is first and len({pid % 100 for _, pid in opens}) > 1)
+                assert 0 <= missing <= STRANGER_READS
             job = mount.engine.jobs["train"]
             assert len(job.findings.known) == 1
             assert words in job.findings.known[0]

@@ -87,12 +87,15 @@ class Following:
         self._keeping.jobs_read([self._members[name] for name, job in self._jobs.items() if not job.finished])
 
     def staged(self, most: int) -> list[int]:
-        """Samples that are staged and will be read, the soonest needed first; at most so many."""
+        """Samples that are staged and will be read, the soonest needed first; at most so many.
+
+        Without those that a reader has open now: if their pages are gone they are not staged again (`PagesLost`).
+        """
         found: list[tuple[float, int]] = []
         for uses in self.uses.values():
             if uses.job.predicting:
                 found += uses.staged(self._table, most)
-        return [sample for _, sample in sorted(found)[:most]]
+        return [sample for _, sample in sorted(found)[:most] if sample not in self._table.readers]
 
     def set_linger(self) -> None:
         """Have used pages linger exactly while no job's reads are predicted."""
