@@ -69,7 +69,12 @@ class Findings:
     def began_elsewhere(self, matcher: StreamMatcher, timeline: Timeline) -> str:
         """Once, in words: the script's first reads are those of another epoch than the registered one. Else ""."""
         score = matcher.score
-        if self._begin_is_known or score.agreement_of_last(FEWEST_FIRST) < 1.0 or score.agreed < FEWEST_FIRST:
+        if (
+            self._begin_is_known
+            or self._inferred
+            or score.agreement_of_last(FEWEST_FIRST) < 1.0
+            or score.agreed < FEWEST_FIRST
+        ):
             return ""
         start = self._start_epoch
         if self._first_epoch < 0:
@@ -81,7 +86,7 @@ class Findings:
         begin = range(base, base + max(FEWEST_FIRST, a_round))
         seen_to_begin = any(seen.position in begin for seen in score.history)
         self._begin_is_known = epoch <= start or seen_to_begin or max(seen.cell.epoch for seen in score.history) > epoch
-        if epoch <= start or self._inferred or not seen_to_begin:
+        if epoch <= start or not seen_to_begin:
             return ""  # nothing else than registered, or it was under way already, or the first batch is held up
         self.way_out = flags_of({"start_epoch": epoch})
         self.known.append(COUNTS_FROM_ONE if epoch == start + 1 else RESUMED.format(epoch=epoch, start=start))

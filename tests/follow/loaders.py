@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -160,3 +161,14 @@ class TimedLoader:
             free_s[worker] = at_s + about(self.collate_s)
             ready_s.append(free_s[worker])
         return sorted(opened)
+
+
+def in_turns(running: list[Iterator[Any]], rng: random.Random) -> Iterator[Any]:
+    """The opens of all ranks, mixed, until each has come to its end."""
+    while running:
+        opens = rng.choice(running)
+        opened = next(opens, None)
+        if opened is None:
+            running.remove(opens)
+        else:
+            yield opened

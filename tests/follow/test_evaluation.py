@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import Loader
+from loaders import Loader, in_turns
 
 from mlfs.follow.evaluation import MOST_PASSES, STEPS_TOLD
 from mlfs.follow.job import JobRun
@@ -38,17 +38,6 @@ def loop(job: JobRun, rank: int, train: Loader, evaluate: Loader, share: float, 
     for epoch in range(EPOCHS):
         yield from ((*opened, False) for opened in train.epoch(epoch, job.streams.epoch_ids(epoch, rank), rng))
         yield from ((*opened, True) for opened in evaluate.epoch(epoch, np.arange(round(share * n)), rng))
-
-
-def in_turns(running: list[Iterator[Any]], rng: random.Random) -> Iterator[Any]:
-    """The opens of all ranks, mixed, until each has come to its end."""
-    while running:
-        opens = rng.choice(running)
-        opened = next(opens, None)
-        if opened is None:
-            running.remove(opens)
-        else:
-            yield opened
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

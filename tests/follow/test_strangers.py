@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import Loader
+from loaders import Loader, in_turns
 
 from mlfs.follow.job import JobRun
 from mlfs.follow.plain_order import PlainOrder
@@ -86,14 +86,7 @@ class Drawn:
                 for process, entry in loader.epoch(epoch, job.streams.epoch_ids(epoch, rank), rng):
                     yield entry, process, SHELL if process == main else main
 
-        running = [of_rank(rank) for rank in range(self.ranks)]
-        while running:
-            one = rng.choice(running)
-            opened = next(one, None)
-            if opened is None:
-                running.remove(one)
-            else:
-                yield opened
+        yield from in_turns([of_rank(rank) for rank in range(self.ranks)], rng)
 
 
 def draw(seed: int) -> Drawn:
