@@ -1,8 +1,8 @@
 """Makes room on this node by giving up copies: those that no job reads any more, and those needed furthest ahead.
 
 Pure. In: what jobs read next, as far as their orders are at hand. Out: copies to evict. Called by
-`mlfs.plan.scheduler.scheduler`. Copies that no job reads (an earlier job's) go from any place of a node without peers,
-as soon as a job needs the room. Copies needed furthest ahead (Belady's rule) go from its memory where the plan says
+`mlfs.plan.scheduler.scheduler`. Copies that no job reads (an earlier job's) go from any place of a node without peers
+that is full, some at a time. Copies needed furthest ahead (Belady's rule) go from its memory where the plan says
 that this node evicts (`Plan.evicts_by`; `mlfs.plan.next_use`, docs/decisions/reuse-distance.md). Every other job keeps
 what it has, as evicting never helps it.
 
