@@ -21,6 +21,7 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobStatistics
+from mlfs.measure.speeds import PEERS
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import FEWEST_BATCHES, JobLoad
@@ -37,6 +38,9 @@ PATIENCE_S = 0.5
 # Reads that are looked at, of steps that lie evenly in the rest of the epoch: enough for a mean over hundreds of steps,
 # and some tens of milliseconds of work.
 MOST_READS = 1 << 16
+
+# The class of what comes from peers while none of them was measured.
+UNKNOWN = -2
 
 Ids = npt.NDArray[np.int64]
 
@@ -143,20 +147,23 @@ class ExpectedLoads:
         if not len(ids):
             return None
         inside = ids >= 0
-        places, sizes = np.zeros(ids.shape, dtype=np.uint8), np.zeros(ids.shape)
-        places[inside] = self._engine.holders(ids[inside])
+        places, sizes = np.zeros(ids.shape, dtype=np.int64), np.zeros(ids.shape)
+        places[inside] = self._engine.nearest(ids[inside])
         sizes[inside] = np.asarray(self._engine.samples.sizes)[ids[inside]]
-        if self._engine.has_peers and (places[inside] == 0).any():
-            return None  # they come from other nodes, and how fast those give is not known as that of places is
-        storage = self._classes(question.node)[places]
+        storage = self._classes(question.node, int(places.max()))[places]
+        if (storage == UNKNOWN).any():
+            return None
         return Expected(expected_imbalance(question.node, sizes, storage, question.loaders), epoch, len(ids))
 
-    def _classes(self, node: PerformanceModel) -> npt.NDArray[np.int8]:
-        """By the number of a place: which class of the model it is. What lies in a place that is passed over comes
-        from the source."""
+    def _classes(self, node: PerformanceModel, last: int) -> npt.NDArray[np.int8]:
+        """By the number of a place, up to `last`: which class of the model it is.
+
+        What lies in a place that is passed over comes from the source. Peers that were not measured yet are UNKNOWN.
+        """
         classes = {storage.name: index for index, storage in enumerate(node.classes)}
-        names = [place.name for place in self._engine.places.storing]
-        return np.array([PFS, *(classes.get(name, PFS) for name in names)], dtype=np.int8)
+        own = [PFS, *(classes.get(place.name, PFS) for place in self._engine.places.storing)]
+        peers = [classes.get(PEERS, UNKNOWN)] * (last + 1 - len(own))
+        return np.array(own + peers, dtype=np.int8)
 
 
 def coming(job: JobStatistics) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """What papers say of orders, counted in the orders of a real mount: the figures of docs/papers.md, column "ours, live".
 
-    PYTHONPATH=. python scripts/orders_live.py [--files 1281167] [--at DIR] [frequency reuse locality hits ...]
+    PYTHONPATH=. python scripts/orders_live.py [--files 1281167] [--at DIR] [frequency reuse locality hits eviction ...]
 
 In: how many files (ImageNet-1k's by default: minutes), and a directory to make them in, where they have a size and no
 blocks. Out: a line a figure. The mount is that of the real command; the orders are what MOUNT/.mlfs/order says, which
@@ -12,6 +12,8 @@ is what a script reads that takes a served order. Several nodes are the ranks of
 - locality (Yang and Cong, V-C): with 64 nodes, how uneven a global batch lies, how much the order moves, by how many
   messages, and whether all ranks have as many.
 - hits (Lobster, 5.5): reads that a cache of 40 GB for 135 GB answers, in a data set of 16 MB and 5 epochs.
+- eviction (Lobster, 4.4): reads that the source answers where samples are drawn with replacement, beside what the plan
+  expects of evicting and of keeping.
 """
 
 from __future__ import annotations
@@ -39,7 +41,6 @@ from mlfs.served.balance import imbalance
 from mlfs.tree.scan import scan
 
 IMAGENET_FILES, DIRECTORIES = 1_281_167, 1000
-SMALL_FILES, SMALL_BYTES = 400, 40_000
 CACHE_SHARE = 40 / 135
 SETTLED_WITHIN_S = 60.0
 Ids = npt.NDArray[np.int64]
@@ -81,6 +82,13 @@ class Mount:
         """What MOUNT/.mlfs/status says."""
         status: dict[str, Any] = json.loads((self.path / ".mlfs" / "status").read_bytes())
         return status
+
+    def settled(self) -> dict[str, Any]:
+        """The same, once nothing is under way any more: plans are made, and what was read is counted."""
+        ends = time.monotonic() + SETTLED_WITHIN_S
+        while any((now := self.status())["under_way"].values()) and time.monotonic() < ends:
+            time.sleep(0.1)
+        return now
 
 
 @contextmanager
@@ -168,35 +176,61 @@ def _keepers(mount: Mount) -> npt.NDArray[np.int16]:
 
 def hits(work: Path) -> None:
     """Lobster, Section 5.5: one node, all of its reads, the first epoch among them."""
-    source, epochs = work / "small", 5
-    (source / "c").mkdir(parents=True)
-    for number in range(SMALL_FILES):
-        (source / "c" / f"f{number:03}.jpg").write_bytes(number.to_bytes(2) * (SMALL_BYTES // 2))
-    page_bytes = -(-SMALL_BYTES // 4096) * 4096
-    ram = round(CACHE_SHARE * SMALL_FILES) * page_bytes
-    with mounted(source, "--ram", str(ram), "--staging", "1M") as mount:
-        mount.register(epochs=epochs, batch_size=8)
-        for epoch in range(epochs):
-            for path in (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines():
-                (mount.path / path).read_bytes()
-        ends = time.monotonic() + SETTLED_WITHIN_S
-        while any(mount.status()["under_way"].values()) and time.monotonic() < ends:
-            time.sleep(0.1)
-        fetched = mount.status()["fetches"]["pfs"]["count"]
-    reads = epochs * SMALL_FILES
+    source, epochs = small_files(work, 400, 40_000), 5
+    fetched, _ = source_reads(source, CACHE_SHARE, epochs)
+    reads = epochs * 400
     print(f"hits: {100 * (1 - fetched / reads):.1f} % of {reads:,} reads, with a cache of {100 * CACHE_SHARE:.1f} %")
 
 
+def eviction(work: Path) -> None:
+    """Lobster, Section 4.4, as one node has it: samples are drawn with replacement, and memory holds some of them."""
+    files, epochs = 2000, 8
+    source = small_files(work, files, 8000)
+    for share in (0.25, 0.5):
+        fetched, plan = source_reads(source, share, epochs, sampler="torch-random", replacement=True, seed=7)
+        print(
+            f"eviction: of {epochs * files:,} drawn reads, with room for {100 * share:.0f} %, the source answers"
+            f" {100 * fetched / epochs / files:.1f} %; the plan expects {100 * plan['source_share']:.1f} %, and"
+            f" {100 * plan['source_share_keeping']:.1f} % if copies stay"
+        )
+
+
+def small_files(work: Path, files: int, bytes_each: int) -> Path:
+    """A source of equal files with contents."""
+    source = work / f"small{files}"
+    (source / "c").mkdir(parents=True)
+    for number in range(files):
+        (source / "c" / f"f{number:04}.jpg").write_bytes(number.to_bytes(2) * (bytes_each // 2))
+    return source
+
+
+def source_reads(source: Path, share: float, epochs: int, **job: object) -> tuple[int, dict[str, Any]]:
+    """Read a job's epochs on one node, whose memory holds a share of the files.
+
+    Returns: how many reads the source has answered, and what the status says of the plan.
+    """
+    files = list((source / "c").iterdir())
+    page_bytes = -(-files[0].stat().st_size // 4096) * 4096
+    with mounted(source, "--ram", str(round(share * len(files)) * page_bytes), "--staging", "1M") as mount:
+        mount.register(epochs=epochs, batch_size=8, **job)
+        plan = dict(mount.settled()["plan"])
+        for epoch in range(epochs):
+            for path in (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines():
+                (mount.path / path).read_bytes()
+        return int(mount.settled()["fetches"]["pfs"]["count"]), plan
+
+
 COUNTED: dict[str, Callable[[Mount, int], None]] = {"frequency": frequency, "reuse": reuse, "locality": locality}
+READ: dict[str, Callable[[Path], None]] = {"hits": hits, "eviction": eviction}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--files", type=int, default=IMAGENET_FILES)
     parser.add_argument("--at", type=Path, help="where the files are made, and stay; else they are gone at the end")
-    parser.add_argument("wanted", nargs="*", help=", ".join([*COUNTED, "hits"]))
+    parser.add_argument("wanted", nargs="*", help=", ".join([*COUNTED, *READ]))
     chosen = parser.parse_args()
-    wanted = chosen.wanted or [*COUNTED, "hits"]
+    wanted = chosen.wanted or [*COUNTED, *READ]
     with tempfile.TemporaryDirectory(prefix="orders-live-") as scratch:
         work = chosen.at or Path(scratch)
         counted = [COUNTED[name] for name in wanted if name in COUNTED]
@@ -204,8 +238,8 @@ def main() -> None:
             with mounted(make_files(work, chosen.files)) as mount:
                 for count in counted:
                     count(mount, chosen.files)
-        if "hits" in wanted:
-            hits(Path(scratch))
+        for name in [name for name in READ if name in wanted]:
+            READ[name](Path(scratch))
 
 
 if __name__ == "__main__":

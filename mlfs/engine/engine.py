@@ -146,7 +146,7 @@ class Engine:
         known = known_source(best(points), limits.calibrated_sample_bytes)
         self.scheduler = Scheduler(samples.sizes, infos, bounds, rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
-        self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured)
+        self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
         self._fetcher = Fetcher(samples, source, places, pages, self._announce)
         self._write_behind = WriteBehind(
             self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
@@ -262,17 +262,18 @@ class Engine:
         self._driver.step(e.PlacesMeasured(gives))
 
     def performance_model(self) -> PerformanceModel | None:
-        """This node as the performance model has it, by what its places give now; None while that is not known."""
-        return self._speeds.model(self._passed_over())
+        """This node as the performance model has it, by what its places and its peers give now.
 
-    def holders(self, samples: npt.NDArray[np.int64]) -> list[int]:
-        """The numbers of the places of this node that hold these samples, 0 for none. From any thread."""
-        return [self.scheduler.holder(sample) for sample in samples.tolist()]
+        None while the source was never measured.
+        """
+        return self._speeds.model_with_peers(self._passed_over())
 
-    @property
-    def has_peers(self) -> bool:
-        """Whether other nodes may give this one what they hold."""
-        return self._shared_plan.members is not None
+    def nearest(self, samples: npt.NDArray[np.int64]) -> list[int]:
+        """The numbers of the places that these samples would come from now. From any thread.
+
+        0 is the source, then come the places of this node that keep samples, and then its peers.
+        """
+        return [self.scheduler.nearest(sample) for sample in samples.tolist()]
 
     def _passed_over(self) -> Sequence[bool]:
         """By place that stores: whether it is not used at present."""

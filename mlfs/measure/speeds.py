@@ -8,7 +8,7 @@ statistics, and at the end of the mount those are saved. Called on the loop only
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from mlfs.measure.refine import DISK_BYTES_PER_S, MEMORY_BYTES_PER_S, Measured, 
 from mlfs.places.place import PlaceKind
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+
+# What other nodes are called among the storage classes of a node's performance model.
+PEERS = "peers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Speeds:
         refined: the same as earlier mounts refined it: where a place stands in both, this one counts.
         rates: what this mount measures.
         places: the source and the tiers in the order of their numbers, by the key under which `rates` has them.
+        peers: the key under which `rates` has all other nodes together.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Speeds:
         refined: Mapping[str, Points],
         rates: Rates,
         places: Mapping[Any, MeasuredPlace],
+        peers: Hashable = None,
     ) -> None:
         self._calibrated = calibrated
         self._earlier = {**calibrated, **refined}
@@ -70,6 +75,7 @@ class Speeds:
         self._source = next(place for place in places.values() if place.kind is PlaceKind.SOURCE)
         self._storing = [place for place in places.values() if place.kind is not PlaceKind.SOURCE]
         self._routes = {place.name: key for key, place in places.items()}
+        self._peers = peers
 
     def points(self, place: str) -> tuple[tuple[float, float], ...]:
         """The curve of a place as it is now. Empty when it was never measured."""
@@ -113,6 +119,13 @@ class Speeds:
             preprocess_bytes_per_s=math.inf, network_bytes_per_s=math.inf, pfs=Curve.flat(source),
             staging=StorageClass("staging", 0, nothing, nothing, 1), classes=tuple(classes),
         )  # fmt: skip
+
+    def model_with_peers(self, left: Sequence[int]) -> PerformanceModel | None:
+        """The same, with all other nodes together as one class more, named `PEERS`, once they were measured."""
+        model, gives = self.model(left), best(refine((), self._rates.measured(self._peers)))
+        if model is None or not gives:
+            return model
+        return model.changed(classes=(*model.classes, StorageClass(PEERS, 0, Curve.flat(gives), Curve.flat(gives), 1)))
 
     def loading(self, stream_bytes: int, left: Sequence[int]) -> EpochCost | None:
         """How long it takes at least to load an epoch after the first; None when that cannot be told.

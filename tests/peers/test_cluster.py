@@ -78,6 +78,8 @@ def test_the_source_is_read_once_for_all_nodes_and_never_again(source: Path, tmp
             status = mount.status()
             assert status["jobs"][0]["agreement"] == 1.0, node
             assert status["peers"]["lost"] == []
+            # Two thirds of a node's samples come from the others, whose rate the simulator's figure rests on.
+            assert status["jobs"][0]["load"]["simulated"]["imbalance"] is not None, node
         assert cluster.leave() == 0
         wait_until(lambda: cluster.peers(0) is None, 10)
 

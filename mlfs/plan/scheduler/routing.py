@@ -107,12 +107,12 @@ class Routing:
     def for_reader(self, sample: int, held_by: int, owner: int) -> int:
         """The place for a reader who waits; such a fetch never probes."""
         self._probed.discard(sample)
-        return self._cheapest(sample, held_by, owner)
+        return self.nearest(sample, held_by, owner)
 
     def ahead(self, sample: int, held_by: int, owner: int, now_s: float) -> int:
         """The place for a prefetch. A few prefetches probe a tier that is passed over."""
         if not held_by or not self._passed_over[held_by]:
-            return self._cheapest(sample, held_by, owner)
+            return self.nearest(sample, held_by, owner)
         if self._uses[held_by].may_probe(now_s) and not any(use.probing_since_s is not None for use in self._uses):
             self._uses[held_by] = self._uses[held_by].begin_probe(now_s)
             self._rates.forget_pace(held_by)
@@ -120,17 +120,20 @@ class Routing:
             self._probed.clear()
             self._probes_left = PROBE_SAMPLES
         if self._uses[held_by].probing_since_s is None or not self._probes_left:
-            return self._cheapest(sample, held_by, owner)
+            return self.nearest(sample, held_by, owner)
         self._probes_left -= 1
         self._probed.add(sample)
         return held_by
 
     def is_nearest(self, sample: int, held_by: int, owner: int) -> bool:
         """Whether the sample is best got from the copy that a place of this node holds."""
-        return bool(held_by) and self._cheapest(sample, held_by, owner) == held_by
+        return bool(held_by) and self.nearest(sample, held_by, owner) == held_by
 
-    def _cheapest(self, sample: int, held_by: int, owner: int) -> int:
-        """The node's own copy, the owner's or the source: those that there are, and are not to be left out."""
+    def nearest(self, sample: int, held_by: int, owner: int) -> int:
+        """The node's own copy, the owner's or the source: those that there are, and are not to be left out.
+
+        From any thread.
+        """
         has_copy = bool(held_by) and not self._passed_over[held_by]
         peer = self._peer_of_node.get(owner, SOURCE)
         has_owner = peer != SOURCE and peer not in self._lost_peers

@@ -160,6 +160,10 @@ class Scheduler:
         place = self._routing.for_reader(sample, held_by, self._keeping.owner(sample))
         return place, held_by if held_by != place else 0
 
+    def nearest(self, sample: int) -> int:
+        """The place that the sample would come from now, 0 for the source. From any thread."""
+        return self._routing.nearest(sample, self.table.held_by[sample], self._keeping.owner(sample))
+
     def holder(self, sample: int) -> int:
         """The place of this node that holds a copy of the sample, 0 for none. From any thread."""
         return self.table.held_by[sample]
@@ -230,11 +234,8 @@ class Scheduler:
 
     def _set_alarm(self, now_s: float) -> None:
         """Ask to be woken when a waiting time ends, or at once where the look-ahead has more to do."""
-        wake_s = (
-            now_s
-            if self._look or self._warming.has_more
-            else min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
-        )
+        due_s = min(self._waiting.next_due_s(), self._beside.next_due_s(), self._pressure.next_due_s())
+        wake_s = now_s if self._look or self._warming.has_more else due_s
         if wake_s < self._wake_s:
             self._wake_s = wake_s
             self._out.append(WakeAt(wake_s))
