@@ -219,7 +219,7 @@ class Handlers:
     def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
         """Begin to fetch what an open needs; False for what is no file. The worker that has it in place answers.
 
-        The open counts before the reader can know of it: what that opens next shall count after this.
+        The open counts from now on: what the process opens next, in this thread or in another one, counts after it.
         """
         if inode >= FIRST_VIRTUAL:
             return False
@@ -229,7 +229,7 @@ class Handlers:
         def in_place(source_bytes: int) -> bool:
             due = answer.take()
             if due:
-                self._digest.opened_in_worker(entry, pid, source_bytes)
+                self._digest.goes_on_in_worker(entry, pid, source_bytes)
                 answer.give(handle_of(entry, generations[entry]))
             return due
 
@@ -238,12 +238,14 @@ class Handlers:
                 self._digest.soon()
             elif error is not None:
                 self._failures.note(entry, error)
+                self._digest.released(entry)
                 answer.refuse(error)
             else:
-                self._digest.opened(entry, pid, source_bytes)
+                self._digest.goes_on(entry, pid, source_bytes)
                 answer.give(handle or handle_of(entry, generations[entry]))
             answer.over()
 
+        self._digest.waits(entry, pid)
         self._opens.begin(entry, in_place, landed)
         return True
 
@@ -252,12 +254,14 @@ class Handlers:
         if inode >= FIRST_VIRTUAL:
             return Opened(await self._virtual.open(inode, bool(flags & WRITING), uid), True)
         entry = entry_of(inode)
+        self._digest.waits(entry, pid)
         try:
             handle, source_bytes = await self._opens.open(entry)
         except Exception as error:
+            self._digest.released(entry)
             self._failures.note(entry, error)
             raise
-        self._digest.opened(entry, pid, source_bytes)
+        self._digest.goes_on(entry, pid, source_bytes)
         return Opened(handle or handle_of(entry, self._generations[entry]), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:

@@ -1,8 +1,8 @@
 """Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
 
-In: opens and releases, on the loop or from the worker that answered the open; READs that waited. Out: events for the
-scheduler. Those who observe hear of each open once the jobs have counted it. Which process reads, and who its parent
-is, is looked up here, once a reader.
+In: opens as they are asked for, readers who waited and go on (from the worker that answered), releases; READs that
+waited. Out: events for the scheduler. Those who observe hear of each open once the jobs have counted it. Which process
+reads, and who its parent is, is looked up here, once a reader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from mlfs.engine.coalesce import Coalesced
-from mlfs.plan.scheduler.events import Event, ReadersWaited, ReadSeen, Released, SourceGave
+from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Released, SourceGave
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
@@ -22,6 +22,8 @@ EVENTS_A_TURN = 512
 MOST_READERS = 4096
 # Stand for the process of an event that is no open.
 RELEASED, GAVE = -1, -2
+# Stand for what the source gave, of an open that is only seen now: of a file in place, and of one that is waited for.
+IN_PLACE, WAITS = -1, -2
 
 
 def name_of(pid: int) -> str:
@@ -77,13 +79,23 @@ class Digest:
         """Opens and releases that were not taken in yet."""
         return self._busy + len(self._events)
 
-    def opened(self, entry: int, pid: int, source_bytes: int = 0) -> None:
-        """A reader holds the file open from now on. `source_bytes`: what the source gave for it."""
+    def opened(self, entry: int, pid: int) -> None:
+        """A reader opens a file that is in place."""
+        self._soon.call()
+        self._events.append((entry, pid, self._clock(), IN_PLACE))
+
+    def waits(self, entry: int, pid: int) -> None:
+        """A reader opens a file that is not in place: `goes_on` has to follow, or `released` if he is refused."""
+        self._soon.call()
+        self._events.append((entry, pid, self._clock(), WAITS))
+
+    def goes_on(self, entry: int, pid: int, source_bytes: int) -> None:
+        """A reader who waited has the file open. `source_bytes`: what the source gave for it."""
         self._soon.call()
         self._events.append((entry, pid, self._clock(), source_bytes))
 
-    def opened_in_worker(self, entry: int, pid: int, source_bytes: int) -> None:
-        """The same from a worker, before the reader can know: its next open counts later. `soon` has to follow."""
+    def goes_on_in_worker(self, entry: int, pid: int, source_bytes: int) -> None:
+        """The same from a worker, before the reader can know: what he does next counts later. `soon` has to follow."""
         self._events.append((entry, pid, self._clock(), source_bytes))
 
     def soon(self) -> None:
@@ -145,7 +157,9 @@ class Digest:
         if pid == RELEASED:
             return Released(entry)
         process, parent = self._kin(pid)
-        return ReadSeen(entry, process, parent, at_s, source_bytes)
+        if source_bytes >= 0:
+            return Opened(entry, process, at_s, source_bytes)
+        return ReadSeen(entry, process, parent, at_s, waits=source_bytes == WAITS)
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""

@@ -225,7 +225,7 @@ class Engine:
     def _nearest(self, item: c.Item) -> int:
         """In a worker: the place to ask; a copy may have been kept since it was decided to ask the source."""
         by_choice = item.place or item.instead
-        return item.place if by_choice else self.scheduler.holder(item.sample)
+        return item.place if by_choice else self.scheduler.table.held_by[item.sample]
 
     # -- jobs
 

@@ -217,11 +217,25 @@ class Mount:
         """The scheduler's records, to look at."""
         return self.engine.scheduler.table
 
+    async def open(self, entry: int, pid: int = 1) -> int:
+        """Open, as the handlers do: 0 or a large file's handle."""
+        engine = self.engine
+        if engine.opens.hit(entry):
+            engine.digest.opened(entry, pid)
+            return 0
+        engine.digest.waits(entry, pid)
+        try:
+            handle, source_bytes = await engine.opens.open(entry)
+        except OSError:
+            engine.digest.released(entry)
+            raise
+        engine.digest.goes_on(entry, pid, source_bytes)
+        return handle
+
     async def read(self, entry: int, pid: int = 1) -> bytes:
         """Open, read, close, as the handlers do; the bytes come from the page cache if it has them."""
         engine = self.engine
-        handle, source_bytes = (0, 0) if engine.opens.hit(entry) else await engine.opens.open(entry)
-        engine.digest.opened(entry, pid, source_bytes)
+        handle = await self.open(entry, pid)
         size = engine.manifest.size_view[entry]
         if handle:
             data = bytes(await engine.ranges.read_large(handle, 0, size))

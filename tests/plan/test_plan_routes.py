@@ -132,4 +132,4 @@ def test_what_was_read_past_the_fetches_is_kept_where_the_plan_wants_a_copy_and_
     assert keep == c.KeepCopy(keep.fetch, 3, (2,))
     assert scheduler.step(3.1, [e.ReadAside(3)]) == []  # it is about to be kept
     scheduler.step(3.2, [e.Kept(keep.fetch, 3, 2, 100_000)])
-    assert scheduler.holder(3) == 2
+    assert scheduler.table.held_by[3] == 2

@@ -18,12 +18,13 @@ from mlfs.plan.scheduler.keeping import Plan
 
 
 class ReadSeen(NamedTuple):
-    """A reader has opened the sample at `at_s` and holds it open.
+    """A reader opens the sample at `at_s`. He holds it open from now on, until Released.
+
+    Reads are told in the order in which readers ask: a thread that waits is not overtaken by the others of its process.
 
     Attributes:
         process, parent: the process that reads, and its parent process.
-        source_bytes: what the source gave for this very read because the reader had to wait; 0 where the bytes were
-            in place or came from elsewhere.
+        waits: whether the sample is not in place: then Opened is told when it is, or Released alone if he is refused.
         more: whether further reads follow at once: predictions are judged after the last one.
     """
 
@@ -31,8 +32,22 @@ class ReadSeen(NamedTuple):
     process: int
     parent: int
     at_s: float
-    source_bytes: int = 0
+    waits: bool = False
     more: bool = False
+
+
+class Opened(NamedTuple):
+    """A reader who waited for the sample goes on at `at_s`.
+
+    Attributes:
+        process: as ReadSeen had it.
+        source_bytes: what the source gave for this very read; 0 where the bytes came from elsewhere.
+    """
+
+    sample: int
+    process: int
+    at_s: float
+    source_bytes: int = 0
 
 
 class Released(NamedTuple):
@@ -275,8 +290,8 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled | Kept
-    | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized | JobInstalled | JobEnded
-    | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks | PeerLost
-    | PeerBack | WarmUp | Stopped | TimePassed
+    ReadSeen | Opened | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled
+    | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized | JobInstalled
+    | JobEnded | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks
+    | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

@@ -21,10 +21,11 @@ from mlfs.plan.scheduler.commands import (
     StartedAgain,
     Warn,
 )
-from mlfs.plan.scheduler.events import EpochKnown, ReadSeen
+from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
 from mlfs.plan.scheduler.followed import FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
+from mlfs.plan.scheduler.opening import Matched, Opening
 from mlfs.plan.scheduler.rank_loads import Reader
 from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
@@ -51,6 +52,7 @@ class Following:
         self._reading_times = reading_times
         self._rank_waits = rank_waits
         self._beside = beside
+        self._opening = Opening()
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -149,13 +151,16 @@ class Following:
     def read(self, read: ReadSeen) -> None:
         """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
         followed, coming, match, reader = False, Seen(None), None, None
+        counted: list[tuple[FollowedJob, int]] = []
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
             try:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
-                self._came(job, seen, read.source_bytes)
+                self._came(job, seen)
+                if not seen.apart:
+                    counted.append((job, job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)))
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
                     match, reader = seen.match, Reader(job.name, seen.match.rank_index, read.process)
@@ -163,16 +168,31 @@ class Following:
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
-
-        waited_s = self._rank_waits.read(read.sample, reader)
+        matched = Matched(counted=tuple(counted))
         if match is not None and reader is not None:
             epochs = self._jobs[reader.job].epochs
             index = epochs.at_hand.get(epochs.epoch_of(match.position))
-            if index is not None:
-                size_bytes = self._table.sizes[read.sample]
-                self._rank_waits.loads.read(reader, match.position, index.base, read.at_s, waited_s, size_bytes)
+            matched = Matched(reader, match.position, index.base if index is not None else -1, matched.counted)
+        if read.waits:
+            self._opening.waits(read.sample, read.process, matched)
+        else:
+            self._goes_on(read.sample, read.at_s, matched)
         if not followed:
             self._read_beside(read, coming.coming)
+
+    def opened(self, opened: Opened) -> None:
+        """A reader who waited goes on: count what is known only now."""
+        matched = self._opening.goes_on(opened.sample, opened.process)
+        for job, epoch in matched.counted if opened.source_bytes else ():
+            job.count_pfs(epoch, opened.source_bytes)
+        self._goes_on(opened.sample, opened.at_s, matched)
+
+    def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
+        """A reader has the sample open."""
+        waited_s = self._rank_waits.read(sample, matched.reader)
+        if matched.reader is not None and matched.base >= 0:
+            size_bytes = self._table.sizes[sample]
+            self._rank_waits.loads.read(matched.reader, matched.position, matched.base, at_s, waited_s, size_bytes)
 
     def _read_beside(self, read: ReadSeen, coming: Sequence[int]) -> None:
         """A stranger has read, or somebody whose order nobody knows. `coming`: what he reads next, if a job says it."""
@@ -183,11 +203,8 @@ class Following:
     def _others(self, job: FollowedJob) -> list[FollowedJob]:
         return [other for other in self._jobs.values() if other is not job]
 
-    def _came(self, job: FollowedJob, seen: Seen, source_bytes: int = 0) -> None:
+    def _came(self, job: FollowedJob, seen: Seen) -> None:
         """Act on what a job made of a read."""
-        if source_bytes and not seen.apart:
-            epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
-            job.count_pfs(epoch, source_bytes)
         if seen.restarted:
             self._out.append(StartedAgain(job))
             return

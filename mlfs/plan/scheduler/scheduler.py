@@ -90,6 +90,7 @@ class Scheduler:
         self._wake_s, self._goes_on = math.inf, goes_on
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
+            e.Opened: lambda opened, now_s: self._following.opened(opened),
             e.Released: self._released,
             e.ReadWaits: self._read_waits,
             e.ReadersWaited: self._readers_waited,
@@ -163,10 +164,6 @@ class Scheduler:
     def nearest(self, sample: int) -> int:
         """The place that the sample would come from now, 0 for the source. From any thread."""
         return self._routing.nearest(sample, self.table.held_by[sample], self._keeping.owner(sample))
-
-    def holder(self, sample: int) -> int:
-        """The place of this node that holds a copy of the sample, 0 for none. From any thread."""
-        return self.table.held_by[sample]
 
     def statistics(self) -> Statistics:
         """What `status` shows, as a frozen record."""

@@ -203,13 +203,16 @@ class Node:
 
     # -- readers and peers
 
-    def open(self, sample: int, told: Told) -> bool:
-        """Open a sample: whether it is in place; else `told` is called once, with IN_PLACE, an errno, or what to do."""
+    def open(self, sample: int, process: int, parent: int, told: Told) -> bool:
+        """A process opens a sample: whether it is in place; else `told` is called once, with IN_PLACE, an errno, or
+        what to do. Who goes on then says Opened; and everybody says Released, also who is refused."""
         state = self._state[sample]
         if state == State.DROPPING:
             self.tell(e.Touched(sample))
             state = self._state[sample]
-        if state in (State.STAGED, State.RECENT):
+        in_place = state in (State.STAGED, State.RECENT)
+        self.soon(e.ReadSeen(sample, process, parent, self._heap.now_s, waits=not in_place))
+        if in_place:
             return True
         self.tell(e.ReadWaits(self._ticket(told), sample))
         return False

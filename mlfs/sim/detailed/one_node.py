@@ -6,10 +6,11 @@ the same durations under trio's mock clock, is held to the same commands (tests/
 What is told when, so that another driver can do the same:
 
 - `first` at 0 s, in one step. A job's epochs are known, and Planned is told, in the step after the one that asked.
-- A reader opens a sample: ReadWaits in a step of its own, unless the table says STAGED or RECENT; Touched before that
-  where it says DROPPING. Told Answer, it has read and closed the sample at once: ReadSeen and Released. It opens the
-  next one `think_s` later.
-- ReadSeen and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of their own.
+- A reader opens a sample: ReadSeen; and ReadWaits in a step of its own, unless the table says STAGED or RECENT; Touched
+  before that where it says DROPPING. Told Answer, it has read and closed the sample at once: Opened, if it has waited,
+  and Released. It opens the next one `think_s` later.
+- ReadSeen, Opened and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of
+  their own.
 - A fetch gets its items one after the other, from the step on that commanded it; the end of the last is its end:
   FetchEnded, in a step with Kept for all of them. Landed is told before, at an item's end, if Recall came too late for
   it. Kept of what was fetched for a reader is told KEEP_DELAY_S after the first of such a fetch's end.
@@ -104,17 +105,18 @@ class _Reading:
 
     def go_on(self) -> None:
         self._sample = next(self._samples, -1)
-        if self._sample >= 0 and self._node.open(self._sample, self._told):
-            self._read()
+        reader = self._reader
+        if self._sample >= 0 and self._node.open(self._sample, reader.process, reader.parent, self._told):
+            self._close()
 
     def _told(self, told: int) -> None:
         assert told <= 0, "no get fails here"
-        self._read()
+        self._node.soon(e.Opened(self._sample, self._reader.process, self._heap.now_s))
+        self._close()
 
-    def _read(self) -> None:
-        reader, now_s = self._reader, self._heap.now_s
-        self._node.soon(e.ReadSeen(self._sample, reader.process, reader.parent, now_s), e.Released(self._sample))
-        self._heap.at(now_s + reader.think_s, self.go_on)
+    def _close(self) -> None:
+        self._node.soon(e.Released(self._sample))
+        self._heap.at(self._heap.now_s + self._reader.think_s, self.go_on)
 
 
 class _World:

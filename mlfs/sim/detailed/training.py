@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mlfs.plan.scheduler.events import ReadSeen, Released
+from mlfs.plan.scheduler.events import Opened, Released
 from mlfs.sim.detailed.cluster import Pipe
 from mlfs.sim.detailed.heap import Heap
 from mlfs.sim.detailed.node import IN_PLACE, Node
@@ -82,6 +82,7 @@ class Rank:
 
     def _told(self, told: int) -> None:
         assert told == IN_PLACE, "in a cluster without failures nobody is refused"
+        self._node.soon(Opened(self._batch[self._at], self._process, self._heap.now_s))
         self._take()
         self._go_on()
 
@@ -89,13 +90,13 @@ class Rank:
         sample = self._batch[self._at]
         self._at += 1
         self._read(self._node, sample)
-        self._node.soon(ReadSeen(sample, self._process, PARENT, self._heap.now_s), Released(sample))
+        self._node.soon(Released(sample))
 
     def _go_on(self) -> None:
         """Read until a sample is not in place, or no batch may be read."""
         while self._step < self._allowed:
             while self._at < len(self._batch):
-                if not self._node.open(self._batch[self._at], self._told):
+                if not self._node.open(self._batch[self._at], self._process, PARENT, self._told):
                     return
                 self._take()
             size = sum(map(self._node.sizes.__getitem__, self._batch))

@@ -81,7 +81,7 @@ class Watch:
                 self._asked[event.ticket] = self._now_s, event.sample, isinstance(event, e.PeerAsks)
             case e.Touched():
                 self._coming.add(event.sample)
-            case e.ReadSeen():
+            case e.ReadSeen() | e.Opened():
                 self._coming.discard(event.sample)
             case e.Resized():
                 self._beyond.add(event.sample)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from mlfs.plan.scheduler.events import ReadSeen, Released
+from mlfs.plan.scheduler.events import Opened, Released
 from mlfs.sim.detailed.heap import Heap
 from mlfs.sim.detailed.node import DIRECT, IN_PLACE, Node
 from mlfs.sim.failures.drawing import Habits
@@ -54,8 +54,8 @@ class Reader:
             self.stop()
             return
         least = self._world.version[sample]
-        if self._node.open(sample, lambda told: self._told(sample, least, told)):
-            self._opened(sample, least)
+        if self._node.open(sample, self._process, self._parent, lambda told: self._told(sample, least, told)):
+            self._in_place(sample, least)
 
     def stop(self) -> None:
         """Stop reading."""
@@ -64,25 +64,26 @@ class Reader:
             self._done()
 
     def _told(self, sample: int, least: int, told: int) -> None:
-        if told == IN_PLACE:
-            self._opened(sample, least)
-        elif told > 0:
+        if told > 0:
             self.refused += 1
             self._world.check_refusal(self._node, sample)
-            self._heap.at(self._heap.now_s + self._habits.think_s, self.go_on)
+            self._closes(sample)
+            return
+        self._node.soon(Opened(sample, self._process, self._heap.now_s))
+        if told == IN_PLACE:
+            self._in_place(sample, least)
         else:  # DIRECT or UNSTAGED: the reader reads by itself, and what the source gives is never outdated
             if told == DIRECT:
                 self._world.read_from_source[sample] += 1
             self._holds(sample)
 
-    def _opened(self, sample: int, least: int) -> None:
+    def _in_place(self, sample: int, least: int) -> None:
         """The sample is in place: its pages must be there, no older than the version that the node knew at the open."""
         self._world.check_pages(self._node, sample, least)
         self._holds(sample)
 
     def _holds(self, sample: int) -> None:
         self.read += 1
-        self._node.soon(ReadSeen(sample, self._process, self._parent, self._heap.now_s))
         if self._habits.hold_s:
             self._heap.at(self._heap.now_s + self._habits.hold_s, self._closes, sample)
         else:
