@@ -28,6 +28,7 @@ import trio
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.mount_jobs import Listener
+from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.engine.shortages import Shortages
@@ -93,7 +94,7 @@ POOLS = {
     "inodes": 1,
     "look": 1,
     "source": 1,
-    "peers": 4,
+    "peers": PEER_LANES,
     "giving": 2,
 }
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.

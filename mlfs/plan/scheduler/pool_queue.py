@@ -112,7 +112,7 @@ class PoolQueue:
         batch: dict[int, Wanted] = {}
         most = self.batch_samples
         if self.of_peers:
-            most = max(most, min(MOST_IN_BATCH, len(self.items) // (PEERS_PARTS * self.lanes)))
+            most = max(most, min(MOST_IN_BATCH, len(self.items) // (PEERS_PARTS * self.governor.allowed)))
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
