@@ -50,10 +50,8 @@ OTHER_TIMES = (
     " each node reads its own"
 )
 
-# Lanes to all peers together, at most; how many work is the governor's affair. Each waits for one sample at a time
-# where samples are large or links slow. With 442 kB over links of 150 Mbit/s an epoch of four nodes took 1.25 times
-# what the model says with 4 lanes a node, as some owners had nothing to send while others had a queue; with 8 lanes
-# 1.12 times, with 16 lanes 1.08 times.
+# Lanes to all peers, at most. Each waits for one sample at a time where links are slow. With 442 kB over 150 Mbit/s an
+# epoch of four nodes took 1.25 times what the model says with 4 lanes, 1.12 with 8, 1.08 with 16.
 PEER_LANES = 16
 # The pool of threads that put samples where the agent can send them from. It is none of those in which lanes wait for
 # peers: else all lanes of two nodes would wait for each other, and nobody would be left to give.

@@ -63,6 +63,7 @@ class Fetching:
         self._items: dict[tuple[int, int], Item] = {}
         self._fetches = 0
         self.peers_missed = 0
+        self._urgent = False
         self._stopped = False
 
     @property
@@ -122,10 +123,11 @@ class Fetching:
         items = self._queues[self._pool_of[wanted.place]].items
         (items.appendleft if first else items.append)(wanted)
 
-    def dispatch(self) -> None:
-        """Give free lanes their next batches."""
+    def dispatch(self, urgent: bool) -> None:
+        """Give free lanes their next batches. Args: urgent: readers of this node wait, or did a moment ago."""
+        self._urgent = urgent
         for queue in self._queues.values():
-            while queue.items and queue.has_lane:
+            while queue.items and queue.has_lane(urgent):
                 batch = queue.take(self._may_begin)
                 if not batch:
                     break
@@ -167,7 +169,7 @@ class Fetching:
     def idle_lane_takes(self) -> int:
         """How many samples a lane of the source can take that nobody else wants now; 0 for no such lane."""
         queue = self._queues[SOURCE]
-        return 0 if self._stopped or queue.items or not queue.has_lane else queue.batch_samples
+        return 0 if self._stopped or queue.items or not queue.has_lane(self._urgent) else queue.batch_samples
 
     def fill(self, samples: Sequence[int]) -> list[int]:
         """Have a lane of the source fetch samples that are ABSENT, for the places of this node that have room.
@@ -281,7 +283,7 @@ class Fetching:
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s
             self._rates.batch(queue.pool, running.lanes, size, wall_s, len(done), lanes)
         running.give_back()
-        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more)
+        queue.ended(len(ended.landed), ended.wall_s, ended.cpu_s, now_s, more, self._urgent)
 
     def _by_pool(self, landed: Landed, pool: int) -> bool:
         return self._pool_of[landed.place] == pool

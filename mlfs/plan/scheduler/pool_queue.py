@@ -25,6 +25,10 @@ MOST_IN_BATCH = 64
 # lanes mostly wait for it. A larger part keeps what is needed soonest behind what is not: with an eighth, or with 30 ms
 # of work, small epochs of the simulated cluster took 3 to 15 % longer.
 PEERS_PARTS = 16
+# Lanes to peers while none of this node's readers waits: then what others' readers wait for takes precedence on the
+# links. A node that is late at an epoch's end begins the next one with an empty window; with as many lanes for all it
+# stayed late, while the others' windows were full.
+UNHURRIED_LANES = 4
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
@@ -88,10 +92,10 @@ class PoolQueue:
     def __post_init__(self) -> None:
         self.governor = LaneGovernor(self.lanes)
 
-    @property
-    def has_lane(self) -> bool:
-        """Whether another lane may work."""
-        return self.working < self.governor.allowed
+    def has_lane(self, urgent: bool) -> bool:
+        """Whether another lane may work. Args: urgent: readers of this node wait, or did a moment ago."""
+        allowed = self.governor.allowed
+        return self.working < (min(allowed, UNHURRIED_LANES) if self.of_peers and not urgent else allowed)
 
     @property
     def batch_samples(self) -> int:
@@ -112,18 +116,23 @@ class PoolQueue:
         batch: dict[int, Wanted] = {}
         most = self.batch_samples
         if self.of_peers:
-            most = max(most, min(MOST_IN_BATCH, len(self.items) // (PEERS_PARTS * self.governor.allowed)))
+            part = len(self.items) // (PEERS_PARTS * min(self.lanes, UNHURRIED_LANES))
+            most = max(most, min(MOST_IN_BATCH, part))
         while self.items and len(batch) < most:
             wanted = self.items.popleft()
             if may_begin(wanted):
                 batch[wanted.sample] = wanted
         return batch
 
-    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool) -> None:
-        """A batch is over: the governor decides by it how many lanes may work. `more`: whether more work waits."""
+    def ended(self, samples: int, wall_s: float, cpu_s: float, now_s: float, more: bool, urgent: bool) -> None:
+        """A batch is over: the governor decides by it how many lanes may work.
+
+        Args:
+            more: whether more work waits. urgent: as for `has_lane`.
+        """
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
-        if more:
+        if more and (urgent or not self.of_peers):
             self.governor.done(samples, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()

@@ -221,7 +221,7 @@ class Scheduler:
             self._beside.fetch(now_s, partial(self._fetching.reserve_beside, now_s=now_s))
         before = self.table.window_bytes
         self._evicting.make_room(self._following.uses)
-        self._fetching.dispatch()
+        self._fetching.dispatch(self._waiting.is_urgent(now_s))
         if self.table.window_bytes < before:  # queued samples that nobody needs any more gave their room back
             self._look = True
         if not self._look:

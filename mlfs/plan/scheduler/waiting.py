@@ -24,6 +24,9 @@ from mlfs.plan.scheduler.window import Window
 # A second try cannot help: the file is gone, was replaced, or may not be read.
 FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
 
+# So long after a reader's wait others are taken to wait soon: he comes back with the next sample that is not in place.
+URGENT_S = 0.2
+
 
 class Waiter(NamedTuple):
     """A reader who waits since `since_s`; or another node, which is nobody's rank here."""
@@ -77,6 +80,12 @@ class Waiting:
         self._hedges: deque[tuple[float, int]] = deque()
         self._timeouts: deque[tuple[float, int]] = deque()
         self.waited_s = 0.0
+        self._readers = 0  # of this node, who wait
+        self._waited_at_s = -URGENT_S  # when one of them went on last
+
+    def is_urgent(self, now_s: float) -> bool:
+        """Whether readers of this node wait, or did a moment ago."""
+        return self._readers > 0 or now_s - self._waited_at_s < URGENT_S
 
     @property
     def waiting(self) -> int:
@@ -103,6 +112,7 @@ class Waiting:
             self._out.append(OpenDirect(ticket, sample))
             return
         self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s, is_peer))
+        self._readers += not is_peer
         if state in (State.ABSENT, State.QUEUED):
             self.begin(sample, now_s)
         elif state == State.FETCHING and sample not in self._flights and sample not in self._lane_due_s:
@@ -207,6 +217,8 @@ class Waiting:
         seconds = now_s - waiter.since_s
         self.waited_s += seconds
         if not waiter.is_peer:
+            self._readers -= 1
+            self._waited_at_s = now_s
             self._rank_waits.waited(sample, seconds)
 
     # -- time
