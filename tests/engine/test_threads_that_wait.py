@@ -1,0 +1,92 @@
+"""A process whose threads wait for slow samples gets them in any order. It is followed in the order of its asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
+
+from mlfs.plan.scheduler.states import State
+
+FILES, THREADS, EPOCHS, PID = 240, 8, 3, 100
+
+
+class SlowRunner(InlineRunner):
+    """Calls of the source take drawn times: most of them none, some very long."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._draw = np.random.default_rng(seed)
+
+    async def run(self, pool: str, call: Callable[..., Any], *args: Any) -> Any:
+        if pool in ("pfs", "demand"):
+            await trio.sleep(float(self._draw.choice([0.0, 0.01, 0.5], p=[0.5, 0.4, 0.1])))
+        return await super().run(pool, call, *args)
+
+
+class Threads:
+    """The threads of one process: each takes the next sample of the epoch when it is free."""
+
+    def __init__(self, mount: Mount, epochs: list[list[list[int]]]) -> None:
+        self.mount, self.epochs = mount, epochs
+        self.asked = 0
+        self.refused: set[int] = set()
+
+    async def run(self) -> None:
+        """Read all epochs, one after the other."""
+        for epoch in self.epochs:
+            ahead = iter(epoch[0])
+            async with trio.open_nursery() as nursery:
+                for _ in range(THREADS):
+                    nursery.start_soon(self._work, ahead)
+
+    async def _work(self, ahead: Any) -> None:
+        for entry in ahead:
+            self.asked += 1
+            try:
+                await self.mount.read(entry, PID)
+            except OSError:
+                self.refused.add(entry)
+            # What was asked for is counted a moment later, so nobody is believed to be further than it is.
+            [rank] = self.mount.engine.scheduler.jobs["train"].ranks.progress
+            assert rank.frontier <= self.asked
+            await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_reads_are_predicted_and_nobody_is_believed_to_be_further_than_he_is(tmp_path: Path, seed: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, runner=SlowRunner(seed)) as mount:
+            epochs = shuffled(mount.files, EPOCHS, 1, seed)
+            await mount.engine.register(*given_job(epochs))
+            await Threads(mount, epochs).run()
+            await trio.sleep(1)
+            [job] = mount.engine.statistics().jobs
+            assert job.share == (EPOCHS * FILES, EPOCHS * FILES)
+            assert not mount.table.readers
+
+    simulate(body)
+
+
+def test_who_is_refused_has_nothing_open_and_his_read_counts(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, runner=SlowRunner(0)) as mount:
+            epochs = shuffled(mount.files, 1, 1)
+            missing = epochs[0][0][7]
+            mount.source.failures[missing] = 100
+            await mount.engine.register(*given_job(epochs))
+            threads = Threads(mount, epochs)
+            await threads.run()
+            await trio.sleep(1)
+            [job] = mount.engine.statistics().jobs
+            assert threads.refused == {missing}
+            assert job.share == (FILES, FILES)
+            assert not mount.table.readers
+            assert mount.table.state[missing] == State.ABSENT
+
+    simulate(body)
