@@ -179,9 +179,18 @@ class Tracker:
         return self._begin(now, found)
 
     def _fits(self, reader: Reader, found: list[Occurrence]) -> list[_Fit]:
-        """Which of the occurrences the process can be at in the streams that it may be reading: the nearest first."""
+        """Which of the occurrences the process can be at in the streams that it may be reading: the likeliest first.
+
+        That is where it surely reads, as far as its threads overtake each other; then the nearest. A process with many
+        threads seems to go on in the next epoch now and then, nearer than where it is.
+        """
         fits = [_Fit(self._reach.turns_ahead(stream, at), stream, at) for stream in reader.streams for at in found]
-        return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=lambda fit: fit.turns_ahead)
+
+        def order(fit: _Fit) -> tuple[bool, int]:
+            surely = fit.stream.entered_at < 0 and fit.turns_ahead < self.shape.slack
+            return not surely, fit.turns_ahead
+
+        return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=order)
 
     def _follow(self, now: _Now, fits: list[_Fit]) -> Observed:
         """The open fits streams that the process may be reading: believe the nearest, and keep the others in mind."""
