@@ -1,4 +1,4 @@
-"""One process with many threads, which overtake each other far: it is followed where it is, and not an epoch further."""
+"""A process whose threads overtake each other far is followed where it is, and not an epoch further on."""
 
 from __future__ import annotations
 
