@@ -235,10 +235,12 @@ class Handlers:
 
         def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
             if not answer.take():
+                if handle:  # a worker that had been given up on has answered
+                    self._ranges.close_large(handle)
                 self._digest.soon()
             elif error is not None:
                 self._failures.note(entry, error)
-                self._digest.released(entry)
+                self._digest.refused(entry, pid)
                 answer.refuse(error)
             else:
                 self._digest.goes_on(entry, pid, source_bytes)
@@ -258,7 +260,7 @@ class Handlers:
         try:
             handle, source_bytes = await self._opens.open(entry)
         except Exception as error:
-            self._digest.released(entry)
+            self._digest.refused(entry, pid)
             self._failures.note(entry, error)
             raise
         self._digest.goes_on(entry, pid, source_bytes)

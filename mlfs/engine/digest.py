@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from mlfs.engine.coalesce import Coalesced
-from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Released, SourceGave
+from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Refused, Released, SourceGave
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
@@ -22,8 +22,8 @@ EVENTS_A_TURN = 512
 MOST_READERS = 4096
 # Stand for the process of an event that is no open.
 RELEASED, GAVE = -1, -2
-# Stand for what the source gave, of an open that is only seen now: of a file in place, and of one that is waited for.
-IN_PLACE, WAITS = -1, -2
+# Stand for what the source gave: for an open of a file in place, for one that is waited for, for one that is refused.
+IN_PLACE, WAITS, REFUSED = -1, -2, -3
 
 
 def name_of(pid: int) -> str:
@@ -85,7 +85,7 @@ class Digest:
         self._events.append((entry, pid, self._clock(), IN_PLACE))
 
     def waits(self, entry: int, pid: int) -> None:
-        """A reader opens a file that is not in place: `goes_on` has to follow, or `released` if he is refused."""
+        """A reader opens a file that is not in place: `goes_on` has to follow, or `refused`."""
         self._soon.call()
         self._events.append((entry, pid, self._clock(), WAITS))
 
@@ -101,6 +101,11 @@ class Digest:
     def soon(self) -> None:
         """On the loop: take in what was opened and closed, a moment later."""
         self._soon.call()
+
+    def refused(self, entry: int, pid: int) -> None:
+        """A reader who waited gets an error."""
+        self._soon.call()
+        self._events.append((entry, pid, self._clock(), REFUSED))
 
     def released(self, entry: int) -> None:
         """A reader closed the file."""
@@ -157,6 +162,8 @@ class Digest:
         if pid == RELEASED:
             return Released(entry)
         process, parent = self._kin(pid)
+        if source_bytes == REFUSED:
+            return Refused(entry, process)
         if source_bytes >= 0:
             return Opened(entry, process, at_s, source_bytes)
         return ReadSeen(entry, process, parent, at_s, waits=source_bytes == WAITS)

@@ -168,9 +168,9 @@ class Tracker:
             found = [at for at in found if at.rank_index == reader.rank_index]
         fits = self._fits(reader, found)
         repeats = reader.last_entry == entry
-        # The last entry once more is the next one only where the order has it there, in whichever of the streams.
-        is_next = bool(fits) and fits[0].turns_ahead == 0
-        if fits and (is_next or not repeats):
+        if repeats:  # once more is the next one only where the order has it there, in whichever of the streams
+            fits = [fit for fit in fits if fit.turns_ahead == 0]
+        if fits:
             return self._follow(now, fits)
         if repeats:
             reader.opens_again()
@@ -187,7 +187,7 @@ class Tracker:
         fits = [_Fit(self._reach.turns_ahead(stream, at), stream, at) for stream in reader.streams for at in found]
 
         def order(fit: _Fit) -> tuple[bool, int]:
-            surely = fit.stream.entered_at < 0 and fit.turns_ahead < self.shape.slack
+            surely = fit.stream.entered_at < 0 and fit.turns_ahead < fit.stream.slack
             return not surely, fit.turns_ahead
 
         return sorted((fit for fit in fits if fit.turns_ahead >= 0), key=order)

@@ -88,7 +88,7 @@ class WorkerStream:
             return -1
         worker, turn = worker_and_turn(self.shape, occurrence.x)
         ahead = turn - self.turn
-        if worker != self.worker or not 0 <= ahead < self._slack + skip or turn in self._opened_early:
+        if worker != self.worker or not 0 <= ahead < self.slack + skip or turn in self._opened_early:
             return -1
         return ahead
 
@@ -99,8 +99,8 @@ class WorkerStream:
             self.advance()
             return
         self._opened_early.add(turn)
-        if turn - self.turn >= self._slack:  # turns further behind than the slack were left out
-            oldest = turn - self._slack + 1
+        if turn - self.turn >= self.slack:  # turns further behind than the slack were left out
+            oldest = turn - self.slack + 1
             self._opened_early = {t for t in self._opened_early if t >= oldest}
             self._expect(oldest, in_new_batch=False)
 
@@ -119,7 +119,8 @@ class WorkerStream:
         self.continued = True
 
     @property
-    def _slack(self) -> int:
+    def slack(self) -> int:
+        """So many turns may threads overtake each other; 1 where whoever is free takes the next batch."""
         return self.shape.slack if self.shape.workers else 1
 
     def _expect(self, turn: int, in_new_batch: bool = True) -> None:

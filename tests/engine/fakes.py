@@ -227,7 +227,7 @@ class Mount:
         try:
             handle, source_bytes = await engine.opens.open(entry)
         except OSError:
-            engine.digest.released(entry)
+            engine.digest.refused(entry, pid)
             raise
         engine.digest.goes_on(entry, pid, source_bytes)
         return handle

@@ -18,13 +18,13 @@ from mlfs.plan.scheduler.keeping import Plan
 
 
 class ReadSeen(NamedTuple):
-    """A reader opens the sample at `at_s`. He holds it open from now on, until Released.
+    """A reader opens the sample at `at_s`. He holds it open from now on, until Released or Refused.
 
     Reads are told in the order in which readers ask: a thread that waits is not overtaken by the others of its process.
 
     Attributes:
         process, parent: the process that reads, and its parent process.
-        waits: whether the sample is not in place: then Opened is told when it is, or Released alone if he is refused.
+        waits: whether the sample is not in place: then Opened is told when it is, or Refused.
         more: whether further reads follow at once: predictions are judged after the last one.
     """
 
@@ -48,6 +48,17 @@ class Opened(NamedTuple):
     process: int
     at_s: float
     source_bytes: int = 0
+
+
+class Refused(NamedTuple):
+    """A reader who waited for the sample gets an error: he holds it open no more.
+
+    Attributes:
+        process: as ReadSeen had it.
+    """
+
+    sample: int
+    process: int
 
 
 class Released(NamedTuple):
@@ -290,8 +301,8 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Opened | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded | Recalled
-    | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized | JobInstalled
-    | JobEnded | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured | PeersJoined | PeerAsks
-    | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
+    ReadSeen | Opened | Refused | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
+    | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized
+    | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured
+    | PeersJoined | PeerAsks | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

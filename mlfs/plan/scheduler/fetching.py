@@ -277,7 +277,7 @@ class Fetching:
         queue, more = running.queue, bool(running.queue.items) or running.fills
         done = [one for one in ended.landed if not one.error]
         if ended.landed and len(done) == len(ended.landed) and all(self._by_pool(one, queue.pool) for one in done):
-            lanes = running.lanes if more else 0
+            lanes = running.lanes if more and not queue.holds_back(self._urgent) else 0
             if self._routing.is_probed(queue.pool):  # a probe's few samples count as if all lanes worked like this
                 lanes = queue.governor.allowed
             size, wall_s = sum(one.size_bytes for one in done), ended.wall_s - ended.keeping_s

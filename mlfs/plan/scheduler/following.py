@@ -53,6 +53,7 @@ class Following:
         self._rank_waits = rank_waits
         self._beside = beside
         self._opening = Opening()
+        self._left: list[EpochLeft] = []  # to be told once nobody waits for a sample of these epochs
         self._out = out
         self._jobs: dict[str, FollowedJob] = {}
         self._uses: dict[str, Uses] = {}
@@ -64,9 +65,10 @@ class Following:
 
     def install(self, job: FollowedJob) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
-        self.end(job.name)
+        self._leave(job.name)
         if not job.observed:  # it is no job that goes on
             self._rank_waits.forget(job.name)
+            self._opening.forget(job.name)
         self._rank_waits.loads.begin(job.name, job.batch_files)
         self._jobs[job.name], self._uses[job.name], self._members[job.name] = job, Uses(job), job.member
         self._tell_members()
@@ -76,6 +78,12 @@ class Following:
 
     def end(self, name: str) -> None:
         """The job of that name, if there is one, has ended."""
+        self._opening.forget(name)
+        self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Follow the job of that name no more."""
+        self._left = [left for left in self._left if left.job.name != name]
         if self._jobs.pop(name, None) is None:
             return
         self._over(self._uses.pop(name).release())
@@ -151,7 +159,7 @@ class Following:
     def read(self, read: ReadSeen) -> None:
         """Have the jobs that read the sample match a read of it; learn from it where none of them follows it."""
         followed, coming, match, reader = False, Seen(None), None, None
-        counted: list[tuple[FollowedJob, int]] = []
+        counted: list[tuple[str, int]] = []
         for job in list(self._jobs.values()):
             if not job.member[read.sample]:
                 continue
@@ -160,7 +168,9 @@ class Following:
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen)
                 if not seen.apart:
-                    counted.append((job, job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)))
+                    counted.append(
+                        (job.name, job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job))
+                    )
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
                     match, reader = seen.match, Reader(job.name, seen.match.rank_index, read.process)
@@ -182,10 +192,17 @@ class Following:
 
     def opened(self, opened: Opened) -> None:
         """A reader who waited goes on: count what is known only now."""
-        matched = self._opening.goes_on(opened.sample, opened.process)
-        for job, epoch in matched.counted if opened.source_bytes else ():
-            job.count_pfs(epoch, opened.source_bytes)
+        matched = self._opening.over(opened.sample, opened.process)
+        for name, epoch in matched.counted if opened.source_bytes else ():
+            if name in self._jobs:
+                self._jobs[name].count_pfs(epoch, opened.source_bytes)
         self._goes_on(opened.sample, opened.at_s, matched)
+        self._tell_left()
+
+    def refused(self, sample: int, process: int) -> None:
+        """A reader who waited gets an error."""
+        self._opening.over(sample, process)
+        self._tell_left()
 
     def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
         """A reader has the sample open."""
@@ -265,8 +282,17 @@ class Following:
         for rank in job.ranks.newly_silent():
             self._over(uses.leave_rank(rank, job.ranks.progress[rank].frontier))
         self._out.extend(EpochBegan(job, epoch) for epoch in job.ranks.epochs_begun())
-        self._out.extend(EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended())
+        self._left += [EpochLeft(job, epoch) for epoch in job.ranks.epochs_ended()]
+        self._tell_left()
         self._ask_for_epochs(job)
+
+    def _tell_left(self) -> None:
+        """Tell of epochs that all ranks have left, and of which nobody waits for a sample."""
+        if not self._left:
+            return
+        over = [left for left in self._left if not self._opening.is_awaited(left.job.name, left.epoch)]
+        self._left = [left for left in self._left if left not in over]
+        self._out.extend(over)
 
 
 def _epoch_of(job: FollowedJob) -> int:

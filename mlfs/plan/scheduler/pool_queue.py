@@ -94,8 +94,11 @@ class PoolQueue:
 
     def has_lane(self, urgent: bool) -> bool:
         """Whether another lane may work. Args: urgent: readers of this node wait, or did a moment ago."""
-        allowed = self.governor.allowed
-        return self.working < (min(allowed, UNHURRIED_LANES) if self.of_peers and not urgent else allowed)
+        return self.working < (UNHURRIED_LANES if self.holds_back(urgent) else self.governor.allowed)
+
+    def holds_back(self, urgent: bool) -> bool:
+        """Whether no more lanes are tried, since nobody is in a hurry: what they give says nothing of the most."""
+        return self.of_peers and not urgent and self.governor.allowed >= UNHURRIED_LANES
 
     @property
     def batch_samples(self) -> int:
@@ -132,7 +135,7 @@ class PoolQueue:
         """
         if samples:
             self.sample_s += SMOOTHING * (wall_s / samples - self.sample_s)
-        if more and (urgent or not self.of_peers):
+        if more and not self.holds_back(urgent):
             self.governor.done(samples, wall_s, cpu_s, now_s)
         else:
             self.governor.idle()

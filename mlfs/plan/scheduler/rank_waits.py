@@ -1,8 +1,8 @@
 """How long each rank's readers have waited.
 
 Pure. In: waits, each for a sample; reads, once it is known which rank reads. Out: seconds by job and rank, and by read
-for `mlfs.plan.scheduler.rank_loads`. A reader who waits for an open is told of as a read only when the open is over, so
-a wait is kept until its read comes. A wait while the file is open counts for the rank that has opened it.
+for `mlfs.plan.scheduler.rank_loads`. A wait for an open is told before it is told that its reader goes on, so it is
+kept until then. A wait while the file is open counts for the rank that has opened it.
 """
 
 from __future__ import annotations

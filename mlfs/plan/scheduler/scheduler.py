@@ -91,6 +91,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             e.ReadSeen: self._read_seen,
             e.Opened: lambda opened, now_s: self._following.opened(opened),
+            e.Refused: self._released,
             e.Released: self._released,
             e.ReadWaits: self._read_waits,
             e.ReadersWaited: self._readers_waited,
@@ -251,7 +252,9 @@ class Scheduler:
         self._following.read(read)
         self._seen = not read.more
 
-    def _released(self, released: e.Released, now_s: float) -> None:
+    def _released(self, released: e.Released | e.Refused, now_s: float) -> None:
+        if isinstance(released, e.Refused):
+            self._following.refused(released.sample, released.process)
         if self.table.closed(released.sample):
             self._rank_waits.closed(released.sample)
             self._window.retire(released.sample)

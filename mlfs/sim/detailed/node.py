@@ -4,7 +4,7 @@ In: commands of a scheduler, readers who open and close samples, peers who ask. 
 for readers and peers. What takes time is the world's affair (`World`): it moves bytes and drops pages, in modelled
 time (mlfs.sim.detailed.cluster) or in drawn time and with drawn faults (tests/sim).
 
-The life of a sample that a reader finds in place: `open` says so, `read` tells the scheduler a moment later. Of one
+The life of a sample that a reader finds in place: `open` says so, and tells the scheduler a moment later. Of one
 that is not: `open` hands the scheduler a ticket; its Fetch gets a `Lane`, which asks the world for one item after the
 other; the last one's end is told as FetchEnded; the scheduler's Answer calls the reader back.
 """
@@ -205,7 +205,7 @@ class Node:
 
     def open(self, sample: int, process: int, parent: int, told: Told) -> bool:
         """A process opens a sample: whether it is in place; else `told` is called once, with IN_PLACE, an errno, or
-        what to do. Who goes on then says Opened; and everybody says Released, also who is refused."""
+        what to do. Who goes on then says Opened, and Released when he closes it; who does not says Refused."""
         state = self._state[sample]
         if state == State.DROPPING:
             self.tell(e.Touched(sample))

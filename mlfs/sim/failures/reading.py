@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from mlfs.plan.scheduler.events import Opened, Released
+from mlfs.plan.scheduler.events import Opened, Refused, Released
 from mlfs.sim.detailed.heap import Heap
 from mlfs.sim.detailed.node import DIRECT, IN_PLACE, Node
 from mlfs.sim.failures.drawing import Habits
@@ -67,7 +67,8 @@ class Reader:
         if told > 0:
             self.refused += 1
             self._world.check_refusal(self._node, sample)
-            self._closes(sample)
+            self._node.soon(Refused(sample, self._process))
+            self._heap.at(self._heap.now_s + self._habits.think_s, self.go_on)
             return
         self._node.soon(Opened(sample, self._process, self._heap.now_s))
         if told == IN_PLACE:

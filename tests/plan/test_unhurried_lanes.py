@@ -1,0 +1,41 @@
+"""Few lanes wait for peers while none of the node's readers does, and more of them once one waits."""
+
+from __future__ import annotations
+
+from mlfs.plan.scheduler.pool_queue import UNHURRIED_LANES, PoolQueue
+
+
+def at_work(queue: PoolQueue, urgent: bool) -> int:
+    """How many lanes work, as many as may."""
+    while queue.working:
+        queue.lane_ends()
+    while queue.has_lane(urgent):
+        queue.lane_begins()
+    return queue.working
+
+
+def run(queue: PoolQueue, urgent: bool, batches: int, now_s: float) -> float:
+    """Batches of one sample that each take a lane 0.1 s, as in a place that gives the more the more lanes ask."""
+    for _ in range(batches):
+        now_s += 0.1 / at_work(queue, urgent)
+        queue.ended(1, 0.1, 0.0, now_s, more=True, urgent=urgent)
+    return now_s
+
+
+def test_the_governor_goes_on_where_readers_wait_and_stays_where_it_is_while_none_does() -> None:
+    queue = PoolQueue(3, 16, of_peers=True)
+    now_s = run(queue, urgent=False, batches=2000, now_s=0.0)
+    assert at_work(queue, urgent=False) == queue.governor.allowed == UNHURRIED_LANES
+    now_s = run(queue, urgent=True, batches=2000, now_s=now_s)
+    assert at_work(queue, urgent=True) == 16
+    assert queue.holds_back(urgent=False)
+    assert at_work(queue, urgent=False) == UNHURRIED_LANES
+    run(queue, urgent=False, batches=2000, now_s=now_s)
+    assert at_work(queue, urgent=True) == 16
+
+
+def test_other_places_are_in_no_hurry_either_and_use_what_they_may() -> None:
+    queue = PoolQueue(0, 16)
+    run(queue, urgent=False, batches=2000, now_s=0.0)
+    assert not queue.holds_back(urgent=False)
+    assert at_work(queue, urgent=False) == 16
