@@ -90,3 +90,49 @@ def test_who_is_refused_has_nothing_open_and_his_read_counts(tmp_path: Path) -> 
             assert mount.table.state[missing] == State.ABSENT
 
     simulate(body)
+
+
+def test_what_the_source_gave_counts_where_it_was_asked_for_also_after_a_refusal(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, runner=SlowRunner(1)) as mount:
+            epochs = shuffled(mount.files, EPOCHS, 1)
+            missing = epochs[0][0][7]
+            mount.source.failures[missing] = 1000
+            await mount.engine.register(*given_job(epochs))
+            threads = Threads(mount, epochs[:1])
+            await threads.run()
+            assert threads.refused == {missing}
+            mount.source.failures[missing] = 0
+            threads.epochs = epochs[1:]
+            await threads.run()
+            await trio.sleep(1)
+            told = mount.engine.statistics()
+            counted = told.jobs[0].pfs_bytes_by_epoch
+            assert sum(counted.values()) == told.counters.all.fetches["pfs"].bytes
+            size = len(mount.content(missing))
+            # What is staged still when the next epoch reads it comes from the source once.
+            assert counted[0] == (FILES - 1) * size
+            assert all((FILES - 2 * THREADS) * size <= counted[epoch] <= FILES * size for epoch in (1, 2))
+
+    simulate(body)
+
+
+def test_an_epoch_is_over_when_its_last_reader_has_what_he_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, 24, staging=1, runner=SlowRunner(2)) as mount:  # all comes on demand
+            epochs = shuffled(mount.files, 2, 1)
+            await mount.engine.register(*given_job(epochs))
+            await Threads(mount, epochs).run()
+            await trio.sleep(1)
+            [job] = mount.engine.statistics().jobs
+            assert len(set(job.pfs_bytes_by_epoch.values())) == 1
+            told = [record.getMessage() for record in caplog.records if "epoch" in record.getMessage()]
+            said = [line for line in told if "120000" in line or "120.0 kB" in line or "117.2 KiB" in line]
+            assert len(said) == 2, told
+
+    with caplog.at_level("INFO"):
+        simulate(body)
