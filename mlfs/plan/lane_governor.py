@@ -23,12 +23,16 @@ BUSY_SHARE = 0.25
 class LaneGovernor:
     """Doubles the lanes while they mostly wait and the rate grows by it, and goes back when the rate does not grow.
 
+    Args:
+        most: lanes. gain: how many times the rate must be what it was, for twice the lanes to stay.
+
     Attributes:
         allowed: lanes that may work now, 1..most.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, gain: float = GAIN) -> None:
         self.most = most
+        self._gain = gain
         self.allowed = min(2, most)
         self._rate_before = 0.0
         self._tried_from = 0  # lanes before the last change, 0 when none is on trial
@@ -66,7 +70,7 @@ class LaneGovernor:
     def _judge(self, rate: float, waits: bool, now_s: float) -> None:
         if self._tried_from:
             tried_from, self._tried_from = self._tried_from, 0
-            if rate < GAIN * self._rate_before:
+            if rate < self._gain * self._rate_before:
                 self.allowed = tried_from
                 self._hold_until = now_s + HOLD_S
                 return

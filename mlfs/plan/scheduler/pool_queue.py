@@ -29,6 +29,9 @@ PEERS_PARTS = 16
 # links. A node that is late at an epoch's end begins the next one with an empty window; with as many lanes for all it
 # stayed late, while the others' windows were full.
 UNHURRIED_LANES = 4
+# Twice the lanes to peers stay unless they give less: a lane that waits for a peer costs next to nothing, and over slow
+# links the gain is a tenth at a time.
+PEERS_GAIN = 1.0
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
@@ -90,7 +93,7 @@ class PoolQueue:
     governor: LaneGovernor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.governor = LaneGovernor(self.lanes)
+        self.governor = LaneGovernor(self.lanes, PEERS_GAIN) if self.of_peers else LaneGovernor(self.lanes)
 
     def has_lane(self, urgent: bool) -> bool:
         """Whether another lane may work. Args: urgent: readers of this node wait, or did a moment ago."""
