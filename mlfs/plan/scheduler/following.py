@@ -167,10 +167,9 @@ class Following:
                 others = self._others(job) if len(self._jobs) > 1 else ()
                 seen = job.observe(read.sample, read.process, read.parent, read.at_s, others)
                 self._came(job, seen)
-                if not seen.apart:
-                    counted.append(
-                        (job.name, job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job))
-                    )
+                if read.waits and not seen.apart:  # what the source gives for it counts then
+                    epoch = job.epochs.epoch_of(seen.match.position) if seen.match else _epoch_of(job)
+                    counted.append((job.name, epoch))
                 if seen.match is not None:
                     self._reading_times.read(job.name, read.process)
                     match, reader = seen.match, Reader(job.name, seen.match.rank_index, read.process)
@@ -178,11 +177,12 @@ class Following:
                 coming = seen if seen.coming else coming
             except Exception as error:
                 self._give_up(job, error)
-        matched = Matched(counted=tuple(counted))
+        position = base = -1
         if match is not None and reader is not None:
             epochs = self._jobs[reader.job].epochs
             index = epochs.at_hand.get(epochs.epoch_of(match.position))
-            matched = Matched(reader, match.position, index.base if index is not None else -1, matched.counted)
+            position, base = match.position, index.base if index is not None else -1
+        matched = Matched(reader, position, base, tuple(counted))
         if read.waits:
             self._opening.waits(read.sample, read.process, matched)
         else:
