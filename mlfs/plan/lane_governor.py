@@ -24,7 +24,8 @@ class LaneGovernor:
     """Doubles the lanes while they mostly wait and the rate grows by it, and goes back when the rate does not grow.
 
     Args:
-        most: lanes. gain: how many times the rate must be what it was, for twice the lanes to stay.
+        most: lanes. gain: how many times the rate must be what it was, for twice the lanes to stay; 0: they always
+            stay.
 
     Attributes:
         allowed: lanes that may work now, 1..most.

@@ -34,6 +34,27 @@ def test_the_governor_goes_on_where_readers_wait_and_stays_where_it_is_while_non
     assert at_work(queue, urgent=True) == 16
 
 
+def test_a_late_node_gets_all_lanes_however_its_rate_changes() -> None:
+    """Over slow links the rate of a moment is what other nodes leave of them."""
+    queue = PoolQueue(3, 16, of_peers=True)
+    now_s, most = 0.0, 0
+    for batch in range(200):
+        now_s += 0.02 * (1 + batch // 8)  # slower and slower, however many lanes ask
+        queue.ended(1, 0.1, 0.0, now_s, more=True, urgent=True)
+        assert queue.governor.allowed >= most
+        most = queue.governor.allowed
+    assert at_work(queue, urgent=True) == 16
+
+
+def test_lanes_to_peers_that_compute_become_fewer() -> None:
+    queue = PoolQueue(3, 16, of_peers=True)
+    now_s = run(queue, urgent=True, batches=2000, now_s=0.0)
+    for _ in range(2000):
+        now_s += 0.001
+        queue.ended(1, 0.002, 0.001, now_s, more=True, urgent=True)
+    assert at_work(queue, urgent=True) == 2
+
+
 def test_other_places_are_in_no_hurry_either_and_use_what_they_may() -> None:
     queue = PoolQueue(0, 16)
     run(queue, urgent=False, batches=2000, now_s=0.0)

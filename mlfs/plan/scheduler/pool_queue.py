@@ -29,9 +29,10 @@ PEERS_PARTS = 16
 # links. A node that is late at an epoch's end begins the next one with an empty window; with as many lanes for all it
 # stayed late, while the others' windows were full.
 UNHURRIED_LANES = 4
-# Twice the lanes to peers stay unless they give less: a lane that waits for a peer costs next to nothing, and over slow
-# links the gain is a tenth at a time.
-PEERS_GAIN = 1.0
+# Twice the lanes to peers stay whatever they give, as long as lanes mostly wait: a lane that waits for a peer costs
+# next to nothing, and the rate over a slow link follows what other nodes ask for at that moment. Judged by it, a node
+# that was late kept 4 lanes for whole epochs, while the others had 16.
+PEERS_GAIN = 0.0
 # The weight of a new batch in the smoothed time that a sample takes: about the last five batches count.
 SMOOTHING = 0.2
 
