@@ -140,7 +140,8 @@ class Loading:
         lanes = [pfs_s] if self.traits.own_lanes else [pfs_s + other]
         for j, storage in enumerate(model.classes):
             lanes.append(tally.served[:, :, j] / float(storage.read.at(storage.threads)))
-        lanes.append(tally.network / model.network_bytes_per_s)
+        # A link carries both directions at once: within a window a step that sends makes up for one that receives.
+        lanes += [tally.sent / model.network_bytes_per_s, tally.received / model.network_bytes_per_s]
         lanes.append(tally.node_bytes / stage.preprocess_bytes_per_s)
         return lanes
 

@@ -26,7 +26,7 @@ class Tally(NamedTuple):
     Attributes:
         queued: (T, N, M, R) bytes that each GPU of each node has loaded in each step by each route.
         served: (T, N, J) bytes that each node's classes give out, to itself and to peers.
-        network: (T, N) the larger of what a node sends and receives.
+        sent, received: (T, N) what each node sends to others, and gets of them.
         background: (N,) drawn from the PFS by class threads beside the steps.
         drawn: (N,) what each node draws from the PFS in the steps, for itself or to hand it on.
         counts: (R,) reads by route.
@@ -34,7 +34,8 @@ class Tally(NamedTuple):
 
     queued: Floats
     served: Floats
-    network: Floats
+    sent: Floats
+    received: Floats
     background: Floats
     drawn: Floats
     counts: npt.NDArray[np.int64]
@@ -82,9 +83,9 @@ def tally(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     ]
     if len(parts) == 1:
         return parts[0]
-    queued, served, network = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    queued, served, sent, received = (np.concatenate([part[column] for part in parts]) for column in range(4))
     drawn, counts = (np.sum(column, axis=0) for column in zip(*((p.drawn, p.counts) for p in parts), strict=True))
-    return Tally(queued, served, network, reads.background_bytes, drawn, counts)
+    return Tally(queued, served, sent, received, reads.background_bytes, drawn, counts)
 
 
 def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int) -> Tally:
@@ -115,4 +116,6 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
     drawn -= np.bincount(np.broadcast_to(own, reads.ids.shape).ravel()[handed_on], sizes[handed_on], minlength=nodes)
     counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
     queued = queued.reshape(steps, nodes, gpus, n_routes)
-    return Tally(queued, served, np.maximum(sent, received), reads.background_bytes, drawn, counts)
+    return Tally(
+        queued, served, sent.astype(np.float64), received.astype(np.float64), reads.background_bytes, drawn, counts
+    )  # fmt: skip

@@ -157,9 +157,6 @@ CLUSTERS = {
     },
 }  # fmt: skip
 
-# Where they are apart by more than 5 %: docs/simulator.md explains it ("Where the two differ").
-EXPLAINED = {"very slow network": 0.07, "fits in the big node alone": 0.14}
-
 
 def cluster(**differs: object) -> Scenario:
     """A small cluster."""
@@ -181,7 +178,7 @@ def cluster(**differs: object) -> Scenario:
 def test_the_estimate_and_the_schedulers_agree_on_small_clusters(name: str) -> None:
     estimate, detailed = both(cluster(**CLUSTERS[name]))
     assert estimate.pfs_bytes == detailed.pfs_bytes + detailed.carried_bytes
-    assert detailed.seconds == pytest.approx(estimate.seconds, rel=EXPLAINED.get(name, 0.05))
+    assert detailed.seconds == pytest.approx(estimate.seconds, rel=0.05)
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:

@@ -51,7 +51,8 @@ def lanes(queues: Queues, sharing: Sharing, queued_mb: list[list[float]], overla
     queued = np.array(queued_mb)[None, None] * 1e6
     own = queued[:, :, :, 2].sum(axis=2, keepdims=True)
     empty = np.zeros((1, 1))
-    counted = Tally(queued, own, empty, np.zeros(1), queued[:, :, :, 0].sum(axis=(0, 2)), np.ones(3, dtype=np.int64))
+    drawn, counts = queued[:, :, :, 0].sum(axis=(0, 2)), np.ones(3, dtype=np.int64)
+    counted = Tally(queued, own, empty, empty, np.zeros(1), drawn, counts)
     node = GpuNode(len(queued_mb))
     return np.asarray(Loading(scenario.model, Traits(overlap, queues=queues), sharing, node).lanes(counted)[0])
 
