@@ -107,15 +107,14 @@ def _part(reads: Reads, padded_sizes: Floats, model: PerformanceModel, gpus: int
         slot = holder.ravel()[mask] * n_classes + reads.storage.ravel()[mask]
         served = np.bincount(slot, sizes[mask], minlength=served.size).reshape(served.shape).astype(np.float64)
     moved = ((reads.node != own) & (reads.node != PFS)).ravel()
-    sent = np.bincount(holder.ravel()[moved], sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    sent: Floats = np.bincount(holder.ravel()[moved], sizes[moved], minlength=steps * nodes).astype(np.float64)
     taker = np.broadcast_to(reader, reads.ids.shape).ravel()[moved]
-    received = np.bincount(taker, sizes[moved], minlength=steps * nodes).reshape(steps, nodes)
+    received: Floats = np.bincount(taker, sizes[moved], minlength=steps * nodes).astype(np.float64)
     handed_on = moved & ~mask
     drawn = queued.reshape(steps, nodes, gpus, n_routes)[:, :, :, 0].sum(axis=(0, 2))
     drawn += np.bincount(reads.node.ravel()[handed_on], sizes[handed_on], minlength=nodes)
     drawn -= np.bincount(np.broadcast_to(own, reads.ids.shape).ravel()[handed_on], sizes[handed_on], minlength=nodes)
     counts = np.bincount(route[reads.ids.ravel() >= 0], minlength=n_routes)
     queued = queued.reshape(steps, nodes, gpus, n_routes)
-    return Tally(
-        queued, served, sent.astype(np.float64), received.astype(np.float64), reads.background_bytes, drawn, counts
-    )  # fmt: skip
+    sent, received = sent.reshape(steps, nodes), received.reshape(steps, nodes)
+    return Tally(queued, served, sent, received, reads.background_bytes, drawn, counts)
