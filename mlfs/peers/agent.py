@@ -24,13 +24,15 @@ from mlfs.peers import link, messages
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
 from mlfs.peers.messages import BadMessage, Unpacker
+from mlfs.peers.outflow import Outflow
 from mlfs.peers.transport import Arrived, Buffer, Received, Transport
 from mlfs.places.checksum import checksum
 from mlfs.tree.samples import Version
 
 # Bytes under way to all peers together, each of which has the same share of it: what is read from disks takes memory
 # until it is sent. As much as the landing memory of one asker, so that one that asks alone is not held back; far more
-# than what lies between two nodes (1.2 MB at 100 Gbit/s and 100 us). A single sample always goes.
+# than what lies between two nodes (1.2 MB at 100 Gbit/s and 100 us). A single sample always goes. Over slow links less
+# is given at a time (mlfs.peers.outflow).
 UNSENT_BYTES = 64 << 20
 # News that are kept for one lost peer: what a node tells in days, but for what it holds, which it tells anew to whoever
 # comes back.
@@ -127,6 +129,7 @@ class Agent:
         self._asking: dict[int, deque[_Owed]] = {}  # what peers want and was not looked for yet, by peer; none is empty
         self._share_bytes = UNSENT_BYTES // max(1, transport.nodes - 1)
         self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
+        self._outflows = [Outflow(self._share_bytes) for _ in range(transport.nodes)]
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
         self._unheard: defaultdict[int, list[_Unheard]] = defaultdict(list)  # news for lost peers, oldest first
@@ -155,7 +158,7 @@ class Agent:
             self._fetch(packet.records, now_s)
         elif packet.kind is link.Kind.READY:
             for token, how, offset, size_bytes in packet.records.tolist():
-                self._ready(token, Ready(how), offset, size_bytes)
+                self._ready(token, Ready(how), offset, size_bytes, now_s)
         elif packet.kind is link.Kind.TELL:
             for node in range(self._transport.nodes):
                 if node in self._liveness.lost and node not in self._liveness.left:
@@ -214,7 +217,7 @@ class Agent:
             self._transport.send(node, messages.pack(kind, np.array(rows[start : start + step], dtype)))
         self._liveness.said(node, now_s)
 
-    def _ready(self, token: int, how: Ready, offset: int, size_bytes: int) -> None:
+    def _ready(self, token: int, how: Ready, offset: int, size_bytes: int, now_s: float) -> None:
         """The server says what became of a sample that a peer wants."""
         owed = self._owed.pop(token, None)
         if owed is not None:
@@ -225,12 +228,12 @@ class Agent:
             for packet in link.pack(link.Kind.FREE, [(offset, size_bytes)]):
                 self._to_server(packet)
             if owed is not None:
-                self._give(owed, data, checksum(data, owed.sample, owed.version))
+                self._give(owed, data, checksum(data, owed.sample, owed.version), now_s)
         elif owed is not None:
             found = self._shelf.find(owed.sample, owed.version) if how is Ready.LOOK else None
-            self._give(owed, *(found or (None, 0)))
+            self._give(owed, found[0] if found else None, found[1] if found else 0, now_s)
 
-    def _give(self, owed: _Owed, data: Buffer | None, sum_: int) -> None:
+    def _give(self, owed: _Owed, data: Buffer | None, sum_: int, now_s: float) -> None:
         """Give a sample to a peer, or say that it is missing: also to one that is lost, which may only have slept."""
         if owed.node in self._liveness.left:
             return
@@ -244,6 +247,7 @@ class Agent:
         self._given_bytes += len(data)
         if len(data):
             self._transport.give(owed.node, owed.number, data)
+            self._outflows[owed.node].gives(len(data), self._transport.unsent_bytes(owed.node), now_s)
 
     # -- from the transport
 
@@ -258,7 +262,7 @@ class Agent:
             else:
                 self._heard(event.node, now_s)
         if self._asking:
-            self._serve()
+            self._serve(now_s)
         self._flush(now_s)
         return bool(happened)
 
@@ -281,7 +285,7 @@ class Agent:
         elif message.kind is messages.Kind.PING:
             self._say(event.node, messages.Kind.ALIVE, now_s)
         elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
-            self._lose([event.node])
+            self._lose([event.node], now_s)
 
     def _asked(self, node: int, records: messages.Records | None) -> None:
         """A peer wants samples."""
@@ -292,7 +296,7 @@ class Agent:
                 for number, sample, size_bytes, mtime_ns, ctime_ns in records.tolist()
             )
 
-    def _serve(self) -> None:
+    def _serve(self, now_s: float) -> None:
         """Look for what peers want, one sample for each of them in turns, as long as they take what they get.
 
         Those on the shelf are given at once, the server is asked for the others. A peer that asks for much waits for
@@ -300,18 +304,22 @@ class Agent:
         """
         turn = list(self._asking)
         while turn:
-            turn = [node for node in turn if self._serve_one(node)]
+            turn = [node for node in turn if self._serve_one(node, now_s)]
 
-    def _serve_one(self, node: int) -> bool:
+    def _serve_one(self, node: int, now_s: float) -> bool:
         """Look for the next sample that a peer wants. Returns whether it may have one more now."""
         wanted = self._asking[node]
-        under_way = self._transport.unsent_bytes(node) + self._owed_bytes[node]
-        if under_way and under_way + wanted[0].version.size_bytes > self._share_bytes:
+        size_bytes = wanted[0].version.size_bytes
+        unsent_bytes = self._transport.unsent_bytes(node)
+        under_way = unsent_bytes + self._owed_bytes[node]
+        if under_way and under_way + size_bytes > self._share_bytes:
+            return False
+        if not self._outflows[node].may_give(size_bytes, unsent_bytes, now_s):
             return False
         owed = wanted.popleft()
         found = self._shelf.find(owed.sample, owed.version)
         if found is not None:
-            self._give(owed, *found)
+            self._give(owed, *found, now_s)
         else:
             token = next(self._tokens) & 0xFFFFFFFF
             self._owed[token] = owed
@@ -385,7 +393,7 @@ class Agent:
         """Every `Liveness.beat_s`: who is lost, and who is to be told that this node lives?"""
         lost = self._liveness.found_lost(now_s)
         if lost:
-            self._lose(lost)
+            self._lose(lost, now_s)
         for node in self._liveness.to_be_told({*self._asking, *(owed.node for owed in self._owed.values())}, now_s):
             kind = messages.Kind.PING if node in self._liveness.lost else messages.Kind.ALIVE
             self._say(node, kind, now_s)
@@ -395,7 +403,7 @@ class Agent:
         self._transport.send(node, messages.pack(kind))
         self._liveness.said(node, now_s)
 
-    def _lose(self, nodes: list[int]) -> None:
+    def _lose(self, nodes: list[int], now_s: float) -> None:
         """Whoever waits for these peers goes on without them. Where something may still land stays reserved."""
         for packet in link.pack(link.Kind.LOST, [(node,) for node in nodes]):
             self._to_server(packet)
@@ -409,7 +417,7 @@ class Agent:
         for node in nodes:
             self._liveness.owes_nothing(node)
             for owed in self._asking.pop(node, ()):
-                self._give(owed, None, 0)
+                self._give(owed, None, 0, now_s)
 
     def leave(self, now_s: float) -> None:
         """Tell the peers that this node leaves."""

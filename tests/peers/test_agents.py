@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfs.peers import agent as agent_module
-from mlfs.peers import link, memory
+from mlfs.peers import link, memory, outflow
 from mlfs.peers.agent import Agent
 from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
@@ -133,7 +133,8 @@ class Cluster:
         at_s = max(self._free_s[source, to], self.heap.now_s + self.draw.random() * self.slowest_s)
         self._free_s[source, to] = at_s
         self.heap.at(at_s, arrive)
-        self.heap.at(at_s + self.draw.random() * 1e-3, self.look, self.members[to])
+        for number in (to, source):  # who has sent something may have been waiting for that
+            self.heap.at(at_s + self.draw.random() * 1e-3, self.look, self.members[number])
 
     def server_s(self) -> float:
         return self.draw.random() * self.draw.choice([0.001, 0.1, 3.0])
@@ -145,6 +146,7 @@ class Cluster:
     def beat(self, node: Node) -> None:
         if not node.stopped:
             node.agent.beat(self.heap.now_s)
+            self.look(node)
         self.heap.at(self.heap.now_s + PATIENCE_S / 4, self.beat, node)
 
     def run(self, seconds: float) -> None:
@@ -317,6 +319,30 @@ def test_who_floods_an_owner_waits_for_itself_and_costs_it_a_share_of_memory(mon
     assert 0 < most <= 1000 + 2 * max(len(content(sample)) for sample in range(SAMPLES))
     cluster.run(10)
     assert all(flooding.ends[number] == [Ended.HERE] for number in numbers)
+
+
+def test_over_a_slow_link_what_a_node_says_does_not_wait_behind_all_that_its_peer_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outflow, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(outflow, "LEAST_BYTES", 0)
+    cluster = SlowLinks(2, random.Random(10))
+    cluster.bytes_s = 10_000
+    owner, asker = cluster.members
+    owner.shelf = set(range(SAMPLES))
+    numbers = [asker.want(0, number % SAMPLES) for number in range(1000)]
+    cluster.run(0.5)
+    waits_s = []
+    for number in range(20):
+        began_s = cluster.heap.now_s
+        owner.agent.packet(link.unpack(link.pack_json(link.Kind.TELL, {"news": number})), began_s)
+        while len(asker.told) == number:
+            cluster.run(0.001)
+        waits_s.append(cluster.heap.now_s - began_s)
+    assert not all(asker.ends[number] for number in numbers), "the link is to be busy meanwhile"
+    assert max(waits_s) < 3 * outflow.WAIT_S
+    cluster.run(10)
+    assert all(asker.ends[number] == [Ended.HERE] for number in numbers)
 
 
 def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:

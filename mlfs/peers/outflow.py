@@ -1,0 +1,85 @@
+"""How many bytes an agent gives to the transport for one peer at a time.
+
+Pure. In: when bytes were given to the transport, and how many of them it has not sent yet. Out: a limit in bytes.
+
+Between two nodes a transport has one connection, in which a message waits behind all bytes that were given before it.
+So with much under way over a slow link a request reaches its owner late. Given is therefore what the link takes in
+`WAIT_S`, as measured; a fast link gets all that its peer asks for. This is congestion control by delay, as in TCP Vegas
+(Brakmo and Peterson, 1995), over a queue of our own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+# So long a message may wait behind bytes: well below what a request takes by itself over a slow link (4 samples of 400
+# kB, 25 ms each at 150 Mbit/s), and far above the time between two looks at the transport, which nobody should measure.
+WAIT_S = 25e-3
+# The limit never lies below it: on a busy machine the other end may answer late and the link be fast all the same.
+LEAST_BYTES = 256 << 10
+# Bytes of which none was sent for so long are counted no more: a peer that took this node for lost may have called them
+# off, and then MPI keeps them for good.
+STUCK_S = 1.0
+# The limit before anything was measured: 16 samples of 64 KiB.
+FIRST_BYTES = 1 << 20
+
+
+class _Given(NamedTuple):
+    """Bytes that were given: when, how many had been given by then in all, how many of those were under way."""
+
+    at_s: float
+    total_bytes: int
+    under_way_bytes: int
+
+
+class Outflow:
+    """See the module.
+
+    Args:
+        most_bytes: the limit never lies above it, not even where that is less than LEAST_BYTES.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._limit_bytes = min(FIRST_BYTES, most_bytes)
+        self._total_bytes = 0
+        self._given: deque[_Given] = deque()  # what the transport has not sent yet, oldest first
+        self._unsent_bytes = self._stuck_bytes = 0
+        self._sent_s = 0.0  # when that became less, or when there was none
+
+    def may_give(self, size_bytes: int, unsent_bytes: int, now_s: float) -> bool:
+        """Whether so many more bytes may be given, while so many are unsent. A single sample always may."""
+        self._look(unsent_bytes, now_s)
+        under_way_bytes = unsent_bytes - self._stuck_bytes
+        return not under_way_bytes or under_way_bytes + size_bytes <= self._limit_bytes
+
+    def gives(self, size_bytes: int, unsent_bytes: int, now_s: float) -> None:
+        """So many bytes are given now, and then so many are unsent."""
+        self._look(max(0, unsent_bytes - size_bytes), now_s)
+        self._unsent_bytes = unsent_bytes
+        self._total_bytes += size_bytes
+        self._given.append(_Given(now_s, self._total_bytes, unsent_bytes - self._stuck_bytes))
+
+    def _look(self, unsent_bytes: int, now_s: float) -> None:
+        """See what has been sent since the last look, and learn how long that took."""
+        if unsent_bytes < self._unsent_bytes or unsent_bytes == self._stuck_bytes:
+            self._sent_s = now_s
+        self._unsent_bytes = unsent_bytes
+        self._stuck_bytes = min(self._stuck_bytes, unsent_bytes)
+        if now_s - self._sent_s > STUCK_S:
+            self._stuck_bytes, self._total_bytes, self._sent_s = unsent_bytes, 0, now_s
+            self._given.clear()
+        sent_bytes = self._total_bytes - (unsent_bytes - self._stuck_bytes)
+        last = None
+        while self._given and self._given[0].total_bytes <= sent_bytes:
+            last = self._given.popleft()
+        if last is None:
+            return
+        took_s = max(now_s - last.at_s, 1e-6)
+        in_time_bytes = int(last.under_way_bytes * WAIT_S / took_s)
+        if took_s > WAIT_S:
+            self._limit_bytes = min(self._most_bytes, max(LEAST_BYTES, in_time_bytes))
+        else:  # what was not tried is not known: no more than twice of what was
+            tried_bytes = min(in_time_bytes, 2 * last.under_way_bytes, self._most_bytes)
+            self._limit_bytes = max(self._limit_bytes, tried_bytes)
