@@ -128,7 +128,7 @@ def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> 
 
         def read(data: str, where: Path | None, register: Sequence[str]) -> None:
             look()
-            words = [data, "--epochs", str(epochs)]
+            words = [data, "--epochs", str(epochs), "--batch-size", str(BATCH_SIZE)]
             cluster.train(run, lambda node: where or node.data, words, look, register, "read_in_order.py")
 
         if not through:
