@@ -145,7 +145,7 @@ BUGS = {
     "nobody is ever lost": (Liveness, "found_lost", lambda self, now_s: []),
     "bytes are believed without a look": (agents, "checksum", lambda data, sample, version: 0),
     "memory of what nobody wants any more stays reserved": (Desk, "no_longer", lambda self, wants: None),
-    "who waits is not told that a peer is lost": (Agent, "_lose", lambda self, nodes: None),
+    "who waits is not told that a peer is lost": (Agent, "_lose", lambda self, nodes, now_s: None),
 }
 
 
