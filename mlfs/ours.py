@@ -83,9 +83,9 @@ def _make_directory(path: str, dir_fd: int | None) -> None:
         os.mkdir(path, _PRIVATE_DIR, dir_fd=dir_fd)
     except FileNotFoundError:
         above = os.path.dirname(path.rstrip("/"))
-        if not above or os.path.lexists(above):
+        if not above or (os.path.lexists(above) and not os.path.isdir(above)):
             raise
-        _make_directory(above, dir_fd)
+        _make_directory(above, dir_fd)  # it may be there by now: another mount that starts makes it, too
         _make_directory(path, dir_fd)
         return
     except OSError:

@@ -41,6 +41,27 @@ def test_a_directory_is_private_whatever_the_umask(tmp_path: Path, umask: int) -
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
+def test_a_directory_above_may_be_made_by_another_mount_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = os.mkdir
+
+    def late(path: str, mode: int, *, dir_fd: int | None = None) -> None:
+        try:
+            make(path, mode, dir_fd=dir_fd)
+        except FileNotFoundError:
+            (tmp_path / "a").mkdir(mode=0o700)
+            raise
+
+    monkeypatch.setattr(os, "mkdir", late)
+    os.close(private_directory(str(tmp_path / "a/b")))
+    assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "nowhere").symlink_to("nothing")
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        private_directory(str(tmp_path / "nowhere/b"))
+
+
 def test_a_directory_that_somebody_prepared_is_refused(shared: Path) -> None:
     somebody_else(lambda: (shared / "theirs").mkdir(mode=0o777))
     (shared / "real").mkdir(mode=0o700)
