@@ -6,6 +6,10 @@ shuffles where samples lie (DeepIO). In: a directory to work in. Out: for each t
 source and bytes over the links. The nodes are those of
 scripts/demo-cluster: a network namespace, a mount and an agent each, links and the source limited alike. The readers
 compute nothing (scripts/read_in_order.py). Root is needed.
+
+All nodes share the cores of one machine, so measured first is what these allow: what the nodes' readers get, all at
+once, when each mount holds in its RAM all that its reader wants. The simulator takes it for what a loader works
+through.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from demo import BIN, Run, console, slow_source, source_counts
 from demo_cluster import PAYLOAD, Seen, core_seconds, make_arrays
 
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
-DIRECT_EPOCHS = 2  # without a mount one epoch is like the other
+DIRECT_EPOCHS = 1  # without a mount one epoch is like the other
+OWN_RAM = "own RAM"
 SIZES = (0.5, 1.0, 2.0)
 SIDE = 384  # of a picture: 442 kB
 # What each way of reading through mlfs is registered with as --serve.
@@ -59,8 +64,8 @@ def served(work: Path, data: Path, rounds: int) -> None:
 
 
 def served_slow(work: Path, data: Path, rounds: int) -> None:
-    """the same with links and source of 150 Mbit/s, for which two cores suffice, and longer epochs"""
-    _compare(work, 150, SIZES[:2], SLOW)
+    """the same with links and source of 100 Mbit/s, for which two cores suffice, and longer epochs"""
+    _compare(work, 100, SIZES[:2], SLOW)
 
 
 def _compare(work: Path, rate_mbit: int, sizes: Sequence[float], room: Room) -> None:
@@ -70,18 +75,28 @@ def _compare(work: Path, rate_mbit: int, sizes: Sequence[float], room: Room) -> 
     caches = NODES * room.ram_bytes
     files = round(max(sizes) * caches / (3 * SIDE * SIDE + 128))
     total = make_arrays(work / "images", files, SIDE)
+    half = _part(work, work / "images", round(files * room.ram_bytes / 2 / total))
+    loader_mbps = _own_ram_mbps(work, half, room)
+    console.print(
+        f"  each node's reader gets {loader_mbps:.0f} MB/s of its own mount's RAM, all {NODES} at once: more the "
+        f"{os.cpu_count()} cores do not allow",
+        highlight=False,
+    )
     for size in sizes:
         part = _part(work, work / "images", round(files * size / max(sizes)))
         modelled = Modelled(
-            part, NODES, mbps, 100_000.0, str(room.ram_bytes), str(room.staging_bytes), EPOCHS, BATCH_SIZE, SEED
+            part, NODES, mbps, 100_000.0, str(room.ram_bytes), str(room.staging_bytes), EPOCHS, BATCH_SIZE, SEED,
+            loader_MBps=loader_mbps,
         )  # fmt: skip
         ways = {name: replace(modelled, serve=serve) for name, serve in SERVED.items()}
         expected = {name: Expected(way.epochs_of_model(work), way.scheduled_s(work)) for name, way in ways.items()}
         bound_s = total * size / max(sizes) / 1e6 / mbps
         console.print(f"  data set of {size:g} x all caches; read of the source once: {bound_s:.2f} s", highlight=False)
-        for name in ("direct", *SERVED):
+        run, seen, _ = _measured(work, part, rate_mbit, "direct", room)
+        _print_direct(run, seen)
+        for name in SERVED:
             run, seen, links_s = _measured(work, part, rate_mbit, name, room)
-            _print(name, run, seen, links_s, expected.get(name))
+            _print(name, run, seen, links_s, expected[name])
 
 
 def _mbps(rate_mbit: int) -> float:
@@ -99,10 +114,32 @@ def _part(work: Path, images: Path, files: int) -> Path:
     return part
 
 
-def _flags(name: str) -> str:
+def _flags(name: str, world_size: int = NODES) -> str:
     flags = f"--name bench --sampler torch-distributed --seed {SEED} --epochs {EPOCHS} --batch-size {BATCH_SIZE}"
     serve = SERVED.get(name)
-    return f"{flags} --world-size {NODES} --extensions npy {f'--serve {serve}' if serve else ''}"
+    return f"{flags} --world-size {world_size} --extensions npy {f'--serve {serve}' if serve else ''}"
+
+
+def _mount_flags(room: Room) -> list[str]:
+    return ["--ram", str(room.ram_bytes), "--staging", str(room.staging_bytes), "--infer", "off"]
+
+
+def _own_ram_mbps(work: Path, part: Path, room: Room) -> float:
+    """Millions of bytes a second that a node's reader gets, all nodes at once, of a mount that holds all of `part`.
+
+    Without peers: a job of its own on each node, whose epochs after the first read no byte but of the mount's RAM.
+    """
+    run, base = Run(OWN_RAM), work / "own-ram"
+    base.mkdir()
+    with Network(NODES, "", base) as network:
+        cluster = Cluster(network, base)
+        with cluster.mounted(part, _mount_flags(room)):
+            for node in cluster.nodes:
+                cluster.command(node, "mlfs", "register", node.data, *_flags(OWN_RAM, world_size=1).split())
+            words = ['"$DATA"/.mlfs/order/bench/{epoch}/0', "--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE)]
+            cluster.train(run, lambda node: node.data, words, lambda: None, program="read_in_order.py")
+    total = sum(path.stat().st_size for path in part.rglob("*.npy"))
+    return total / 1e6 / statistics.median(epoch.seconds for epoch in run.epochs[1:])
 
 
 def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> tuple[Run, list[Seen], float]:
@@ -135,8 +172,7 @@ def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> 
             _write_lists(part, lists)
             read(f"{lists}/{{epoch}}.{{rank}}", source, ())
         else:
-            flags = ["--ram", str(room.ram_bytes), "--staging", str(room.staging_bytes), "--infer", "off"]
-            with cluster.mounted(source, flags):
+            with cluster.mounted(source, _mount_flags(room)):
                 read('"$DATA"/.mlfs/order/bench/{epoch}/{rank}', None, _flags(name).split())
         links_s = cluster.all_to_all_s(round(_over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
     return run, seen, links_s
@@ -159,25 +195,33 @@ def _write_lists(part: Path, lists: Path) -> None:
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
 
 
-def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: Expected | None) -> None:
+def _busy(before: Seen, after: Seen) -> float:
+    """The share of the cores' time in which they computed."""
+    return (after.busy_s - before.busy_s) / (after.all_s - before.all_s)
+
+
+def _print_direct(run: Run, seen: Sequence[Seen]) -> None:
+    source = (seen[1].source - seen[0].source) / 1e6
+    console.print(
+        f"    direct        an epoch {run.epochs[0].seconds:5.2f} s; source {source:.0f} MB;"
+        f" cores {_busy(seen[0], seen[1]):.0%} busy",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: Expected) -> None:
     """A line: the first epoch, and the mean of the later ones, beside what the simulator says of them."""
     later = run.epochs[1:]
     first_s, later_s = run.epochs[0].seconds, statistics.mean(epoch.seconds for epoch in later)
     source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / len(later)]
-    busy = (seen[-1].busy_s - seen[1].busy_s) / (seen[-1].all_s - seen[1].all_s)
-    said = ""
-    if expected is not None:
-        first, rest = expected.model[0]["seconds"], statistics.mean(epoch["seconds"] for epoch in expected.model[1:])
-        pfs = statistics.mean(epoch["pfs_bytes"] for epoch in expected.model[1:]) / 1e6
-        scheduled = statistics.mean(expected.scheduled_s[1:])
-        said = (
-            f"; plain TCP {links_s:.2f} s for its links; model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB:"
-            f" {first_s / first:.2f} and {later_s / rest:.2f} of it; by the scheduler {scheduled:.2f} s:"
-            f" {later_s / scheduled:.2f}"
-        )
+    first, rest = expected.model[0]["seconds"], statistics.mean(epoch["seconds"] for epoch in expected.model[1:])
+    pfs = statistics.mean(epoch["pfs_bytes"] for epoch in expected.model[1:]) / 1e6
+    scheduled = statistics.mean(expected.scheduled_s[1:])
     console.print(
         f"    {name:13} epoch 0 {first_s:5.2f} s, later {later_s:5.2f} s;"
-        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {_over_links(seen) / 1e6:.0f} MB; cores {busy:.0%} busy"
-        f"{said}",
+        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {_over_links(seen) / 1e6:.0f} MB;"
+        f" cores {_busy(seen[1], seen[-1]):.0%} busy; plain TCP {links_s:.2f} s for its links;"
+        f" model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB: {first_s / first:.2f} and {later_s / rest:.2f} of it;"
+        f" by the scheduler {scheduled:.2f} s: {later_s / scheduled:.2f}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip

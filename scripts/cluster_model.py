@@ -23,6 +23,7 @@ class Modelled:
     Attributes:
         source: the directory of samples. link_MBps: of each node's link, and of the source for all of them.
         compute_MBps: what a node's training takes in. ram, staging: sizes, as `mlfs mount` takes them.
+        loader_MBps: what a node's loader works through, whatever it reads from.
         batch: samples that a node reads in a step. serve: as `mlfs register --serve`; empty: the true order.
     """
 
@@ -36,6 +37,7 @@ class Modelled:
     batch: int
     seed: int
     serve: str = ""
+    loader_MBps: float = 1_000_000.0
 
     def epochs_of_model(self, work: Path) -> list[dict[str, float]]:
         """Each epoch: "seconds", "pfs_bytes" and more. Args: work: a directory for the scenario."""
@@ -63,7 +65,7 @@ seed = {self.seed}
 [cluster]
 nodes = {self.nodes}
 compute_MBps = {self.compute_MBps:.1f}
-preprocess_MBps = 1000000
+preprocess_MBps = {self.loader_MBps:.1f}
 network_MBps = {self.link_MBps:.1f}
 pfs_MBps = {{ 1 = {self.link_MBps:.1f}, {self.nodes} = {self.link_MBps:.1f} }}
 [cluster.staging]
