@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +38,14 @@ def running(directory: Path, seed: int, workers: int, words: int, kind: str) -> 
     """The script, until it ends."""
     told = [str(value) for value in (directory, seed, EPOCHS, workers, words, kind)]
     command = [sys.executable, drawing_script.__file__, *told]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as script:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as script:
         try:
             yield script
         finally:
-            script.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)  # a worker that has just begun does not notice its parent's end
 
 
 def epoch_of(mount: MlfsMount, script: subprocess.Popen[str]) -> list[str]:
