@@ -78,15 +78,16 @@ def make_parent(path: str) -> None:
         make_private(above)
 
 
-def _make_directory(path: str, dir_fd: int | None) -> None:
+def _make_directory(path: str, dir_fd: int | None, *, above_is_made: bool = False) -> None:
     try:
         os.mkdir(path, _PRIVATE_DIR, dir_fd=dir_fd)
     except FileNotFoundError:
         above = os.path.dirname(path.rstrip("/"))
-        if not above or (os.path.lexists(above) and not os.path.isdir(above)):
+        # Nothing can be made in some directories that are there (/proc), nor through a link that leads nowhere.
+        if not above or above_is_made or (os.path.lexists(above) and not os.path.isdir(above)):
             raise
         _make_directory(above, dir_fd)  # it may be there by now: another mount that starts makes it, too
-        _make_directory(path, dir_fd)
+        _make_directory(path, dir_fd, above_is_made=True)
         return
     except OSError:
         if _status(path, dir_fd) is None:

@@ -62,6 +62,12 @@ def test_a_directory_above_may_be_made_by_another_mount_meanwhile(
         private_directory(str(tmp_path / "nowhere/b"))
 
 
+def test_a_directory_in_which_none_can_be_made_is_an_error() -> None:
+    for path in ("/proc/none", "/proc/none/below"):
+        with pytest.raises(FileNotFoundError):
+            private_directory(path)
+
+
 def test_a_directory_that_somebody_prepared_is_refused(shared: Path) -> None:
     somebody_else(lambda: (shared / "theirs").mkdir(mode=0o777))
     (shared / "real").mkdir(mode=0o700)
