@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.served.partition import footprints
+from mlfs.served.partition import NOBODY, fill, footprints
 
 NodeNumbers = npt.NDArray[np.int16]
 
@@ -38,8 +38,7 @@ def without_room(kept: NodeNumbers, sizes_bytes: npt.NDArray[Any], rooms_bytes: 
     taken = footprints(sizes_bytes)
     missing = 0
     for node, room in rooms_bytes.items():
-        filled = np.cumsum(taken[(kept == node) & (taken > 0)])
-        missing += len(filled) - int(np.searchsorted(filled, room, side="right"))
+        missing += int((fill(taken[(kept == node) & (taken > 0)], [room]) == NOBODY).sum())
     return missing
 
 

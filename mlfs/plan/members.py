@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mlfs.plan.owners import node_plan, place, shared_by_hash
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
-from mlfs.served.partition import footprints
+from mlfs.served.partition import NOBODY, fill, footprints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,15 +105,12 @@ class Members:
         keepers = [keeper for keeper in (self.holder, kept_at) if keeper is not None]
         for at, node in enumerate(self.nodes if keepers else ()):
             held = np.concatenate([np.flatnonzero((keeper == node) & (footprints > 0)) for keeper in keepers])
-            filled, begin = np.cumsum(footprints[held]), 0
-            for level in range(room.shape[1]):
-                before = int(filled[begin - 1]) if begin else 0
-                end = int(np.searchsorted(filled, before + room[at, level], side="right"))
-                owner[held[begin:end]] = node
-                if node == self.own:
-                    classes[held[begin:end]] = level
-                room[at, level] -= (int(filled[end - 1]) if end else 0) - before
-                begin = end
+            level = fill(footprints[held], room[at].tolist())
+            kept = level != NOBODY
+            owner[held[kept]] = node
+            if node == self.own:
+                classes[held[kept]] = level[kept]
+            room[at] -= np.bincount(level[kept], footprints[held[kept]], room.shape[1]).astype(np.int64)
         return owner, classes
 
     def _of_readers(

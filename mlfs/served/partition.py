@@ -60,15 +60,30 @@ def partition_by_hash(
     for number, capacities in zip(nodes, capacities_bytes, strict=True):
         own = np.flatnonzero((node == number) & (room > 0))
         own = own[np.argsort(-best[own], kind="stable")]
-        begin = 0
-        filled = np.cumsum(room[own])
-        for number_of_class, capacity in enumerate(capacities):
-            before = int(filled[begin - 1]) if begin else 0
-            end = int(np.searchsorted(filled, before + capacity, side="right"))
-            level[own[begin:end]] = number_of_class
-            begin = end
-        node[own[begin:]] = NOBODY
+        level[own] = fill(room[own], capacities)
+        node[own[level[own] == NOBODY]] = NOBODY
     return Partition(node, level)
+
+
+def fill(taken_bytes: Numbers, capacities_bytes: Sequence[int]) -> npt.NDArray[np.int8]:
+    """Fill a node's classes, the fastest first, with what comes first.
+
+    A sample that is larger than a whole class is passed over there, so that it keeps nothing else out.
+
+    Args:
+        taken_bytes: shape (n,), what each sample takes of a room. capacities_bytes: of the classes.
+
+    Returns:
+        Shape (n,): the class of each sample, -1 for what has no room.
+    """
+    level = np.full(len(taken_bytes), NOBODY, dtype=np.int8)
+    rest = np.arange(len(taken_bytes))
+    for number, capacity in enumerate(capacities_bytes):
+        fits = taken_bytes[rest] <= capacity
+        chosen = fits & (np.cumsum(np.where(fits, taken_bytes[rest], 0)) <= capacity)
+        level[rest[chosen]] = number
+        rest = rest[~chosen]
+    return level
 
 
 def _highest(
