@@ -74,6 +74,13 @@ class _Owed(NamedTuple):
     version: Version
 
 
+class _Found(NamedTuple):
+    """A sample that a peer wants and this node's server has found: its bytes, None where they are on the shelf now."""
+
+    owed: _Owed
+    data: bytes | None
+
+
 class _Unheard(NamedTuple):
     """News that a lost peer is told when it is back. is_state: they say how this node does."""
 
@@ -128,7 +135,8 @@ class Agent:
         self._asked_of = [0] * transport.nodes  # asks by peer
         self._asking: dict[int, deque[_Owed]] = {}  # what peers want and was not looked for yet, by peer; none is empty
         self._share_bytes = UNSENT_BYTES // max(1, transport.nodes - 1)
-        self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed`
+        self._found: dict[int, deque[_Found]] = {}  # what the server found, by peer; none is empty
+        self._owed_bytes = [0] * transport.nodes  # by peer, of `_owed` and `_found`
         self._outflows = [Outflow(self._share_bytes) for _ in range(transport.nodes)]
         self._gives: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._ends: list[tuple[int, int]] = []
@@ -142,7 +150,7 @@ class Agent:
     @property
     def waits(self) -> bool:
         """Whether somebody waits for something: then the transport is worth a look often."""
-        return bool(self._asks or self._owed or self._asking)
+        return bool(self._asks or self._owed or self._found or self._asking)
 
     def statistics(self) -> AgentStatistics:
         """Frozen figures."""
@@ -219,19 +227,36 @@ class Agent:
 
     def _ready(self, token: int, how: Ready, offset: int, size_bytes: int, now_s: float) -> None:
         """The server says what became of a sample that a peer wants."""
-        owed = self._owed.pop(token, None)
-        if owed is not None:
-            self._owed_bytes[owed.node] -= owed.version.size_bytes
+        owed, data = self._owed.pop(token, None), None
         if how is Ready.LIES:
             # Copied, so that the landing memory does not fill with what dead peers never take.
             data = bytes(self._landing[offset : offset + size_bytes])
             for packet in link.pack(link.Kind.FREE, [(offset, size_bytes)]):
                 self._to_server(packet)
-            if owed is not None:
+        if owed is None:
+            return
+        if how is Ready.MISSING or owed.node in self._liveness.lost:
+            self._owed_bytes[owed.node] -= owed.version.size_bytes
+            self._give(owed, None, 0, now_s)
+        else:
+            self._found.setdefault(owed.node, deque()).append(_Found(owed, data))
+            self._give_found(owed.node, now_s)
+
+    def _give_found(self, node: int, now_s: float) -> None:
+        """Give a peer what the server has found for it, as much as the link takes."""
+        found = self._found[node]
+        while found and self._outflows[node].may_give(
+            found[0].owed.version.size_bytes, self._transport.unsent_bytes(node), now_s
+        ):
+            owed, data = found.popleft()
+            self._owed_bytes[node] -= owed.version.size_bytes
+            if data is None:
+                on_shelf = self._shelf.find(owed.sample, owed.version)
+                self._give(owed, on_shelf[0] if on_shelf else None, on_shelf[1] if on_shelf else 0, now_s)
+            else:
                 self._give(owed, data, checksum(data, owed.sample, owed.version), now_s)
-        elif owed is not None:
-            found = self._shelf.find(owed.sample, owed.version) if how is Ready.LOOK else None
-            self._give(owed, found[0] if found else None, found[1] if found else 0, now_s)
+        if not found:
+            del self._found[node]
 
     def _give(self, owed: _Owed, data: Buffer | None, sum_: int, now_s: float) -> None:
         """Give a sample to a peer, or say that it is missing: also to one that is lost, which may only have slept."""
@@ -261,6 +286,8 @@ class Agent:
                 self._received(event, now_s)
             else:
                 self._heard(event.node, now_s)
+        for node in list(self._found):
+            self._give_found(node, now_s)
         if self._asking:
             self._serve(now_s)
         self._flush(now_s)
@@ -394,7 +421,9 @@ class Agent:
         lost = self._liveness.found_lost(now_s)
         if lost:
             self._lose(lost, now_s)
-        for node in self._liveness.to_be_told({*self._asking, *(owed.node for owed in self._owed.values())}, now_s):
+        for node in self._liveness.to_be_told(
+            {*self._asking, *self._found, *(owed.node for owed in self._owed.values())}, now_s
+        ):
             kind = messages.Kind.PING if node in self._liveness.lost else messages.Kind.ALIVE
             self._say(node, kind, now_s)
         self._flush(now_s)
@@ -416,6 +445,9 @@ class Agent:
                 self._over(of, ask, Ended.OFF)
         for node in nodes:
             self._liveness.owes_nothing(node)
+            for found in self._found.pop(node, ()):
+                self._owed_bytes[node] -= found.owed.version.size_bytes
+                self._give(found.owed, None, 0, now_s)
             for owed in self._asking.pop(node, ()):
                 self._give(owed, None, 0, now_s)
 

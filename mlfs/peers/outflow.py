@@ -47,6 +47,7 @@ class Outflow:
         self._given: deque[_Given] = deque()  # what the transport has not sent yet, oldest first
         self._unsent_bytes = self._stuck_bytes = 0
         self._sent_s = 0.0  # when that became less, or when there was none
+        self._looked_s = 0.0
 
     def may_give(self, size_bytes: int, unsent_bytes: int, now_s: float) -> bool:
         """Whether so many more bytes may be given, while so many are unsent. A single sample always may."""
@@ -62,13 +63,14 @@ class Outflow:
         self._given.append(_Given(now_s, self._total_bytes, unsent_bytes - self._stuck_bytes))
 
     def _look(self, unsent_bytes: int, now_s: float) -> None:
-        """See what has been sent since the last look, and learn how long that took."""
+        """See what has been sent since the last look, and learn how long that took: it ended between the two."""
+        looked_s, self._looked_s = self._looked_s, now_s
         if unsent_bytes < self._unsent_bytes or unsent_bytes == self._stuck_bytes:
             self._sent_s = now_s
         self._unsent_bytes = unsent_bytes
         self._stuck_bytes = min(self._stuck_bytes, unsent_bytes)
         if now_s - self._sent_s > STUCK_S:
-            self._stuck_bytes, self._total_bytes, self._sent_s = unsent_bytes, 0, now_s
+            self._stuck_bytes, self._sent_s = unsent_bytes, now_s
             self._given.clear()
         sent_bytes = self._total_bytes - (unsent_bytes - self._stuck_bytes)
         last = None
@@ -76,10 +78,11 @@ class Outflow:
             last = self._given.popleft()
         if last is None:
             return
-        took_s = max(now_s - last.at_s, 1e-6)
-        in_time_bytes = int(last.under_way_bytes * WAIT_S / took_s)
-        if took_s > WAIT_S:
+        least_s, most_s = looked_s - last.at_s, max(now_s - last.at_s, 1e-6)
+        if least_s > WAIT_S:
+            in_time_bytes = int(last.under_way_bytes * WAIT_S / least_s)
             self._limit_bytes = min(self._most_bytes, max(LEAST_BYTES, in_time_bytes))
-        else:  # what was not tried is not known: no more than twice of what was
+        elif most_s <= WAIT_S:  # what was not tried is not known: no more than twice of what was
+            in_time_bytes = int(last.under_way_bytes * WAIT_S / most_s)
             tried_bytes = min(in_time_bytes, 2 * last.under_way_bytes, self._most_bytes)
             self._limit_bytes = max(self._limit_bytes, tried_bytes)

@@ -321,15 +321,20 @@ def test_who_floods_an_owner_waits_for_itself_and_costs_it_a_share_of_memory(mon
     assert all(flooding.ends[number] == [Ended.HERE] for number in numbers)
 
 
+@pytest.mark.parametrize("of_server", [False, True])
 def test_over_a_slow_link_what_a_node_says_does_not_wait_behind_all_that_its_peer_wants(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, of_server: bool
 ) -> None:
     monkeypatch.setattr(outflow, "FIRST_BYTES", 1000)
     monkeypatch.setattr(outflow, "LEAST_BYTES", 0)
     cluster = SlowLinks(2, random.Random(10))
     cluster.bytes_s = 10_000
+    cluster.server_s = lambda: 0.001  # type: ignore[method-assign]
     owner, asker = cluster.members
-    owner.shelf = set(range(SAMPLES))
+    if of_server:
+        owner.held = set(range(SAMPLES))
+    else:
+        owner.shelf = set(range(SAMPLES))
     numbers = [asker.want(0, number % SAMPLES) for number in range(1000)]
     cluster.run(0.5)
     waits_s = []
@@ -343,6 +348,7 @@ def test_over_a_slow_link_what_a_node_says_does_not_wait_behind_all_that_its_pee
     assert max(waits_s) < 3 * outflow.WAIT_S
     cluster.run(10)
     assert all(asker.ends[number] == [Ended.HERE] for number in numbers)
+    assert not owner.agent.waits
 
 
 def test_whoever_leaves_sends_nothing_to_those_who_may_have_ended() -> None:

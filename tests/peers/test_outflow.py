@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mlfs.peers.outflow import FIRST_BYTES, STUCK_S, WAIT_S, Outflow
+from mlfs.peers.outflow import FIRST_BYTES, LEAST_BYTES, STUCK_S, WAIT_S, Outflow
 
 MOST_BYTES = 64 << 20
 LOOKS_S = 1e-3
@@ -89,3 +89,37 @@ def test_bytes_that_a_peer_has_called_off_keep_nothing_back_but_for_a_moment() -
     assert outflow.may_give(FIRST_BYTES, 0, now_s), "they were sent after all"
     outflow.gives(FIRST_BYTES, FIRST_BYTES, now_s)
     assert not outflow.may_give(FIRST_BYTES, FIRST_BYTES, now_s)
+
+
+def test_a_pause_of_the_asker_says_nothing_of_the_link() -> None:
+    """All was sent at some moment of the five seconds in which nobody looked."""
+    outflow = Outflow(MOST_BYTES)
+    outflow.gives(FIRST_BYTES, FIRST_BYTES, 10.0)
+    assert outflow.may_give(FIRST_BYTES, 0, 15.0)
+    outflow.gives(4_000, 4_000, 15.0)
+    assert outflow.may_give(FIRST_BYTES - 4_000, 4_000, 15.0)
+
+
+def test_the_limit_stays_between_its_bounds() -> None:
+    [went] = asked_for_always(4_000, (1e5, 40.0))  # takes 2.5 kB in WAIT_S
+    assert max(went.unsent_bytes) == pytest.approx(LEAST_BYTES, abs=4_000)
+    outflow = Outflow(FIRST_BYTES)
+    for number in range(100):  # all is sent at once, however much it is
+        outflow.gives(FIRST_BYTES, FIRST_BYTES, number * LOOKS_S)
+    assert not outflow.may_give(4_000, FIRST_BYTES, 1.0)
+    assert outflow.may_give(4_000, FIRST_BYTES - 4_000, 1.0)
+
+
+def test_bytes_that_were_stuck_say_nothing_of_the_link() -> None:
+    outflow, now_s = Outflow(MOST_BYTES), 100.0
+    outflow.gives(FIRST_BYTES, FIRST_BYTES, now_s)
+    while now_s < 100.0 + 2 * STUCK_S:
+        now_s += LOOKS_S
+        outflow.may_give(4_000, FIRST_BYTES, now_s)
+    outflow.gives(4_000, FIRST_BYTES + 4_000, now_s)
+    assert outflow.may_give(FIRST_BYTES - 4_000, FIRST_BYTES + 4_000, now_s)
+    for _ in range(20):  # all that is given from now on is sent within a look
+        outflow.gives(MOST_BYTES, FIRST_BYTES + MOST_BYTES, now_s)
+        now_s += LOOKS_S
+        assert outflow.may_give(1, FIRST_BYTES, now_s)
+    assert outflow.may_give(8 * FIRST_BYTES, FIRST_BYTES + 1, now_s)
