@@ -76,7 +76,7 @@ class LaneGovernor:
                 self._hold_until = now_s + HOLD_S
                 return
         if not waits:
-            self.allowed = max(2, self.allowed // 2)
+            self.allowed = min(self.allowed, max(2, self.allowed // 2))
         elif now_s >= self._hold_until and self.allowed < self.most:
             self._rate_before, self._tried_from = rate, self.allowed
             self.allowed = min(self.most, 2 * self.allowed)

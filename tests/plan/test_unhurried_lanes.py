@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.scheduler.pool_queue import UNHURRIED_LANES, PoolQueue
 
 
@@ -60,3 +63,13 @@ def test_other_places_are_in_no_hurry_either_and_use_what_they_may() -> None:
     run(queue, urgent=False, batches=2000, now_s=0.0)
     assert not queue.holds_back(urgent=False)
     assert at_work(queue, urgent=False) == 16
+
+
+@pytest.mark.parametrize(("most", "enough"), [(1, 0), (16, 1)])
+def test_lanes_that_compute_never_become_more(most: int, enough: int) -> None:
+    governor = LaneGovernor(most)
+    governor.begin_with(enough)
+    allowed = governor.allowed
+    for number in range(100):
+        governor.done(16, 0.01, 0.01, number / 100)
+    assert governor.allowed <= allowed <= most
