@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.scheduler.evicting import ROUND_SHARE, furthest_first, needs
+from mlfs.plan.scheduler.keeping import LARGEST_SHARE
 from mlfs.served.partition import footprints
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -172,7 +173,7 @@ def missed_evicting(streams: Sequence[Reads], owner: Sequence[int], sizes: Bytes
         if held[sample]:
             continue
         misses += 1
-        if used + sizes[sample] > room:
+        if used + sizes[sample] > room and sizes[sample] <= LARGEST_SHARE * room:
             needed = needs(len(sizes), [(_ahead(one, at), 0) for one, at in zip(streams, cursors, strict=True)])
             victims = furthest_first(np.flatnonzero(held), needed, counts)
             freed = np.cumsum(sizes[victims])

@@ -114,3 +114,16 @@ def test_ranks_read_in_turn_and_places_without_a_sample_count_as_time() -> None:
     assert found.ids.tolist() == [1, 4, 5, 3, 6, 7, 8]
     assert found.at.tolist() == [0, 1, 3, 4, 5, 6, 7]
     assert list(found.ends) == [5, 7]
+
+
+@pytest.mark.parametrize("times", [0.3, 1.5])
+def test_a_sample_that_no_eviction_makes_room_for_costs_no_other_its_place(times: float) -> None:
+    """The scheduler evicts for none that takes more than a quarter of the room (`mlfs.plan.scheduler.keeping`)."""
+    rng, room = np.random.default_rng(1), N // 2 * PAGE_BYTES
+    sizes = np.full(N, PAGE_BYTES)
+    jobs = draws(rng, N)
+    without = of(jobs, room, sizes)
+    sizes[:5] = int(times * room)
+    found = of(jobs, room, sizes)
+    assert found.evicting_wins
+    assert found.evicting == pytest.approx(without.evicting, rel=0.05)
