@@ -137,6 +137,13 @@ def test_what_no_node_keeps_comes_in_rounds_in_pieces_of_the_tree_which_differ_b
     assert whole.told["rounds"] == 1
 
 
+def test_where_windows_differ_a_round_is_refilled_as_the_smallest_takes_it() -> None:
+    nodes = nodes_of([[0], [1]], 0, 50 * 4096)
+    nodes[1]["buffer_bytes"] = 20 * 4096
+    _, _, order = served(100, serve="opportunistic", world_size=2, batch_size=10, nodes=nodes)
+    assert order.buffer_bytes == 20 * 4096
+
+
 @pytest.mark.parametrize("serve", ["locality", "opportunistic"])
 def test_the_plan_of_the_cluster_has_the_nodes_on_which_the_order_rests_as_owners(serve: str) -> None:
     generator = np.random.default_rng(4)

@@ -52,3 +52,16 @@ def test_rounds_are_of_the_pieces_and_each_sample_comes_once() -> None:
     assert (np.delete(reader, away) == -1).all()
     first = sequence[: cut.sizes[0]]
     assert len(set(first.tolist()) - set(away.tolist())) == cut.kept_sizes[0]
+
+
+def test_pieces_begin_elsewhere_in_each_epoch() -> None:
+    cut = rounds_for(0, 90, 90, 30, 1, 0.0)
+    together = set()
+    for epoch in range(5):
+
+        def draw(n: int, what: int, epoch: int = epoch) -> np.ndarray:  # all is drawn alike but where pieces begin
+            return np.roll(np.arange(n), -7 * epoch) if what == 0 else np.arange(n)
+
+        sequence, _ = in_rounds(np.arange(90), cut, 1, draw)
+        together.add(frozenset(sequence[: cut.sizes[0]].tolist()))
+    assert len(together) == 5

@@ -90,6 +90,22 @@ def test_the_pfs_gives_what_it_gives_to_the_nodes_that_draw(owners: list[int], p
     assert lanes[0, 0] == pytest.approx(np.full(4, 40 / pfs_MBps))
 
 
+@pytest.mark.parametrize("all_of_one", [True, False])
+def test_a_link_carries_what_a_node_sends_and_what_it_receives(all_of_one: bool) -> None:
+    """One node sends 10 MB to each of the three others, or gets 10 MB of each of them."""
+    model = load("thesis-s1").model
+    ids, node = np.full((1, 4, 30), -1, dtype=np.int32), np.full((1, 4, 30), PFS, dtype=np.int16)
+    if all_of_one:
+        ids[0, 1:, :10], node[0, 1:, :10] = np.arange(30).reshape(3, 10), 0
+    else:
+        ids[0, 0], node[0, 0] = np.arange(30), np.repeat([1, 2, 3], 10)
+    storage = np.where(node == PFS, PFS, 0).astype(np.int8)
+    counted = tally.tally(Reads(ids, node, storage, np.zeros(4)), np.append(np.full(30, 1e6), 0.0), model)
+    lanes = Loading(model, POLICIES["mlfs"].traits, Sharing.CONSERVING).lanes(counted)
+    all_s = 30e6 / model.network_bytes_per_s
+    assert np.isclose(lanes[0], all_s).any(axis=0).tolist() == [True, False, False, False]
+
+
 def test_counting_in_parts_is_counting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = Simulation(load("thesis-s4").shrunk(1000))
     policy = POLICIES["mlfs"]
