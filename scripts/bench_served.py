@@ -3,7 +3,7 @@
 Directly; through mlfs in the true order; in an order that mlfs deals by location (Yang and Cong); in one that it
 shuffles where samples lie (DeepIO). In: a directory to work in. Out: for each the seconds of an epoch, beside what
 `mlfs simulate` says of the same cluster and beside what plain TCP takes for the bytes over the links, bytes of the
-source and bytes over the links. The nodes are those of
+source and bytes over the links; for each data set what the papers say of such a cluster. The nodes are those of
 scripts/demo-cluster: a network namespace, a mount and an agent each, links and the source limited alike. The readers
 compute nothing (scripts/read_in_order.py). Root is needed.
 
@@ -18,7 +18,7 @@ import argparse
 import os
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,8 @@ from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
 from demo import BIN, Run, console, slow_source, source_counts
 from demo_cluster import PAYLOAD, Seen, core_seconds, make_arrays
 
+from mlfs.plan.scale_out import ScaleOut
+
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 DIRECT_EPOCHS = 1  # without a mount one epoch is like the other
 OWN_RAM = "own RAM"
@@ -36,6 +38,9 @@ SIZES = (0.5, 1.0, 2.0)
 SIDE = 384  # of a picture: 442 kB
 # What each way of reading through mlfs is registered with as --serve.
 SERVED = {"true order": "", "locality": "locality", "opportunistic": "opportunistic"}
+# What Yang and Cong measured (VI-A): so many times less loading time than direct reads at so many nodes, where so much
+# of a batch moves (Fig. 6, local batches of 32).
+PAPER_NODES, PAPER_TIMES, PAPER_MOVED_SHARE = 256, 34, 0.069
 
 
 class Room(NamedTuple):
@@ -90,13 +95,21 @@ def _compare(work: Path, rate_mbit: int, sizes: Sequence[float], room: Room) -> 
         )  # fmt: skip
         ways = {name: replace(modelled, serve=serve) for name, serve in SERVED.items()}
         expected = {name: Expected(way.epochs_of_model(work), way.scheduled_s(work)) for name, way in ways.items()}
-        bound_s = total * size / max(sizes) / 1e6 / mbps
-        console.print(f"  data set of {size:g} x all caches; read of the source once: {bound_s:.2f} s", highlight=False)
-        run, seen, _ = _measured(work, part, rate_mbit, "direct", room)
-        _print_direct(run, seen)
+        data_mb = total * size / max(sizes) / 1e6
+        console.print(
+            f"  data set of {size:g} x all caches; read of the source once: {data_mb / mbps:.2f} s", highlight=False
+        )
+        direct, seen, _ = _measured(work, part, rate_mbit, "direct", room)
+        _print_direct(direct, seen)
+        runs, moved = {}, {}
         for name in SERVED:
-            run, seen, links_s = _measured(work, part, rate_mbit, name, room)
-            _print(name, run, seen, links_s, expected[name])
+            runs[name], seen, links_s = _measured(work, part, rate_mbit, name, room)
+            _print(name, runs[name], seen, links_s, expected[name])
+            moved[name] = _over_links(seen) / 1e6 / data_mb
+        rates = ScaleOut(
+            data_mb, modelled.compute_MBps, mbps, loader_mbps, remote_rate=NODES * mbps, balance_rate=NODES * mbps
+        )
+        _print_papers(rates, min(1.0, 1 / size), moved["locality"], direct, runs)
 
 
 def _mbps(rate_mbit: int) -> float:
@@ -174,6 +187,7 @@ def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> 
         else:
             with cluster.mounted(source, _mount_flags(room)):
                 read('"$DATA"/.mlfs/order/bench/{epoch}/{rank}', None, _flags(name).split())
+                run.status = cluster.statuses()[0]
         links_s = cluster.all_to_all_s(round(_over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
     return run, seen, links_s
 
@@ -209,11 +223,14 @@ def _print_direct(run: Run, seen: Sequence[Seen]) -> None:
     )  # fmt: skip
 
 
+def _later_s(run: Run) -> float:
+    return statistics.mean(epoch.seconds for epoch in run.epochs[1:])
+
+
 def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: Expected) -> None:
     """A line: the first epoch, and the mean of the later ones, beside what the simulator says of them."""
-    later = run.epochs[1:]
-    first_s, later_s = run.epochs[0].seconds, statistics.mean(epoch.seconds for epoch in later)
-    source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / len(later)]
+    first_s, later_s = run.epochs[0].seconds, _later_s(run)
+    source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / (len(seen) - 2)]
     first, rest = expected.model[0]["seconds"], statistics.mean(epoch["seconds"] for epoch in expected.model[1:])
     pfs = statistics.mean(epoch["pfs_bytes"] for epoch in expected.model[1:]) / 1e6
     scheduled = statistics.mean(expected.scheduled_s[1:])
@@ -223,5 +240,34 @@ def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: 
         f" cores {_busy(seen[1], seen[-1]):.0%} busy; plain TCP {links_s:.2f} s for its links;"
         f" model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB: {first_s / first:.2f} and {later_s / rest:.2f} of it;"
         f" by the scheduler {scheduled:.2f} s: {later_s / scheduled:.2f}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def _print_papers(
+    rates: ScaleOut, cached_share: float, moved_share: float, direct: Run, runs: Mapping[str, Run]
+) -> None:
+    """What the papers say of this cluster, beside what was measured.
+
+    Args:
+        rates: of the source, the links and the readers. cached_share: of the data, in all caches together. moved_share:
+            of what is cached, that went over the links in the locality order. runs: by the name in SERVED.
+    """
+    said = {
+        "true order": rates.loading_s(NODES, rates.cached_io_s(NODES, cached_share)),
+        "locality": rates.loading_s(NODES, rates.local_io_s(cached_share, min(1.0, moved_share / cached_share))),
+    }
+    large = replace(rates, balance_rate=rates.balance_rate * PAPER_NODES / NODES)
+    large_s = large.loading_s(PAPER_NODES, large.local_io_s(cached_share, PAPER_MOVED_SHARE))
+    direct_s, direct_said_s = direct.epochs[0].seconds, rates.loading_s(NODES)
+    faster = {name: direct_s / _later_s(run) for name, run in runs.items()}
+    times = [f"{name} {direct_said_s / seconds:.1f} (here {faster[name]:.1f})" for name, seconds in said.items()]
+    spec = runs["opportunistic"].status["jobs"]["bench"]["spec"]
+    console.print(
+        f"    Yang and Cong, eq. 4, 7 and 8 with these rates, times as fast as direct: {', '.join(times)};"
+        f" locality at {PAPER_NODES} nodes {large.loading_s(PAPER_NODES) / large_s:.0f}"
+        f" (on their cluster they measured {PAPER_TIMES})\n"
+        f"    DeepIO: {faster['opportunistic']:.1f} times as fast as direct, in {spec['rounds']} rounds;"
+        f" {spec['level_reached']:.1%} of a uniform shuffle's entropy, {spec['published_level']:.2%} by their eq. 4",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
