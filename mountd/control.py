@@ -34,6 +34,7 @@ from mountd.ending import Ending
 from mountd.job_reports import JobReports
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
+from mountd.registered_words import registered_words
 from mountd.statistics import Parts
 from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
@@ -161,7 +162,10 @@ class Control:
         return job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
 
     def _job(self, name: bytes) -> JobRun | None:
-        return self.engine.jobs.get(name.decode(errors="replace"))
+        """The job that is shown under a name. A served order stays what was registered, whatever somebody reads."""
+        job = self.engine.jobs.get(name.decode(errors="replace"))
+        told = job.told if job is not None else None
+        return told if told is not None and told.spec.serve is not None else job
 
     def _number(self, text: bytes, below: int) -> int | None:
         return int(text) if text.isdigit() and str(int(text)).encode() == text and int(text) < below else None
@@ -262,8 +266,8 @@ class Control:
         runner, spec = self.engine.runner, self.engine.with_nodes(spec)
         streams = await runner.run("register", self._prepare, spec, coming)
         job = await self.engine.register(spec, streams)
-        if job.spec.nodes != spec.nodes:  # another node has registered it meanwhile: all serve that order
-            spec, streams = job.spec, job.streams
+        # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
+        spec, streams = job.spec, job.streams
         first: dict[str, list[str]] = {}
         start = spec.start_step * streams.batch_files
         part = slice(start, start + FIRST_PATHS)
@@ -275,6 +279,7 @@ class Control:
             "samples": len(streams.sample_ids),
             "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
             "first_paths": first,
+            "notes": registered_words(spec, self.engine.peering.statistics()),
         }
 
     def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:

@@ -196,6 +196,8 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
         lines += [f"  {path}" for path in paths]
     if not first_paths:
         lines.append("no reads are predicted for the ranks of this node")
+    notes = answer.get("notes")
+    lines += [f"note: {note}" for note in (notes if isinstance(notes, list) else [])]
     lines.append(f"how it goes: mlfs status {mountpoint}")
     return lines
 

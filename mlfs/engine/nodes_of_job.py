@@ -14,6 +14,7 @@ from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.nodes import JobNode
 from mlfs.job.ranks import ranks_in, ranks_text
+from mlfs.orders.served import LEVEL
 from mlfs.plan.members import Members
 
 
@@ -24,7 +25,7 @@ def with_nodes(
     capacities_bytes: Sequence[int],
     buffer_bytes: int,
 ) -> JobSpec:
-    """The job with its nodes, if its order is served and nobody has said them.
+    """The job with its nodes, and its level of randomness, if its order is served and nobody has said them.
 
     A run that goes on, in place of a job of its name, keeps that job's nodes: else it would go on in another order than
     it has begun.
@@ -38,10 +39,12 @@ def with_nodes(
     Raises:
         JobError: it is not known which ranks run on which node.
     """
-    if spec.serve is None or spec.nodes is not None:
+    if spec.serve is None:
         return spec
+    if spec.nodes is not None:
+        return _of(spec, spec.nodes, LEVEL)
     if before is not None and before.nodes is not None and _goes_on(spec, before):
-        return _of(spec, before.nodes)
+        return _of(spec, before.nodes, before.level)
     world = spec.world_size
     if members is None:
         ranks: Mapping[int, Sequence[int]] = {0: range(world)}
@@ -63,7 +66,7 @@ def with_nodes(
         JobNode(node=node, ranks=ranks_text(ranks[node]), keeps_bytes=tuple(rooms[node]), buffer_bytes=buffers[node])
         for node in ranks
     ]
-    return _of(spec, nodes)
+    return _of(spec, nodes, LEVEL)
 
 
 def node_of_rank(spec: JobSpec, members: Members) -> dict[int, int]:
@@ -80,6 +83,9 @@ def _goes_on(spec: JobSpec, before: JobSpec) -> bool:
     return alike and bool(spec.start_epoch or spec.start_step)
 
 
-def _of(spec: JobSpec, nodes: Sequence[JobNode]) -> JobSpec:
-    rows = [node.model_dump(mode="json") for node in nodes]
-    return parse_job({**json.loads(spec.to_json()), "nodes": rows})
+def _of(spec: JobSpec, nodes: Sequence[JobNode], level: float | None) -> JobSpec:
+    """The job with these nodes, and with the level of randomness where it has none: the order rests on that, too."""
+    filled_in: dict[str, object] = {"nodes": [node.model_dump(mode="json") for node in nodes]}
+    if spec.serve == "opportunistic":
+        filled_in["level"] = level if spec.level is None else spec.level
+    return parse_job({**json.loads(spec.to_json()), **filled_in})

@@ -136,12 +136,11 @@ class SharedJobs:
 
     def with_nodes(self, spec: JobSpec) -> JobSpec:
         """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
-        before = self._jobs.jobs.get(spec.name)
-        filled_in = with_nodes(
-            spec, before.spec if before else None, self._plan.members, self._capacities(), self.buffer_bytes
-        )
+        here = self._jobs.jobs.get(spec.name)
+        before = None if here is None else (here.told or here).spec  # as it was registered
+        filled_in = with_nodes(spec, before, self._plan.members, self._capacities(), self.buffer_bytes)
         self._rest_on.pop(spec.name, None)
-        if filled_in is not spec:
+        if filled_in.nodes != spec.nodes:
             self._rest_on[spec.name] = self._registrations.last(spec.name)
         return filled_in
 
@@ -229,13 +228,16 @@ class SharedJobs:
     # -- following
 
     def _of_this_node(self, spec: JobSpec) -> JobSpec:
-        """The job with the ranks that run here. Whoever tells a node its ranks knows better."""
+        """The job with the ranks that run here. Whoever tells a node its ranks knows better.
+
+        The description of a job with a served order, as a mount shows it, has the ranks of the node that has shown it.
+        """
         members = self._plan.members
         assert members is not None
-        if len(spec.ranks) < spec.world_size:
+        served = {node.node: ranks_in(node.ranks) for node in spec.nodes or ()}
+        if len(spec.ranks) < spec.world_size and [*spec.ranks] not in [[*ranks] for ranks in served.values()]:
             return spec
-        served = (node for node in spec.nodes or () if node.node == members.own)
-        ranks = next((ranks_in(node.ranks) for node in served), members.ranks(spec.world_size, members.own))
+        ranks = served.get(members.own, members.ranks(spec.world_size, members.own))
         return parse_job({**_fields(spec), "ranks": list(ranks)})
 
     def _follow(self, name: str) -> None:

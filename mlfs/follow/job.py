@@ -27,7 +27,6 @@ from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.held_reads import HeldReads
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.late import LateReads
-from mlfs.follow.loader import loader_of
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
@@ -152,14 +151,7 @@ class JobRun:
             recent=Share(round((score.agreement or 0.0) * recent), recent),
             shares=by_epoch(score.cells, spec.ranks),
             late_opens=dict(self.late.by_epoch),
-            loader=loader_of(
-                spec,
-                self.inferred,
-                streams.files_per_sample,
-                *self.loader.known(),
-                slack=self.matcher.shape.slack,
-                shape_is_learned=self.loader.shape_is_learned,
-            ),
+            loader=self.loader.statistics(self.inferred),
             findings=self.findings.statistics(register_flags(spec, self.findings.way_out)),
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
@@ -373,6 +365,14 @@ class JobRun:
             sample, process, parent, match, matcher, self.epochs.first
         ):
             return Seen(None, (), True)
+        told = self.told
+        if told is not None and (unfit or told.second_run.matcher is not None):
+            # The script that was found to read another order was perhaps mended, and reads as registered now.
+            self.reads_as_told = told.second_run.leads(
+                sample, process, parent, match, matcher, told.epochs.first, fewest_read_before=0
+            )
+            if self.reads_as_told:
+                return Seen(None, (), True)
         if match is None:
             return Seen(None, given)
         self.late.read(at_s, match.position, self.epochs)

@@ -7,9 +7,10 @@ depth follows from the first reads of each epoch (`mlfs.follow.depth`).
 
 from __future__ import annotations
 
-from mlfs.follow.depth import Depth, DepthWatch
+from mlfs.follow.depth import DepthWatch
 from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
+from mlfs.follow.loader import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.shape import Shape
 from mlfs.job import JobSpec
@@ -70,13 +71,17 @@ class LoaderWatch:
         """Whether reads have told the loader's shape: it is another one than was told or taken for granted."""
         return self._matcher.shape != self._assumed
 
-    def known(self) -> tuple[Shape, Depth]:
-        """The loader's shape, its batch 0 while that is not known, and bounds of its depth."""
+    def statistics(self, inferred: bool) -> LoaderStatistics:
+        """All that is known of the loader. Args: inferred: whether nobody registered the job."""
         shape, length = self._shape_and_length()
-        return shape, self._depth.depth(shape, length)
+        depth, slack = self._depth.depth(shape, length), self._matcher.shape.slack
+        return loader_of(
+            self._spec, inferred, self._streams.files_per_sample, shape, depth, slack, self.shape_is_learned
+        )
 
     def _shape_and_length(self) -> tuple[Shape, int]:
-        """The shape as of `known`, and how many samples of the watched epoch the loader reads."""
+        """The loader's shape, its batch 0 while that is not known, and how many samples of the watched epoch it
+        reads."""
         shape, epoch = self._matcher.shape, self._depth.epoch
         if shape.workers == 1:
             told = "batch_size" in self._spec.model_fields_set

@@ -47,7 +47,14 @@ class SecondRun:
         self._read_before = 0  # reads that `matcher` takes for samples that the run under way had read
 
     def leads(
-        self, entry: int, process: int, parent: int, match: Match | None, own: StreamMatcher, first: EpochIndex | None
+        self,
+        entry: int,
+        process: int,
+        parent: int,
+        match: Match | None,
+        own: StreamMatcher,
+        first: EpochIndex | None,
+        fewest_read_before: int = FEWEST_READ_BEFORE,
     ) -> bool:
         """Whether reads fit a second run better than the one under way.
 
@@ -55,6 +62,8 @@ class SecondRun:
             match: what the read was matched to by `own`, the matcher of the run under way.
             first: the job's first epoch. A second run is matched to no other one: it must not learn to follow the run
                 that is under way.
+            fewest_read_before: 0 where the run under way reads another order: that cannot be taken for the beginning of
+                this one.
         """
         if self.matcher is None:
             lost = match is None or own.score.agreement_of_last(LOST_OPENS) == 0.0
@@ -66,11 +75,12 @@ class SecondRun:
             )
             self.matcher, self._read_before = self.expected(own, first), 0
         at, _ = self.matcher.observe(entry, process, parent)
-        self._read_before += at is not None and at != match and own.ranks[at.rank_index].is_done(at.position)
+        if fewest_read_before and at is not None and at != match:
+            self._read_before += own.ranks[at.rank_index].is_done(at.position)
         if self.matcher.score.observed < FIRST_OPENS:
             return False
         agreement = self.matcher.score.agreement or 0.0
-        again = agreement >= AGREEMENT and self._read_before >= FEWEST_READ_BEFORE
+        again = agreement >= AGREEMENT and self._read_before >= fewest_read_before
         if again and agreement > own.score.agreement_of_last(FIRST_OPENS):
             return True
         self.matcher = None

@@ -8,8 +8,8 @@ In: a path in a mount, the data set's length. Out: dataset indices for a DataLoa
         sampler.set_epoch(epoch)
 
 Where there is no mount, or no job there whose order is served, the order is that of torch's DistributedSampler, bit
-for bit, and one warning says so: the script runs anywhere. All ranks must find the same: a rank that fell back beside
-others that did not would read what they read.
+for bit, and one warning says so: the script runs anywhere. All ranks must find the same, or some samples would be read
+twice and others not at all: in a process group that is checked in each epoch (`mlfs.torch.alike`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from mlfs.errors import JobError
+from mlfs.torch.alike import check_alike, named
 from mlfs.torch.rank import rank_and_world_size
 from mlfs.torch.served_job import ServedJob, find_served_job
 
@@ -45,7 +46,8 @@ class ServedSampler(Sampler[int]):
         epoch, rank, num_replicas: as in DistributedSampler.
 
     Raises:
-        JobError: the data set, the ranks and the job do not go together.
+        JobError: the data set, the ranks and the job do not go together. When an epoch begins: the job is not there any
+            more or is another one, has no such epoch, or other ranks read another order.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ServedSampler(Sampler[int]):
         self._is_over = False
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
         length = len(dataset) if length is None and dataset is not None else length
+        self._name = named(f"{name}/{length}/{self.num_replicas}/{shuffle}/{seed}/{drop_last}")
         found = find_served_job(path, name)
         self.job = found if isinstance(found, ServedJob) else None
         if isinstance(found, ServedJob):
@@ -92,7 +95,12 @@ class ServedSampler(Sampler[int]):
 
         Args:
             start_index: of this rank; by default the first, or where `load_state_dict` has left this epoch.
+
+        Raises:
+            JobError: start_index is below 0.
         """
+        if start_index is not None and start_index < 0:
+            raise JobError(f"start_index is {start_index}", "a whole number from 0")
         self._is_told_epochs = True
         if start_index is not None or epoch != self.epoch:
             self._start, self._given, self._is_over = start_index or 0, 0, False
@@ -122,16 +130,22 @@ class ServedSampler(Sampler[int]):
         return {"epoch": self.epoch, "index": self._start + self._given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there."""
+        """Go on from there. When the epoch begins, a state of a run with other ranks is a JobError."""
         self.epoch, self._start, self._given, self._is_over = state["epoch"], state["index"], 0, False
 
     def _indices(self) -> npt.NDArray[np.int64]:
         if self._order is None or self._order[0] != self.epoch:
             if self.job is not None:
+                order = f"the order of the job {self.job.name} ({self.job.order})"
                 self._order = self.epoch, self.job.indices(self.epoch, self.rank)
             else:
+                order = "DistributedSampler's own order"
                 self._own.set_epoch(self.epoch)
                 self._order = self.epoch, np.fromiter(self._own, dtype=np.int64)
+            check_alike(self._name, self.epoch, order)
+        if self._start > len(self._order[1]):
+            message = f"the epoch is to go on behind index {self._start}, and this rank has {len(self._order[1])}"
+            raise JobError(message, "go on with the number of ranks with which the run was saved", "world_size")
         return self._order[1]
 
 

@@ -6,9 +6,12 @@ nothing of mlfs but the files below MOUNT/.mlfs.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +19,16 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 
+# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins.
+_NOT_OF_THE_ORDER = {"ranks", "state", "epochs", "start_epoch", "start_step"}
+
 
 class ServedJob(NamedTuple):
     """A registered job with a served order.
 
     Attributes:
         mountpoint: where it is mounted. name: the job's. samples: how long its data set is.
+        order: a hash of all that its order rests on: the same on all nodes that serve the same order.
     """
 
     mountpoint: Path
@@ -30,37 +37,80 @@ class ServedJob(NamedTuple):
     epochs: int
     world_size: int
     batch_size: int
+    order: str
+
+    @classmethod
+    def of(cls, mountpoint: Path, job: Mapping[str, Any]) -> ServedJob:
+        """Of what MOUNT/.mlfs/jobs/NAME.json says."""
+        order = json.dumps({name: job[name] for name in sorted(job.keys() - _NOT_OF_THE_ORDER)})
+        return cls(
+            mountpoint, job["name"], job["samples"], job["epochs"], job["world_size"], job["batch_size"],
+            hashlib.sha256(order.encode()).hexdigest()[:16],
+        )  # fmt: skip
 
     def indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
-        """What a rank reads in an epoch, in read order. Raises JobError when the mount does not have it."""
+        """What a rank reads in an epoch, in read order.
+
+        Raises:
+            JobError: the mount does not have it, or has another job of that name by now.
+        """
         path = self.mountpoint / ".mlfs" / "order" / self.name / str(epoch) / f"{rank}.indices"
+        text, error = "", None
         try:
             text = path.read_text()
-        except OSError as error:
+        except OSError as failed:
+            error = failed
+        if error is not None and error.errno == errno.ENOTCONN:
+            raise _gone(self.mountpoint)
+        self._check(epoch)  # after it was read: what was read is of the job that is there now
+        if error is not None:
             message = f"the order of epoch {epoch}, rank {rank} cannot be read: {path}: {error.strerror}"
-            raise JobError(message, f"mlfs status {self.mountpoint}", "epochs") from None
+            raise JobError(message, f"mlfs status {self.mountpoint}", "epochs")
         return np.array(text.split(), dtype=np.int64)
+
+    def _check(self, epoch: int) -> None:
+        """Whether the job is still there, is the same, and has that epoch. Raises: JobError."""
+        where, now = f"the job {self.name} at {self.mountpoint}", None
+        for job in _jobs(self.mountpoint):
+            if job["name"] == self.name:
+                now = ServedJob.of(self.mountpoint, job)
+        if now is None:
+            raise JobError(f"{where} is not registered any more", "register it again, with --start-epoch", "name")
+        if now.order != self.order:
+            message = f"{where} was registered anew with another order while this script ran"
+            raise JobError(message, "start the script again; jobs beside each other need names of their own", "name")
+        if not 0 <= epoch < now.epochs:
+            message = f"{where} has the epochs 0 to {now.epochs - 1}, and the script reads epoch {epoch}"
+            raise JobError(message, "register it with as many --epochs as the script makes", "epochs")
 
 
 def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob | str:
-    """The job of the mount that a path lies in, or the reason why there is none, in words.
+    """The job of the mount that reads what lies at a path, or the reason why there is none, in words.
 
     Raises:
-        JobError: there are several, and no name.
+        JobError: there are several, and no name; or the mount's daemon is gone.
     """
     place = Path(path).resolve()
     mount = next((above for above in (place, *place.parents) if _is_mount(above)), None)
     if mount is None:
         return f"{path} is not in an mlfs mount"
-    jobs = [job for job in _jobs(mount) if job.get("serve") and name in (None, job["name"])]
+    within = place.relative_to(mount)
+    jobs = [job for job in _jobs(mount) if job.get("serve") and name in (None, job["name"]) and _meet(job, within)]
     if not jobs:
         which = "no job" if name is None else f"no job {name!r}"
-        return f"{which} with a served order is registered at {mount} (mlfs register {mount} --serve locality ...)"
+        of = "" if within == PurePath() else f" for {within}"
+        return f"{which} with a served order is registered{of} at {mount} (mlfs register {mount} --serve locality ...)"
     if len(jobs) > 1:
         names = ", ".join(job["name"] for job in jobs)
         raise JobError(f"{mount} has several jobs with a served order: {names}", "give name=...", "name")
     [job] = jobs
-    return ServedJob(mount, job["name"], job["samples"], job["epochs"], job["world_size"], job["batch_size"])
+    return ServedJob.of(mount, job)
+
+
+def _meet(job: Mapping[str, Any], within: PurePath) -> bool:
+    """Whether a path in the mount lies in the directory that a job reads, or the other way round."""
+    root = PurePath(job.get("root") or "")
+    return within.is_relative_to(root) or root.is_relative_to(within)
 
 
 def _is_mount(place: Path) -> bool:
@@ -68,6 +118,15 @@ def _is_mount(place: Path) -> bool:
         return (place / ".mlfs" / "status").is_file()
     except PermissionError:  # another user's mount, or no mount at all
         return False
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            raise _gone(place) from None
+        raise
+
+
+def _gone(mountpoint: Path) -> JobError:
+    hint = f"mlfs unmount {mountpoint}, mount and register again, and start the script again"
+    return JobError(f"the daemon of the mount at {mountpoint} is gone", hint)
 
 
 def _jobs(mountpoint: Path) -> list[dict[str, Any]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import warnings
@@ -19,11 +23,17 @@ from torch.utils.data import DistributedSampler
 
 from mlfs.errors import JobError
 from mlfs.torch import ServedBatchSampler, ServedSampler
+from mlfs.torch import sampler as sampler_module
 from mlfs.torch.rank import rank_and_world_size
 
 FILES = 240
 SCRIPT = str(Path(__file__).parent / "frameworks" / "served_script.py")
 JOB = ["--epochs", "3", "--batch-size", "8", "--world-size", "2", "--seed", "3"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "_warned", set())
 
 
 @pytest.fixture
@@ -100,7 +110,12 @@ def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
         with pytest.warns(UserWarning, match="set_epoch is never called"):
             assert list(sampler) == first
         sampler.set_epoch(7)
-        with pytest.raises(JobError, match="the order of epoch 7, rank 0 cannot be read"):
+        with pytest.raises(JobError, match="has the epochs 0 to 1, and the script reads epoch 7"):
+            list(sampler)
+        with pytest.raises(JobError, match="start_index is -1"):
+            sampler.set_epoch(1, start_index=-1)
+        sampler.load_state_dict({"epoch": 1, "index": FILES})  # of a run with one rank
+        with pytest.raises(JobError, match=f"behind index {FILES}, and this rank has {FILES // 2}"):
             list(sampler)
         mount.register(name="other", epochs=2, batch_size=4, world_size=2, serve="locality")
         with pytest.raises(JobError, match="several jobs with a served order: other, train"):
@@ -108,6 +123,109 @@ def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
         assert ServedSampler(mount.path, name="other", rank=0, num_replicas=2).job is not None
         with pytest.raises(OSError, match="Invalid argument"):  # whose other ranks run nobody knows where
             mount.register(name="apart", epochs=2, world_size=4, ranks="0-1", serve="locality")
+
+
+def test_a_job_that_is_another_one_or_gone_is_not_followed_without_a_word(source: Path) -> None:
+    job = {"epochs": 3, "batch_size": 8, "seed": 3, "serve": "locality"}
+    with MlfsMount(source) as mount:
+        mount.register(**job)
+        sampler = ServedSampler(mount.path)
+        assert len(list(sampler)) == FILES
+        mount.register(**job, start_epoch=1)  # the same order goes on
+        sampler.set_epoch(1)
+        assert len(list(sampler)) == FILES
+        mount.register(**job | {"seed": 4})
+        for epoch, said in ((2, "was registered anew with another order"), (0, "is not registered any more")):
+            sampler.set_epoch(epoch)
+            with pytest.raises(JobError, match=said):
+                list(sampler)
+            if epoch == 2:
+                mount.control({"op": "unregister", "name": "train"})
+        os.kill(mount.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(mount.path))
+        with pytest.raises(JobError, match=r"the daemon of the mount at .* is gone"):
+            ServedSampler(mount.path)
+        sampler.set_epoch(2)
+        with pytest.raises(JobError, match=r"the daemon of the mount at .* is gone"):
+            list(sampler)
+        mount.unmount()
+        mount.mount()
+
+
+def is_gone(mountpoint: Path) -> bool:
+    try:
+        os.stat(mountpoint / ".mlfs" / "status")
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
+
+
+def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(source: Path) -> None:
+    with MlfsMount(source) as mount:
+        for name in ("c0", "c1"):
+            mount.register(name=name, root=name, layout="sorted", epochs=2, serve="locality")
+        for name in ("c0", "c1"):
+            found = ServedSampler(mount.path / name).job
+            assert found is not None
+            assert found.name == name
+        with pytest.raises(JobError, match="several jobs with a served order: c0, c1"):
+            ServedSampler(mount.path)
+        with pytest.warns(UserWarning, match="no job with a served order is registered for c2 at"):
+            assert len(ServedSampler(mount.path / "c2", length=60)) == 60
+
+
+RANK = """
+import sys, torch.distributed as dist
+from mlfs.torch import ServedSampler
+store, rank, path = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{store}", rank=int(rank), world_size=2)
+sampler = ServedSampler(path, length=240)
+said = ""
+for epoch in (0, 1):
+    sampler.set_epoch(epoch)
+    try:
+        said += f"{len(list(sampler))} "
+    except Exception as error:
+        said += f"{error} "
+    dist.barrier()
+print(said)
+"""
+
+
+@pytest.mark.parametrize("other", ["joined", "smaller", "none"])
+def test_ranks_that_would_read_different_orders_are_told_so(source: Path, tmp_path: Path, other: str) -> None:
+    """Two nodes that have not joined, of which each takes itself to run all ranks; or one without a mount."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    rooms = {here: "2M", there: "1M" if other == "smaller" else "2M"}
+    mount, second = (
+        MlfsMount(source, "--ram", room, "--staging", "1M", mountpoint=at, state=tmp_path / f"state-{at.name}")
+        for at, room in rooms.items()
+    )
+    with mount, second:
+        flags = ["--epochs", "2", "--batch-size", "8", "--world-size", "2", "--serve", "opportunistic"]
+        said = mount.run("register", str(mount.path), *flags).stdout
+        assert "note: this node alone serves the order of all 2 ranks" in said
+        assert re.search(r"level +0\.9\n", said)
+        if other != "none":
+            second.run("register", str(second.path), *flags)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path)],
+                stdout=subprocess.PIPE, text=True,
+            )
+            for rank, path in enumerate(rooms)
+        ]  # fmt: skip
+        words = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+        if other == "joined":  # they are alike, as two nodes that were told the same
+            assert words == ["120 120"] * 2
+        else:
+            assert sorted(len(re.findall(r"\b120\b", said)) for said in words) in ([0, 2], [1, 1])
+            assert "the ranks do not read one order in epoch 0: this rank reads" in "".join(words)
 
 
 def test_without_a_mount_the_order_is_distributed_samplers_and_one_warning_says_so(tmp_path: Path) -> None:
@@ -164,6 +282,29 @@ def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path)
         [job] = mount.status()["jobs"]
         assert job["agreement"] > 0.99
         assert "serve" not in job["spec"]
+
+
+def test_reads_in_another_order_before_training_change_nothing_of_the_served_one(source: Path) -> None:
+    """Somebody has read what the sampler would: the old script, or a check. This node runs rank 0 of two."""
+    nodes = [{"node": node, "ranks": str(node), "keeps_bytes": [1 << 20, 0], "buffer_bytes": 0} for node in (0, 1)]
+    with MlfsMount(source, "--ram", "64M") as mount:
+        mount.register(epochs=3, batch_size=8, world_size=2, ranks=[0], seed=3, serve="locality", nodes=nodes)
+        job = mount.path / ".mlfs/jobs/train.json"
+        registered = json.loads(job.read_bytes()) | {"state": ""}
+        served = [(mount.path / f".mlfs/order/train/{epoch}/0").read_text() for epoch in range(3)]
+        paths = sorted(mount.path.glob("c*/*.jpg"))
+        own = [str(paths[index]) for index in DistributedSampler(paths, 2, 0, seed=3)][:100]  # type: ignore[arg-type]
+        subprocess.run([sys.executable, "-c", READER], input="\n".join(own), text=True, check=True)
+        wait_until(lambda: "serve" not in mount.status()["jobs"][0]["spec"])
+        assert json.loads(job.read_bytes()) | {"state": ""} == registered
+        assert [(mount.path / f".mlfs/order/train/{epoch}/0").read_text() for epoch in range(3)] == served
+        read = "\n".join(str(mount.path / path) for epoch in served[:2] for path in epoch.split())
+        subprocess.run([sys.executable, "-c", READER], input=read, text=True, check=True)
+        mount.settle()
+        [status] = mount.status()["jobs"]
+        assert status["spec"]["serve"] == "locality"
+        assert status["agreement"] == 1.0
+        assert not status["found_out"]
 
 
 def test_grain_reads_the_list_of_an_epoch_as_the_document_says(source: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from mlfs.engine.nodes_of_job import node_of_rank, with_nodes
 from mlfs.errors import JobError
 from mlfs.job import JobSpec, parse_job
+from mlfs.orders.served import LEVEL
 from mlfs.plan.members import Members, members_of
 
 ROOMS = ((5000, 0, 0), (7000, 9000, 0), (0, 0, 0))
@@ -41,7 +42,7 @@ def test_a_node_alone_deals_to_itself_and_what_was_said_stays() -> None:
     assert [(node.node, node.ranks, node.keeps_bytes, node.buffer_bytes) for node in alone.nodes] == [
         (0, "0-5", (4096, 0), 100)
     ]
-    assert filled_in(alone, own=2) is alone
+    assert filled_in(alone, own=2) == alone
     assert filled_in(job(serve=None)).nodes is None
 
 
@@ -78,6 +79,17 @@ def test_a_run_that_goes_on_keeps_its_nodes_and_another_one_does_not() -> None:
     assert filled_in(job(start_epoch=1), own=2, before=alone).nodes == alone.nodes
     assert filled_in(job(), own=2, before=alone).nodes != alone.nodes
     assert filled_in(job(start_epoch=1, serve="opportunistic"), own=2, before=alone).nodes != alone.nodes
+
+
+def test_the_level_is_filled_in_too_as_the_order_rests_on_it() -> None:
+    alone = filled_in(job(serve="opportunistic"))
+    assert alone.level == LEVEL
+    given = filled_in(job(serve="opportunistic", level=0.5))
+    assert given.level == 0.5
+    assert filled_in(job(serve="opportunistic", start_epoch=1), own=2, before=given).level == 0.5
+    nodes = job(serve="opportunistic").model_copy(update={"nodes": alone.nodes})
+    assert filled_in(nodes, own=2).level == LEVEL
+    assert filled_in(job()).level is None
 
 
 @pytest.mark.parametrize(

@@ -146,3 +146,11 @@ def test_what_memories_do_not_hold_is_read_once_an_epoch_and_the_rest_never_agai
         # Of what no node keeps some is still in a staging window when an epoch begins that reads it early.
         assert sum(cluster.fetched("pfs")) <= FILES + (EPOCHS - 1) * (away + 0.05 * FILES)
         assert [mount.status()["jobs"][0]["agreement"] for mount in cluster.mounts] == [1.0] * NODES
+        # Who registers the description that another node has shown, with that one's ranks in it, gets its own.
+        shown = json.loads((cluster.mounts[0].path / ".mlfs/jobs/train.json").read_bytes())
+        described = {name: value for name, value in shown.items() if name not in ("state", "samples")}
+        before = indices(cluster, 0, 1)
+        assert cluster.mounts[1].register(**described)["job"]["ranks"] == [1]
+        specs = [json.loads((mount.path / ".mlfs/jobs/train.json").read_bytes()) for mount in cluster.mounts]
+        assert [spec["ranks"] for spec in specs] == [[0], [1], [2]]
+        assert indices(cluster, 2, 1) == before
