@@ -125,6 +125,7 @@ def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
             mount.register(name="apart", epochs=2, world_size=4, ranks="0-1", serve="locality")
 
 
+@pytest.mark.promise("served-ranks")
 def test_a_job_that_is_another_one_or_gone_is_not_followed_without_a_word(source: Path) -> None:
     job = {"epochs": 3, "batch_size": 8, "seed": 3, "serve": "locality"}
     with MlfsMount(source) as mount:
@@ -192,6 +193,7 @@ print(said)
 """
 
 
+@pytest.mark.promise("served-ranks")
 @pytest.mark.parametrize("other", ["joined", "smaller", "none"])
 def test_ranks_that_would_read_different_orders_are_told_so(source: Path, tmp_path: Path, other: str) -> None:
     """Two nodes that have not joined, of which each takes itself to run all ranks; or one without a mount."""
@@ -284,6 +286,7 @@ def test_a_script_that_reads_its_own_order_is_told_so_and_followed(source: Path)
         assert "serve" not in job["spec"]
 
 
+@pytest.mark.promise("served-same")
 def test_reads_in_another_order_before_training_change_nothing_of_the_served_one(source: Path) -> None:
     """Somebody has read what the sampler would: the old script, or a check. This node runs rank 0 of two."""
     nodes = [{"node": node, "ranks": str(node), "keeps_bytes": [1 << 20, 0], "buffer_bytes": 0} for node in (0, 1)]

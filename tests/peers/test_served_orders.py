@@ -82,6 +82,7 @@ def read(cluster: MountedCluster, source: Path, epoch: int, marks: Path) -> None
     assert [reader.wait(120) for reader in readers] == [0] * NODES
 
 
+@pytest.mark.promise("served-same", "served-batches")
 def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_on_when_a_node_dies(
     source: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_served_order_is_the_same_on_all_nodes_reads_the_source_once_and_goes_
         assert indices(cluster, 2, 2) == before[2]
 
 
+@pytest.mark.promise("served-once")
 def test_what_memories_do_not_hold_is_read_once_an_epoch_and_the_rest_never_again(source: Path, tmp_path: Path) -> None:
     """Three nodes with 1 MiB each, for 4.8 MB."""
     flags = ["--ram", "1M", "--staging", "1M"]

@@ -49,6 +49,7 @@ def worlds(draw: st.DrawFn) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.promise("served-batches")
 @settings(deadline=None, max_examples=60)
 @given(worlds(), st.integers(0, 2))
 def test_locality_deals_each_global_batch_of_the_true_order_and_gives_each_rank_as_many(
@@ -61,6 +62,7 @@ def test_locality_deals_each_global_batch_of_the_true_order_and_gives_each_rank_
         assert list(map(len, after)) == list(map(len, before))
 
 
+@pytest.mark.promise("served-once")
 @settings(deadline=None, max_examples=60)
 @given(worlds(), st.integers(0, 2), st.sampled_from([None, 0.0, 0.6, 1.0]))
 def test_opportunistic_reads_what_the_true_order_reads_in_an_epoch_as_often_and_as_randomly_as_wanted(
