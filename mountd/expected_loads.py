@@ -64,10 +64,12 @@ class _Question:
 
     Attributes:
         ranks: those of which batches were seen, by their numbers in the job. epoch, first: see `coming`.
+        batch_files: of a rank's batch.
     """
 
     streams: JobStreams
     ranks: tuple[int, ...]
+    batch_files: int
     epoch: int
     first: int
     node: PerformanceModel
@@ -119,7 +121,7 @@ class ExpectedLoads:
         if loaders is None:
             return None
         epoch, first = coming(about)
-        return _Question(job.streams, _numbers(about, load), epoch, first, node, loaders)
+        return _Question(job.streams, _numbers(about, load), about.batch_files, epoch, first, node, loaders)
 
     def _begin(self, job: JobRun, question: _Question) -> trio.Event:
         """Have it computed; the event comes when that is over."""
@@ -143,7 +145,7 @@ class ExpectedLoads:
         """In a worker; None where it cannot be told."""
         streams, epoch = question.streams, question.epoch
         by_rank = [streams.epoch_ids(epoch, rank) for rank in question.ranks]
-        ids = steps_of(by_rank, streams.batch_files, question.first)
+        ids = steps_of(by_rank, question.batch_files, question.first)
         if not len(ids):
             return None
         inside = ids >= 0

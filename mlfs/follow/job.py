@@ -156,7 +156,7 @@ class JobRun:
             epochs=spec.epochs,
             epoch=self.ranks.current_epochs()[1],
             ranks=self.ranks.statistics(self.rates.by_rank),
-            batch_files=streams.batch_files,
+            batch_files=self.loader.batch_files,
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),

@@ -98,7 +98,8 @@ class JobStatistics:
         shares: the same by epoch, ascending, and by rank (`mlfs.follow.agreement.NO_RANK` among them).
         late_opens: by epoch, those among them that came before the job was in force.
         epochs: how many the job has. epoch: the one that the fastest rank reads.
-        batch_files: files of a rank's batch. files_per_sample: files that one sample of the script consists of.
+        batch_files: files of a rank's batch, as far as reads have told.
+        files_per_sample: files that one sample of the script consists of.
         stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
         pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
         specification: the registration as it was understood, as JSON has it, and what is known of an order that mlfs

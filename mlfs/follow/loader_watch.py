@@ -16,6 +16,8 @@ from mlfs.follow.shape import Shape
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
+TORCH_PREFETCH_FACTOR = 2
+"""What torch's DataLoader takes where nobody says anything (torch/utils/data/dataloader.py)."""
 UNTIMED = -1.0
 """Stands for the time of a read of which nobody knows when it came."""
 
@@ -70,6 +72,23 @@ class LoaderWatch:
     def shape_is_learned(self) -> bool:
         """Whether reads have told the loader's shape: it is another one than was told or taken for granted."""
         return self._matcher.shape != self._assumed
+
+    @property
+    def batch_files(self) -> int:
+        """Files of a rank's batch: as reads have told, else as registered. One process alone tells no batch."""
+        shape = self._matcher.shape
+        return shape.batch if shape.workers != 1 and self.shape_is_learned else self._streams.batch_files
+
+    @property
+    def hands_ahead(self) -> bool:
+        """Whether a worker is given another batch before the training loop has taken the one before."""
+        learned = self._depth.depth(*self._shape_and_length()).exact
+        return (learned or self._spec.prefetch_factor or TORCH_PREFETCH_FACTOR) > 1
+
+    @property
+    def reader_trains(self) -> bool:
+        """Whether the training process reads by itself: it was registered so, and one process reads for each rank."""
+        return self._spec.num_workers == 0 and self._matcher.shape.workers == 1
 
     def statistics(self, inferred: bool) -> LoaderStatistics:
         """All that is known of the loader. Args: inferred: whether nobody registered the job."""

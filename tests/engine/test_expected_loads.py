@@ -11,6 +11,8 @@ import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
+from mlfs.job import parse_job
+from mlfs.orders.streams import build_streams
 from mlfs.plan.loader_load import FEWEST_BATCHES
 from mountd import expected_loads
 from mountd.expected_loads import ExpectedLoads, steps_of
@@ -36,11 +38,11 @@ class Training:
     """Ranks whose loaders read up to two batches ahead of a training loop, which waits for the slowest rank.
 
     Args:
-        work_s: by rank, how long it preprocesses a file.
+        work_s: by rank, how long it preprocesses a file. workers: processes of a rank that take batches by turns.
     """
 
-    def __init__(self, mount: Mount, epochs: list[list[list[int]]], work_s: list[float]) -> None:
-        self.mount, self.epochs, self.work_s = mount, epochs, work_s
+    def __init__(self, mount: Mount, epochs: list[list[list[int]]], work_s: list[float], workers: int = 1) -> None:
+        self.mount, self.epochs, self.work_s, self.workers = mount, epochs, work_s, workers
         self.done = [0] * len(work_s)  # steps that each rank has loaded
         self.changed = trio.Event()
 
@@ -58,7 +60,7 @@ class Training:
                 while self.done[rank] - min(self.done) > AHEAD:
                     await self.changed.wait()
                 for entry in stream[start : start + BATCH]:
-                    await self.mount.read(entry, 100 + rank)
+                    await self.mount.read(entry, 100 * (1 + start // BATCH % self.workers) + rank)
                     await trio.sleep(self.work_s[rank])
                 self.done[rank] += 1
                 self.changed.set()
@@ -92,6 +94,29 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
             assert told.imbalance == (pytest.approx(0.0, abs=1e-6), 0.0), "files are alike, and lie in memory"
             mount.engine.end("train")
             assert not expected.statistics()
+
+    simulate(body)
+
+
+def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
+            expected = ExpectedLoads(mount.engine)
+            spec = parse_job({"epochs": EPOCHS, "batch_size": 2 * BATCH, "world_size": 2, "seed": 5})
+            streams = build_streams(spec, mount.engine.manifest)
+            await mount.engine.register(spec, streams)
+            epochs = [[streams.epoch_ids(epoch, rank).tolist() for rank in range(2)] for epoch in range(EPOCHS)]
+            await Training(mount, epochs, [0.01, 0.01], workers=2).run(range(1))
+            await expected.refresh()
+            (told,) = expected.statistics().values()
+            assert (told.epoch, told.steps) == (1, FILES // 2 // BATCH)
+            (load,) = mount.engine.statistics().loads.values()
+            a_file = mount.engine.samples.sizes[mount.files[0]]
+            for rank in load.ranks:
+                assert (rank.workers, rank.batch_bytes) == (2, pytest.approx(BATCH * a_file, rel=0.05))
+            (job,) = mount.engine.statistics().jobs
+            assert job.batch_files == BATCH
+            assert mount.engine.scheduler._following.coming_bytes("train", 0) == BATCH * a_file
 
     simulate(body)
 

@@ -7,7 +7,7 @@ mod W and is handed out after batch b - P*W came back; batches come back in orde
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +121,9 @@ class TimedLoader:
         step_s: the loop's time for a batch. first_step_s: more of it for the first one.
         start_s: from the start of one worker to that of the next.
         asked_ahead: batches the loop takes before their turn.
-        jitter: each time is drawn from 1 - jitter to 1 + jitter of itself.
+        jitter: each time is drawn from 1 - jitter to 1 + jitter of itself. collate_jitter: the same for collate_s.
+        exponential: the times of samples are drawn from an exponential distribution of that mean.
+        times: how many times as long the samples of a batch take, by its number.
     """
 
     batch: int
@@ -134,33 +136,56 @@ class TimedLoader:
     start_s: float = 0.0
     asked_ahead: int = 0
     jitter: float = 0.1
+    collate_jitter: float = 0.1
+    exponential: bool = False
+    times: Callable[[int], float] = lambda batch: 1.0
 
     def opens(self, samples: int, rng: random.Random) -> list[tuple[float, int, int]]:
         """(seconds, process, place in the stream) of an epoch, in the order of time."""
-        batches = -(-samples // self.batch)
+        return opens_in_step([self], samples, rng)[0]
 
-        def about(seconds: float) -> float:
-            return seconds * rng.uniform(1 - self.jitter, 1 + self.jitter)
+    def drawn(self, seconds: float, rng: random.Random, jitter: float | None = None) -> float:
+        """About so long."""
+        scatter = self.jitter if jitter is None else jitter
+        return seconds * rng.uniform(1 - scatter, 1 + scatter)
 
-        given_s: list[float] = []  # when the loop was given batch b
-        ready_s: list[float] = []
-        free_s = [self.start_s * worker for worker in range(self.workers)]
-        loop_s, opened = 0.0, []
-        for batch in range(batches):
-            before = batch - self.prefetch * self.workers
-            while len(given_s) <= before:  # the loop takes what is ready, each after a step
-                number = len(given_s)
-                given_s.append(max(ready_s[number], loop_s))
-                steps = about(self.step_s) if number >= self.asked_ahead else 0.0
-                loop_s = given_s[-1] + steps + (self.first_step_s if number == self.asked_ahead else 0.0)
-            worker = batch % self.workers
-            at_s = max(free_s[worker], given_s[before] if before >= 0 else 0.0)
-            for place in range(batch * self.batch, min(samples, (batch + 1) * self.batch)):
-                opened.append((at_s, 1000 + worker, place))
-                at_s += about(self.open_s)
-            free_s[worker] = at_s + about(self.collate_s)
-            ready_s.append(free_s[worker])
-        return sorted(opened)
+
+def opens_in_step(
+    loaders: list[TimedLoader], samples: int, rng: random.Random
+) -> list[list[tuple[float, int, int]]]:  # fmt: skip
+    """By rank, the opens of an epoch of a job whose ranks wait for one another at the end of each step."""
+    batches = -(-samples // loaders[0].batch)
+    given_s: list[list[float]] = [[] for _ in loaders]  # by rank, when the loop was given batch b
+    ready_s: list[list[float]] = [[] for _ in loaders]
+    free_s = [[of.start_s * worker for worker in range(of.workers)] for of in loaders]
+    opened: list[list[tuple[float, int, int]]] = [[] for _ in loaders]
+    loop_s = 0.0
+
+    def step() -> None:
+        """The loop takes the next batch of each rank when it is ready, and goes on when all have computed."""
+        nonlocal loop_s
+        ends_s = []
+        for rank, of in enumerate(loaders):
+            number = len(given_s[rank])
+            given_s[rank].append(max(ready_s[rank][number], loop_s))
+            computes_s = of.drawn(of.step_s, rng) if number >= of.asked_ahead else 0.0
+            ends_s.append(given_s[rank][-1] + computes_s + (of.first_step_s if number == of.asked_ahead else 0.0))
+        loop_s = max(ends_s)
+
+    for batch in range(batches):
+        for rank, of in enumerate(loaders):
+            before = batch - of.prefetch * of.workers
+            while len(given_s[rank]) <= before:
+                step()
+            worker = batch % of.workers
+            at_s = max(free_s[rank][worker], given_s[rank][before] if before >= 0 else 0.0)
+            for place in range(batch * of.batch, min(samples, (batch + 1) * of.batch)):
+                opened[rank].append((at_s, 1000 + worker, place))
+                a_file_s = rng.expovariate(1 / of.open_s) if of.exponential else of.drawn(of.open_s, rng)
+                at_s += a_file_s * of.times(batch)
+            free_s[rank][worker] = at_s + of.drawn(of.collate_s, rng, of.collate_jitter)
+            ready_s[rank].append(free_s[rank][worker])
+    return [sorted(of_rank) for of_rank in opened]
 
 
 def in_turns(running: list[Iterator[Any]], rng: random.Random) -> Iterator[Any]:

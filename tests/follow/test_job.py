@@ -183,7 +183,27 @@ def test_learned_is_what_the_opens_told_and_not_what_was_taken_for_granted() -> 
             for worker, entry in enumerate(row):
                 wrong.observe(entry, 500 + worker, 7)
     assert origins(wrong) == [(BATCH, "registered"), (3, "learned")]
+    assert (wrong.loader.batch_files, wrong.loader.reader_trains) == (BATCH, False)
     assert wrong.statistics().share.agreed == wrong.observed
+
+
+def test_who_reads_and_how_far_ahead_is_as_registered_until_reads_tell_something_else() -> None:
+    alone = job_of(num_workers=0)
+    load(alone)
+    read(alone, 0, stop=99)
+    assert alone.loader.reader_trains
+    assert not job_of().loader.reader_trains
+    assert [job_of(**told).loader.hands_ahead for told in ({}, {"prefetch_factor": 1}, {"prefetch_factor": 4})] == [
+        True, False, True,
+    ]  # fmt: skip
+    wrong = job_of(num_workers=0, batch_size=2 * BATCH)
+    load(wrong)
+    ids = wrong.streams.epoch_ids(0, 0).tolist()
+    for first in range(0, 64 * BATCH, 2 * BATCH):  # two workers, batch by batch
+        for place in range(first, first + 2 * BATCH):
+            wrong.observe(ids[place], 500 + place // BATCH % 2, 7)
+    assert (wrong.loader.batch_files, wrong.loader.reader_trains) == (BATCH, False)
+    assert wrong.statistics().batch_files == BATCH
 
 
 def test_status_and_log_say_the_same_of_an_epoch() -> None:

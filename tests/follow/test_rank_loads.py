@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from loaders import TimedLoader
+from loaders import TimedLoader, opens_in_step
 
 from mlfs.plan.loader_load import KEPT_BATCHES, JobLoad, Limit
 from mlfs.plan.scheduler import rank_loads
@@ -14,24 +16,71 @@ from mlfs.plan.scheduler.rank_loads import RankLoads, Reader
 BATCH, SAMPLES = 8, 800
 
 
-def told(*loaders: TimedLoader, samples: int = SAMPLES, coming: int = 0, seed: int = 1) -> JobLoad:
-    """What is told of a job whose ranks have such loaders, at the end of an epoch."""
+@dataclass
+class Known:
+    """What is known of a loader."""
+
+    batch_files: int = BATCH
+    hands_ahead: bool = True
+    reader_trains: bool = False
+
+
+@dataclass
+class Job:
+    """A job, as far as it is its loader that counts."""
+
+    name: str = "train"
+    loader: Known = field(default_factory=Known)
+
+
+def begun(batch_files: int = BATCH) -> RankLoads:
+    """A job begins."""
     loads = RankLoads()
-    loads.begin("train", BATCH)
-    opens = sorted(
-        (at_s, rank, process, place)
-        for rank, loader in enumerate(loaders)
-        for at_s, process, place in loader.opens(samples, random.Random(seed + rank))
-    )
-    for at_s, rank, process, place in opens:
-        loads.read(Reader("train", rank, process + 100 * rank), place, 0, at_s, 0.0, 100)
-    return loads.statistics(lambda name, rank: coming)["train"]
+    loads.begin(Job(loader=Known(batch_files)))
+    return loads
 
 
-def bulk_synchronous(*loaders: TimedLoader) -> list[TimedLoader]:
-    """The same loaders behind one training loop: each step takes as long as the slowest rank's loading."""
-    slowest = max((of.open_s * of.batch + of.collate_s) / of.workers for of in loaders)
-    return [TimedLoader(**(vars(of) | {"step_s": max(of.step_s, slowest)})) for of in loaders]
+def told(
+    *loaders: TimedLoader, samples: int = SAMPLES, epochs: int = 1, seed: int = 1, known: Known | None = None
+) -> JobLoad:  # fmt: skip
+    """What is told of a job whose ranks have such loaders and wait for one another, at the end of its epochs."""
+    loads, rng, now_s = RankLoads(), random.Random(seed), 0.0
+    loads.begin(Job(loader=known or Known()))
+    for epoch in range(epochs):
+        opens = sorted(
+            (now_s + at_s, rank, process, place)
+            for rank, opened in enumerate(opens_in_step(list(loaders), samples, rng))
+            for at_s, process, place in opened
+        )
+        for at_s, rank, process, place in opens:
+            reader, base = Reader("train", rank, process + 100 * rank + 10_000 * epoch), epoch * samples
+            loads.read(reader, base + place, base, at_s, 0.0, 100)
+        now_s = opens[-1][0] + 1.0
+    return loads.statistics(lambda name, rank: 0)["train"]
+
+
+def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float = 0.05, seed: int = 1) -> JobLoad:
+    """What is told of ranks whose training processes load by themselves: they load, train, and wait for one another.
+
+    Args:
+        loads_s: by rank, how long it loads a batch.
+    """
+    loads, rng, ends_s = RankLoads(), random.Random(seed), [0.0] * len(loads_s)
+    loads.begin(Job(loader=Known(reader_trains=True)))
+    for step in range(steps):
+        reads, began_s = [], max(ends_s)
+        for rank, load_s in enumerate(loads_s):
+            file_s = load_s / BATCH * rng.uniform(1 - jitter, 1 + jitter)
+            reads += [(began_s + n * file_s, rank, step * BATCH + n) for n in range(BATCH)]
+            ends_s[rank] = began_s + BATCH * file_s + step_s
+        for read_s, rank, place in sorted(reads):
+            loads.read(Reader("train", rank, rank), place, 0, read_s, 0.0, 100)
+    return loads.statistics(lambda name, rank: 0)["train"]
+
+
+def limits(load: JobLoad) -> set[Limit]:
+    """What ranks wait for."""
+    return {rank.limit for rank in load.ranks}
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -55,8 +104,7 @@ def test_a_loader_that_waits_for_training_is_idle_for_the_rest_of_a_step() -> No
 
 def test_waiting_is_told_apart_from_preprocessing() -> None:
     """Reads take 1 s from the one before, of which they wait 0.7 s; READs of an open file 0.1 s more."""
-    loads = RankLoads()
-    loads.begin("train", 4)
+    loads = begun(4)
     for place in range(4 * 12):
         loads.read(Reader("train", 0, 7), place, 0, float(place), 0.7, 10)
         loads.waited("train", 7, 0.1)
@@ -67,8 +115,7 @@ def test_waiting_is_told_apart_from_preprocessing() -> None:
 
 
 def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None:
-    loads = RankLoads()
-    loads.begin("train", 2)
+    loads = begun(2)
     for place in range(2, 60):
         loads.read(Reader("train", 0, 7), place, 0, place * 0.01 + place // 2, 0.0, 10)
     (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
@@ -76,13 +123,68 @@ def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None
 
 
 def test_of_two_ranks_the_slower_one_is_the_straggler_and_steps_are_uneven() -> None:
+    """The fast one is idle, but not because of training: it waits for the slow one."""
     slow, fast = TimedLoader(BATCH, 2, 2, open_s=0.02), TimedLoader(BATCH, 2, 2, open_s=0.01)
-    load = told(*bulk_synchronous(fast, slow))
+    load = told(fast, slow)
     assert load.straggler == 1
     assert load.imbalance.apart == pytest.approx(0.5, abs=0.07)
     assert load.imbalance.steps > 0.6
     assert load.steps > 10
-    assert [of.limit for of in load.ranks] == [Limit.TRAINING, Limit.PREPROCESSING]
+    assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_ranks_that_wait_for_one_another_by_turns_are_limited_by_their_loading(workers: int) -> None:
+    """Files are larger now for this rank, now for that one: each is idle for much of the time, and none by training."""
+
+    def ranks(step_s: float) -> list[TimedLoader]:
+        return [
+            TimedLoader(
+                BATCH, workers, 2, open_s=0.01 * workers, step_s=step_s,
+                times=lambda batch, rank=rank: 3.0 if batch // 10 % 4 == rank else 1.0,
+            )
+            for rank in range(4)
+        ]  # fmt: skip
+
+    load = told(*ranks(0.001), epochs=3)
+    assert any(of.surely_idles and of.idle_s > 0.2 * of.whole_s for of in load.ranks)
+    assert limits(load) == {Limit.PREPROCESSING}
+    assert limits(told(*ranks(0.5), epochs=3)) == {Limit.TRAINING}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "varied",
+    [
+        {"open_s": 0.005, "collate_s": 0.05, "collate_jitter": 1.0},
+        {"open_s": 0.02, "exponential": True},
+    ],
+)
+def test_times_that_vary_are_not_taken_for_idling(workers: int, varied: dict[str, Any]) -> None:
+    """Putting a batch together takes 0 to 100 ms, or a sample 20 ms on average by an exponential distribution."""
+
+    def drawn(step_s: float) -> list[Limit]:
+        loader = TimedLoader(BATCH, workers, 2, step_s=step_s, **varied)
+        return [told(loader, epochs=2, seed=seed).ranks[0].limit for seed in range(20)]
+
+    loads_s = (BATCH * varied["open_s"] + varied.get("collate_s", 0.0)) / workers
+    assert drawn(0.002).count(Limit.PREPROCESSING) >= 19
+    assert drawn(2 * loads_s).count(Limit.TRAINING) == 20
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("collate_jitter", [0.1, 1.0])
+def test_a_loader_that_is_handed_one_batch_at_a_time_is_read_rightly(workers: int, collate_jitter: float) -> None:
+    """Behind the first batch of a worker that is not the first one there is no other at hand."""
+
+    def one(step_s: float) -> JobLoad:
+        loader = TimedLoader(BATCH, workers, 1, 0.01, step_s, collate_s=0.02, collate_jitter=collate_jitter)
+        return told(loader, epochs=4, known=Known(hands_ahead=False))
+
+    assert limits(one(0.001)) == {Limit.PREPROCESSING}
+    (rank,) = one(0.3).ranks
+    assert rank.limit is Limit.TRAINING
+    assert rank.handing_s == pytest.approx(0.02, abs=0.012)
 
 
 @pytest.mark.parametrize("step_s", [0.0, 0.3])
@@ -92,10 +194,45 @@ def test_ranks_that_are_alike_are_even_and_none_is_a_straggler(step_s: float) ->
     assert load.imbalance.steps < 0.1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_chance_makes_no_straggler(seed: int) -> None:
+    assert told(*[TimedLoader(BATCH, 2, 2, open_s=0.01, exponential=True)] * 2, seed=seed).straggler == -1
+
+
+def test_a_rank_that_becomes_slow_is_named_within_some_steps() -> None:
+    def times(slow: range) -> TimedLoader:
+        return TimedLoader(BATCH, 2, 2, open_s=0.01, times=lambda batch: 2.0 if batch in slow else 1.0)
+
+    ranks = [times(range(40)), times(range(40, 60))]
+    assert told(*ranks, samples=40 * BATCH).straggler == 0
+    assert told(*ranks, samples=56 * BATCH).straggler == 1
+
+
+def test_the_training_process_that_reads_by_itself_is_not_taken_to_hand_batches_over() -> None:
+    """What follows a batch is training: the rest of a step is there for loading."""
+    load = training([0.1, 0.1], step_s=0.4)
+    assert load.straggler == -1
+    assert load.imbalance.steps < 0.3
+    for rank in load.ranks:
+        assert rank.limit is Limit.PREPROCESSING
+        assert rank.work_s == rank.load_s == pytest.approx(0.1, rel=0.1)
+        assert rank.handing_s == pytest.approx(0.4, rel=0.05)
+    assert load.pace == {2: pytest.approx(0.1 / 100 / BATCH, rel=0.1)}
+    assert limits(training([0.01], step_s=0.4)) == {Limit.TRAINING}
+
+
+def test_of_two_training_processes_that_read_by_themselves_the_slower_one_is_the_straggler() -> None:
+    load = training([0.1, 0.25], step_s=0.4)
+    assert load.straggler == 1
+    assert load.imbalance == (pytest.approx(0.6, abs=0.05), 1.0)
+    assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+    assert load.ranks[0].idle_s == pytest.approx(0.15, abs=0.02)
+    assert load.ranks[0].handing_s == pytest.approx(0.4, abs=0.02), "the time of training is that of the slower one"
+
+
 def test_the_next_step_is_predicted_by_its_bytes() -> None:
     """A file of n bytes takes n ms: a batch of files twice as large takes twice as long."""
-    loads, now_s = RankLoads(), 0.0
-    loads.begin("train", 4)
+    loads, now_s = begun(4), 0.0
     for place in range(4 * 40):
         size_bytes = 10 + place // 4 % 20
         loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, size_bytes)
@@ -106,8 +243,7 @@ def test_the_next_step_is_predicted_by_its_bytes() -> None:
 
 
 def test_a_process_whose_threads_jump_between_batches_tells_nothing() -> None:
-    loads, rng = RankLoads(), random.Random(5)
-    loads.begin("train", BATCH)
+    loads, rng = begun(), random.Random(5)
     for start in range(0, 400, 40):
         for place in rng.sample(range(start, start + 40), 40):
             loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
@@ -115,8 +251,7 @@ def test_a_process_whose_threads_jump_between_batches_tells_nothing() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    loads = RankLoads()
-    loads.begin("train", 2)
+    loads = begun(2)
     for process in range(rank_loads.MOST_PROCESSES + 10):
         for place in range(4):
             loads.read(Reader("train", 0, process), place, 0, place * 0.01, 0.0, 10)
@@ -127,12 +262,41 @@ def test_memory_is_bounded() -> None:
     assert not loads.statistics(lambda name, rank: 0)
 
 
-def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen() -> None:
+def loaded(loads: RankLoads, job: Job, loader: TimedLoader, samples: int = 400) -> JobLoad:
+    """What is told when a job that has begun has read an epoch."""
+    for at_s, process, place in loader.opens(samples, random.Random(1)):
+        loads.read(Reader(job.name, 0, process), place, 0, at_s, 0.0, 100)
+    return loads.statistics(lambda name, rank: 0)[job.name]
+
+
+def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen_until_it_is_unregistered() -> None:
     loads = RankLoads()
     for workers in (1, 2, 4):
-        loads.begin("train", BATCH)
-        loader = TimedLoader(BATCH, workers, 2, open_s=0.01 * workers)  # they crowd one another
-        for at_s, process, place in loader.opens(400, random.Random(1)):
-            loads.read(Reader("train", 0, process), place, 0, at_s, 0.0, 100)
-    pace = loads.statistics(lambda name, rank: 0)["train"].pace
-    assert pace == {workers: pytest.approx(workers * 1e-4, rel=0.1) for workers in (1, 2, 4)}
+        loads.begin(Job())
+        # They crowd one another: all that each does for a batch takes as many times longer.
+        loader = TimedLoader(BATCH, workers, 2, open_s=0.01 * workers, collate_s=0.02 * workers)
+        pace = loaded(loads, Job(), loader).pace
+    assert pace == {workers: pytest.approx(workers * 0.1 / 100 / BATCH, rel=0.1) for workers in (1, 2, 4)}
+    loads.forget("train")
+    loads.begin(Job())
+    assert set(loaded(loads, Job(), TimedLoader(BATCH, 3, 2)).pace) == {3}
+
+
+def test_before_all_workers_need_have_been_seen_no_pace_is_told() -> None:
+    loads = begun()
+    assert not loaded(loads, Job(), TimedLoader(BATCH, 4, 2), samples=9 * BATCH).pace
+
+
+def test_batches_that_prove_to_be_others_than_was_thought_are_noted_anew() -> None:
+    job = Job(loader=Known(batch_files=1))
+    loads = RankLoads()
+    loads.begin(job)
+    for place in range(8):
+        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
+    assert not loads.statistics(lambda name, rank: 0), "a batch of one file has no gaps"
+    job.loader.batch_files = 4
+    for place in range(8, 50):
+        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
+    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+    assert (rank.batches, rank.batch_bytes) == (10, 40)
+    assert rank.preprocess_s == pytest.approx(0.04)

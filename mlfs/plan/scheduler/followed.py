@@ -123,12 +123,36 @@ class FollowedRanks(Protocol):
         """Epochs that all ranks have left since this was last asked."""
 
 
-class FollowedJob(Protocol):
-    """A job that is followed. All methods are pure computing on the job's own state."""
+class FollowedLoader(Protocol):
+    """What is known of a job's loader by now: as it was registered, until reads tell something else."""
+
+    @property
+    def batch_files(self) -> int:
+        """Samples of a rank's batch."""
+
+    @property
+    def hands_ahead(self) -> bool:
+        """Whether a worker is given another batch before the training loop has taken the one before."""
+
+    @property
+    def reader_trains(self) -> bool:
+        """Whether the process that reads for a rank is the one that trains."""
+
+
+class HasLoader(Protocol):
+    """A job, as far as it is its loader that counts."""
 
     @property
     def name(self) -> str:
         """As registered; one job of a name at a time."""
+
+    @property
+    def loader(self) -> FollowedLoader:
+        """Its loader. When more is known of the job there may be another object for it."""
+
+
+class FollowedJob(HasLoader, Protocol):
+    """A job that is followed. All methods are pure computing on the job's own state."""
 
     @property
     def member(self) -> bytearray:
@@ -136,7 +160,7 @@ class FollowedJob(Protocol):
 
     @property
     def batch_files(self) -> int:
-        """Samples of a rank's batch."""
+        """Samples of a rank's batch, as it was registered."""
 
     @property
     def predicting(self) -> bool:

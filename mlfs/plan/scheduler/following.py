@@ -67,9 +67,9 @@ class Following:
         """A job begins: it was registered, adopted in place of another, or started again."""
         self._leave(job.name)
         if not job.observed:  # it is no job that goes on
-            self._rank_waits.forget(job.name)
+            self._rank_waits.begin_anew(job.name)
             self._opening.forget(job.name)
-        self._rank_waits.loads.begin(job.name, job.batch_files)
+        self._rank_waits.loads.begin(job)
         self._jobs[job.name], self._uses[job.name], self._members[job.name] = job, Uses(job), job.member
         self._tell_members()
         self._out.append(CountReads(job))
@@ -246,7 +246,7 @@ class Following:
         if index is None:
             return 0
         offset = position - index.base
-        coming = index.ids[rank][offset : offset + job.batch_files].tolist()
+        coming = index.ids[rank][offset : offset + job.loader.batch_files].tolist()
         return sum(self._table.sizes[sample] for sample in coming if sample >= 0)
 
     def source_gave(self, sample: int, size_bytes: int) -> None:

@@ -11,8 +11,12 @@ batch one after the other. So the time of a process has three parts that can be 
   (decodes, augments), and nothing else. A batch takes as many such gaps as it has files.
 - *after*: from the last file of a batch on, less that file's preprocessing, until the process begins its next batch. It
   puts the batch together and hands it over; then it waits until the training loop takes a batch, unless it has been
-  given another one to load already. The least of these times that was seen is taken for the first part, the rest is
-  *idle*: an epoch's first batches are loaded one after the other, whatever the training loop does.
+  given another one to load already. When an epoch begins each worker is given several at once (torch's prefetch_factor,
+  2 by default), so behind its first one it surely does not wait. The mean of these times is taken for the first part,
+  the rest is *idle*. Where workers are given one batch at a time, the epoch's very first batch tells it: the training
+  loop takes that one at once.
+
+Where the training process reads by itself, what it does after a batch is a training step, and waiting for other ranks.
 
 Nothing tells how long a training step computes while loaders are never idle: it is no longer than the steps take then.
 Where they are idle, steps take as long as the training loop does, on average. A process whose threads read several
@@ -26,7 +30,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load, pace_of
+from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load
+from mlfs.plan.scheduler.followed import HasLoader
 
 # Processes whose batch is under way, of a job. A loader without persistent workers has new ones in each epoch: those
 # that have not read for longest are forgotten.
@@ -52,6 +57,7 @@ class _Open:
     Attributes:
         base: where its epoch begins. first: the position that was read first. began_s: when that read began.
         waited_s: its reads and READs waited so long. gaps_s: between its reads, without the waiting.
+        leads: whether it is the process's first one in the epoch.
     """
 
     rank: int
@@ -64,6 +70,7 @@ class _Open:
     last_s: float
     size_bytes: int
     waited_s: float
+    leads: bool
     gaps_s: float = 0.0
     reads: int = 1
     in_turn: bool = True
@@ -71,13 +78,31 @@ class _Open:
 
 @dataclass(slots=True)
 class _Job:
-    """What is noted of one job."""
+    """What is noted of one job.
 
+    Attributes:
+        batch_files: samples of a rank's batch, as far as reads had told when this was begun.
+        open: by process. batches: by index of the rank, the last ones.
+        begun: by rank, where the epoch begins of which the first batch was seen last.
+        leading: by rank, the last of each worker's first batches in an epoch of which the beginning was seen.
+    """
+
+    job: HasLoader
     batch_files: int
-    open: OrderedDict[int, _Open] = field(default_factory=OrderedDict)  # by process
-    batches: dict[int, deque[BatchTimes]] = field(default_factory=dict)  # by index of the rank, the last ones
-    # By rank: the least time after a batch, of ranks of which the beginning of an epoch was seen.
-    handing_s: dict[int, float] = field(default_factory=dict)
+    open: OrderedDict[int, _Open] = field(default_factory=OrderedDict)
+    batches: dict[int, deque[BatchTimes]] = field(default_factory=dict)
+    begun: dict[int, int] = field(default_factory=dict)
+    leading: dict[int, deque[BatchTimes]] = field(default_factory=dict)
+
+    def load(self, coming_bytes: Mapping[int, int], pace: Mapping[int, float]) -> JobLoad:
+        """The figures. Args: as of `mlfs.plan.loader_load.job_load`."""
+        loader = self.job.loader
+        hands_ahead = loader.hands_ahead
+        handing_s = {
+            rank: [batch.after_s for batch in leading if hands_ahead or batch.at == batch.epoch]
+            for rank, leading in self.leading.items()
+        }
+        return job_load(self.batches, handing_s, coming_bytes, pace, loader.reader_trains)
 
 
 class RankLoads:
@@ -89,20 +114,21 @@ class RankLoads:
         # another number of workers adds to it, so it outlives the job.
         self._pace: OrderedDict[str, dict[int, float]] = OrderedDict()
 
-    def begin(self, name: str, batch_files: int) -> None:
-        """The job of that name has read nothing yet. Args: batch_files: samples of a rank's batch."""
-        self.forget(name)
-        self._jobs[name] = _Job(batch_files)
+    def begin(self, job: HasLoader) -> None:
+        """The job has read nothing yet. If there was one of its name, how fast its workers were stays known."""
+        before = self._jobs.pop(job.name, None)
+        if before is not None and before.batches:
+            pace = self._pace.setdefault(job.name, {})
+            pace.update(before.load(dict.fromkeys(before.batches, 0), {}).pace)
+            self._pace.move_to_end(job.name)
+            if len(self._pace) > MOST_NAMES:
+                self._pace.popitem(last=False)
+        self._jobs[job.name] = _Job(job, job.loader.batch_files)
 
     def forget(self, name: str) -> None:
-        """The job has ended."""
-        job = self._jobs.pop(name, None)
-        if job is None or not job.batches:
-            return
-        self._pace.setdefault(name, {}).update(pace_of(job.batches))
-        self._pace.move_to_end(name)
-        if len(self._pace) > MOST_NAMES:
-            self._pace.popitem(last=False)
+        """The job has ended. What is registered by its name later may be another script."""
+        self._jobs.pop(name, None)
+        self._pace.pop(name, None)
 
     def read(
         self, reader: Reader, position: int, base: int, at_s: float, waited_s: float, size_bytes: int
@@ -117,6 +143,9 @@ class RankLoads:
         job = self._jobs.get(name)
         if job is None:
             return
+        if (batch_files := job.job.loader.batch_files) != job.batch_files:
+            # Reads have told that batches are others than was thought: what was noted is of no use.
+            self._jobs[name] = job = _Job(job.job, batch_files)
         batch = job.open.get(process)
         if batch is not None and batch.low <= position < batch.high and batch.rank == rank:
             batch.in_turn = batch.in_turn and position > batch.at
@@ -127,11 +156,16 @@ class RankLoads:
             batch.reads += 1
             return
         began_s = at_s - waited_s
-        if batch is not None:
-            self._over(job, process, batch, began_s, went_on=batch.base == base and batch.rank == rank)
+        went_on = batch is not None and batch.base == base and batch.rank == rank
+        leads = not went_on
+        if batch is not None and went_on:
+            leads = batch.low == base
+            self._over(job, process, batch, began_s)
         low = base + (position - base) // job.batch_files * job.batch_files
+        if low == base:
+            job.begun[rank] = base
         job.open[process] = _Open(
-            rank, base, low, low + job.batch_files, position, position, began_s, at_s, size_bytes, waited_s
+            rank, base, low, low + job.batch_files, position, position, began_s, at_s, size_bytes, waited_s, leads
         )
         job.open.move_to_end(process)
         if len(job.open) > MOST_PROCESSES:
@@ -145,18 +179,17 @@ class RankLoads:
             batch.waited_s += seconds
             batch.gaps_s -= seconds
 
-    def _over(self, job: _Job, process: int, batch: _Open, next_s: float, went_on: bool) -> None:
-        """A process has begun another batch at `next_s`; `went_on`: of the same epoch, with nothing else in between."""
+    def _over(self, job: _Job, process: int, batch: _Open, next_s: float) -> None:
+        """A process has begun another batch of the same epoch at `next_s`."""
         gaps = batch.at - batch.first
-        if not went_on or not batch.in_turn or gaps < 1 or batch.reads < WHOLE * job.batch_files:
+        if not batch.in_turn or gaps < 1 or batch.reads < WHOLE * job.batch_files:
             return
         a_file_s = max(0.0, batch.gaps_s) / gaps
-        after_s = max(0.0, next_s - batch.last_s - a_file_s)
-        kept = job.batches.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES))
-        preprocess_s = a_file_s * (gaps + 1)
-        kept.append(BatchTimes(batch.low, batch.base, process, batch.size_bytes, batch.waited_s, preprocess_s, after_s))
-        if batch.low == batch.base or batch.rank in job.handing_s:
-            job.handing_s[batch.rank] = min(after_s, job.handing_s.get(batch.rank, after_s))
+        after_s, preprocess_s = next_s - batch.last_s - a_file_s, a_file_s * (gaps + 1)
+        times = BatchTimes(batch.low, batch.base, process, batch.size_bytes, batch.waited_s, preprocess_s, after_s)
+        job.batches.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES)).append(times)
+        if batch.leads and job.begun.get(batch.rank) == batch.base:
+            job.leading.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES)).append(times)
 
     def statistics(self, coming_bytes: Callable[[str, int], int]) -> Mapping[str, JobLoad]:
         """Figures by the name of the job; a job of which no batch was read to its end is missing.
@@ -165,12 +198,7 @@ class RankLoads:
             coming_bytes: given a job and the index of a rank, the bytes of its next batch, 0 where they are not known.
         """
         return {
-            name: job_load(
-                job.batches,
-                job.handing_s,
-                {rank: coming_bytes(name, rank) for rank in job.batches},
-                self._pace.get(name, {}),
-            )
+            name: job.load({rank: coming_bytes(name, rank) for rank in job.batches}, self._pace.get(name, {}))
             for name, job in self._jobs.items()
             if job.batches
         }

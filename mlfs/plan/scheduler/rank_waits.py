@@ -59,6 +59,10 @@ class RankWaits:
         """Nobody has the sample open any more."""
         self._open.pop(sample, None)
 
+    def begin_anew(self, name: str) -> None:
+        """The job is read from its beginning."""
+        self._seconds.pop(name, None)
+
     def forget(self, name: str) -> None:
         """The job has ended."""
         self._seconds.pop(name, None)
