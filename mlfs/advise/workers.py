@@ -1,28 +1,38 @@
 """How many loader workers each rank of a node should have, from what its loaders were seen to do.
 
 Pure. In: each rank's work for a batch, as a mount has measured it; processors; the time of a training step where it is
-known. Out: workers by rank, and how long a step then takes. Called by `mlfs.cli.advise_workers`. Source: Lobster (Liu
-et al., ICPP'22), Sections 4.1 to 4.4: the functions are those that the simulator runs (`mlfs.plan.threads`).
+known. Out: workers by rank, and how long a step then takes. Called by `mlfs.cli.advise_workers` and, for the status, by
+`mountd.load_words`. Source: Lobster (Liu et al., ICPP'22), Sections 4.1 to 4.4: the functions are those that the
+simulator runs (`mlfs.plan.threads`).
 
 A loader's worker does what the paper's two kinds of threads do: it reads and preprocesses. So the work of a batch
 stands for the bytes that Algorithm 1 has threads load, and a worker's waiting for reads for the part that more workers
 do not shorten. Algorithm 1 wants a training step's time. While loaders are never idle nobody can tell it from reads;
 then the workers are those that reach the peak of preprocessing (Section 4.1), dealt to ranks by their work (eq. 3).
+
+Workers may wait for something else than a processor while they work (a database, another machine). So what was seen
+comes before what processors would let one expect, and fewer workers than now are taken to do less, unless as many were
+seen to do as much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlfs.plan.gpu_queues import TOLERANCE
-from mlfs.plan.model import Curve
-from mlfs.plan.threads import PiecewiseLinear, SecondsByThreads, assign, in_proportion, preprocessing_threads
+from mlfs.plan.loader_load import Limit, RankLoad
+from mlfs.plan.model import Curve, Floats
+from mlfs.plan.threads import PiecewiseLinear, assign, in_proportion, preprocessing_threads
 
 # A model of two lines needs so many measurements (mlfs.plan.threads).
 FEWEST_COUNTS = 4
+# Times of the same work differ by less than that many times.
+ALIKE = 1.5
+# A smaller gain is not worth another start of a training script.
+LITTLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class Loader:
         work_s: what one process works for a batch. waiting_s: how long it waits for a batch's reads.
         step_s: from a batch of the rank to its next.
         train_s: how long a training step takes, None where that cannot be told.
+        waits: whether it waits for reads more than it works: more workers are no cure.
     """
 
     rank: int
@@ -42,6 +53,23 @@ class Loader:
     waiting_s: float
     step_s: float
     train_s: float | None = None
+    waits: bool = False
+
+    @classmethod
+    def of(cls, load: RankLoad, train_s: float | None = None) -> Loader:
+        """As a mount has measured it. Args: train_s: how long a training step takes, where somebody knows it."""
+        workers, told_s = load.workers, load.step_s if load.limit is Limit.TRAINING else None
+        if load.reader_trains:
+            workers, told_s = 0, load.handing_s
+        return cls(
+            load.rank,
+            workers,
+            load.work_s,
+            load.waiting_s,
+            load.step_s,
+            told_s if train_s is None else train_s,
+            load.limit is Limit.READS,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +79,7 @@ class Advice:
     Attributes:
         workers: by rank, in the order of the loaders.
         step_s: how long a step takes with them; where the training step's time is not known it takes that at least.
+            Ranks whose loaders wait for reads are left out of account.
         now_s: how long it takes now. train_s: what was reckoned with, None where it is not known.
     """
 
@@ -64,52 +93,61 @@ class Advice:
         """How many times as fast steps become."""
         return self.now_s / self.step_s if self.step_s > 0 else 1.0
 
-
-class Linear:
-    """Workers work side by side, up to one for each processor; beyond, more do not help.
-
-    Args:
-        now: how many worked when one of them was seen to take a second.
-    """
-
-    def __init__(self, processors: int, now: int) -> None:
-        self._processors = processors
-        self._one_s = min(1.0, processors / max(1, now))  # what it would have taken with a processor of its own
-
-    def at(self, threads: float) -> float:
-        """Seconds for what one worker takes a second for, when `now` of them work."""
-        return self._one_s / min(threads, self._processors)
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the gain is worth another start of the script."""
+        return self.gain > 1 + LITTLE
 
 
-class Measured:
-    """As several numbers of workers were seen to work.
+class Speeds:
+    """How long some number of workers take together for what one of them takes a second for now.
 
-    Two lines fit the neighbourhood of the peak only (docs/model.md): below it, workers count in proportion; beyond the
-    largest number that was seen, more do not help.
+    Numbers that were seen tell it, and by two lines around their peak where they are enough (Section 4.1). Below them,
+    workers count in proportion. Beyond them they do so up to one for each processor, unless fewer were seen to do best.
 
     Args:
-        pace: by number of workers on the node, the seconds that each of them takes for a byte.
-        now: the number to which the seconds of `at` are relative.
+        pace: by number of workers on the node, the seconds that each of them takes for a byte; `now` among them.
     """
 
-    def __init__(self, pace: Mapping[int, float], now: int) -> None:
-        together_s = {count: seconds / count for count, seconds in pace.items()}
+    def __init__(self, pace: Mapping[int, float], now: int, processors: int) -> None:
+        together_s = {count: seconds / count / pace[now] for count, seconds in sorted(pace.items())}
         peak = min(together_s, key=lambda count: (together_s[count], count))
-        near = sorted(sorted(pace, key=lambda count: abs(count - peak))[: max(FEWEST_COUNTS, len(pace) // 2)])
-        self._model = PiecewiseLinear.fit(near, [together_s[count] for count in near])
-        self._first, self._first_s, self._most = near[0], together_s[near[0]], near[-1]
-        self._least_s, self._one_s = together_s[peak], pace[now]
+        self._grows = peak == max(pace)
+        # The number beyond which no more workers need be thought of.
+        self.most = max(processors, peak)
+        self._least_s, self._lines = together_s[peak], None
+        if len(pace) >= FEWEST_COUNTS:
+            # Two lines fit the neighbourhood of the peak only (docs/model.md).
+            near = sorted(pace, key=lambda count: abs(count - peak))[: max(FEWEST_COUNTS, len(pace) // 2)]
+            together_s = {count: together_s[count] for count in sorted(near)}
+            self._lines = PiecewiseLinear.fit(list(together_s), list(together_s.values()))
+        self._counts, self._speeds = list(together_s), [1 / seconds for seconds in together_s.values()]
 
     def at(self, threads: float) -> float:
-        """Seconds for what one worker takes a second for, when `now` of them work."""
-        if threads < self._first:
-            return self._first_s * self._first / threads / self._one_s
-        return max(self._least_s, self._model.at(min(threads, self._most))) / self._one_s
+        """Seconds."""
+        first, last = self._counts[0], self._counts[-1]
+        if threads <= first:
+            return first / threads / self._speeds[0]
+        if threads > last and self._grows:
+            return last / min(threads, self.most) / self._speeds[-1]
+        if self._lines is not None:
+            return max(self._least_s, self._lines.at(min(threads, last)))
+        return 1 / float(np.interp(threads, self._counts, self._speeds))
 
 
-def scaling(pace: Mapping[int, float], now: int, processors: int) -> SecondsByThreads:
-    """How preprocessing goes with the number of workers: as measured, or linear where too few numbers were seen."""
-    return Measured(pace, now) if len(pace) >= FEWEST_COUNTS and now in pace else Linear(processors, now)
+def of_this_script(pace: Mapping[int, float], now: int) -> dict[int, float]:
+    """What was seen, without what cannot be of the same work: a script of the same name may preprocess something else.
+
+    More workers make none of them faster, and at worst they all together are no faster than before.
+    """
+    if not pace.get(now):
+        return {now: 1.0}
+    kept = {}
+    for count, seconds in pace.items():
+        (fewer, fewer_s), (more, more_s) = sorted([(count, seconds), (now, pace[now])])
+        if fewer_s / ALIKE <= more_s <= fewer_s * ALIKE * more / fewer:
+            kept[count] = seconds
+    return kept
 
 
 def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]) -> Advice:
@@ -119,18 +157,37 @@ def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]
         loaders: of all ranks of the node. processors: what the node has for them.
         pace: by number of workers on the node, the seconds that each of them takes for a byte.
     """
-    most = max(processors, len(loaders))
-    model = scaling(pace, sum(loader.workers for loader in loaders), processors)
-    work = np.array([loader.work_s for loader in loaders])
-    waiting = np.array([loader.waiting_s / max(1, loader.workers) for loader in loaders])
-    known = [loader.train_s for loader in loaders if loader.train_s is not None]
-    train_s = max(known) if len(known) == len(loaders) else None
+    as_they_are = tuple(loader.workers for loader in loaders)
+    free = [loader for loader in loaders if not loader.waits]
+    now_s = max(loader.step_s for loader in free or loaders)
+    if not free:
+        return Advice(as_they_are, now_s, now_s, None)
+    now = sum(max(1, loader.workers) for loader in loaders)
+    speeds = Speeds(of_this_script(pace, now), now, processors)
+    most = max(speeds.most, len(free))
+    work = np.array([loader.work_s for loader in free])
+    waiting_s, workers = np.array([(loader.waiting_s, max(1, loader.workers)) for loader in free]).T
+    known = [loader.train_s for loader in free if loader.train_s is not None]
+    # Ranks wait for one another: the one that never waits takes the least time.
+    train_s = min(known) if len(known) == len(free) else None
     if train_s is not None:
-        rate = Curve(tuple((float(count), 1 / model.at(count)) for count in range(1, most + 1)))
-        workers = assign(work[:, None], [rate], waiting, train_s, most, TOLERANCE * train_s)
+        rate = Curve(tuple((float(count), 1 / speeds.at(count)) for count in range(1, most + 1)))
+        counts = assign(work[:, None], [rate], waiting_s / workers, train_s, most, TOLERANCE * train_s)
     else:
-        workers = in_proportion(work, max(len(loaders), preprocessing_threads(model, most)))
-    counts = tuple(workers.tolist())
-    loading = [seconds * model.at(count) for seconds, count in zip(work.tolist(), counts, strict=True)]
-    step_s = max(train_s or 0.0, *(seconds + wait for seconds, wait in zip(loading, waiting.tolist(), strict=True)))
-    return Advice(counts, step_s, max(loader.step_s for loader in loaders), train_s)
+        counts = in_proportion(work, max(len(free), preprocessing_threads(speeds, most)))
+    total = int(counts.sum())
+    # All ranks' workers share what so many get done together. Fewer than now wait longer, more no shorter.
+    loading: Floats = work * speeds.at(total) * total / counts + waiting_s / np.minimum(workers, counts)
+    loading_s, loading_now_s = float(loading.max()), float(((work + waiting_s) / workers).max())
+    # While loading is the limit, what steps take longer than it, as ranks wait for one another by turns, goes with it.
+    step_s = max(train_s, loading_s) if train_s is not None else loading_s * now_s / (loading_now_s or now_s)
+    advice = Advice(_with_others(loaders, counts.tolist()), step_s, now_s, train_s)
+    if not advice.is_worth_it and (train_s is None or step_s > (1 + TOLERANCE) * now_s):
+        return Advice(as_they_are, now_s, now_s, train_s)  # that other numbers do as well was not seen
+    return advice
+
+
+def _with_others(loaders: Iterable[Loader], counts: Iterable[int]) -> tuple[int, ...]:
+    """By loader: what is advised for those that do not wait for reads; the others keep what they have."""
+    advised = iter(counts)
+    return tuple(loader.workers if loader.waits else next(advised) for loader in loaders)

@@ -17,6 +17,9 @@ from mlfs.advise import scaling
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.units import format_duration, format_size, parse_duration, parse_size
 
+# No kernel of Linux knows more processors (CONFIG_NR_CPUS).
+MOST_PROCESSORS = 8192
+
 _EPILOG = """\
 examples:
   mlfs advise gpus --overhead 0.10 --gpus 4     efficiency, speed-up
@@ -203,7 +206,7 @@ def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.cli.advise_workers import answer
 
     processors = len(os.sched_getaffinity(0)) if args.processors is None else args.processors
-    if processors < 1:
-        raise ConfigError(f"--processors: {processors} is below 1", "a whole number from 1")
+    if not 1 <= processors <= MOST_PROCESSORS:
+        raise ConfigError(f"--processors: {processors}", f"a whole number from 1 to {MOST_PROCESSORS}")
     step_s = None if args.step is None else parse_duration(args.step, what="--step")
     return answer(client.read_status(client.require_mount(args.from_mount)), args.job, processors, step_s)

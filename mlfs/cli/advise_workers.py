@@ -10,16 +10,17 @@ from typing import Any
 
 from mlfs.advise.workers import Advice, Loader, advise
 from mlfs.errors import ConfigError
-from mlfs.plan.loader_load import Limit
+from mlfs.plan.loader_load import Limit, RankLoad
 from mlfs.shown import count_of, part, parts_of
 from mlfs.units import format_duration
 
-# A smaller gain is not worth another start of a training script.
-LITTLE = 0.05
 UNKNOWN_STEP = (
     "how long a training step takes is not known while the loader is the limit (--step TIME tells it): so many workers"
     " are advised as reach the peak of preprocessing, and the gain ends where training itself is the limit"
 )
+NO_CURE = "{ranks} for reads more than they work: more workers are no cure there (mlfs status says what would be)"
+TRAINING = "training is the limit: more workers gain nothing, and so many would do"
+NO_GAIN = "more workers are not expected to gain anything on {processors}"
 
 
 def answer(
@@ -33,29 +34,28 @@ def answer(
     """
     job = _job(status, name)
     load = part(job, "load")
-    ranks = {rank: of for rank, of in part(load, "ranks").items() if of.get("limit") != str(Limit.UNKNOWN)}
+    ranks = [_rank_load(int(rank), of) for rank, of in part(load, "ranks").items()]
+    ranks = [rank for rank in ranks if rank.limit is not Limit.UNKNOWN]
     if not ranks:
-        hint = "ask again while it trains, once it has begun an epoch and read some batches of it"
-        raise ConfigError(f"job {job.get('name')}: too few batches were seen to say anything", hint)
-    told = part(part(job, "loader"), "num_workers").get("value")
-    loaders = [_loader(int(rank), of, told, step_s) for rank, of in ranks.items()]
+        raise ConfigError(f"job {job.get('name')}: too few batches were seen to say anything", _what_helps(job))
+    loaders = [Loader.of(rank, step_s) for rank in ranks]
     advice = advise(loaders, processors, {int(count): float(pace) for count, pace in parts_of(load, "pace")})
     numbers = {
         "job": job.get("name"),
         "processors": processors,
-        "limits": {rank: of["limit"] for rank, of in ranks.items()},
+        "limits": {str(rank.rank): str(rank.limit) for rank in ranks},
         "workers_now": {str(loader.rank): loader.workers for loader in loaders},
-        "workers": dict(zip(ranks, advice.workers, strict=True)),
+        "workers": {str(loader.rank): count for loader, count in zip(loaders, advice.workers, strict=True)},
         "train_s": advice.train_s,
         "step_now_s": advice.now_s,
         "step_s": advice.step_s,
         "gain": advice.gain,
     }
     available = count_of(processors, "processor", "processors")
-    lines = [f"job {job.get('name')}, {available}:", *(_line(rank, of) for rank, of in ranks.items())]
-    if told is None and all(loader.workers == 1 for loader in loaders):
+    lines = [f"job {job.get('name')}, {available}:", *map(_line, ranks)]
+    if part(part(job, "loader"), "num_workers").get("value") is None and all(rank.workers == 1 for rank in ranks):
         lines.append("  (one process loads: if it is the training process itself, register the job with num-workers 0)")
-    return numbers, [*lines, *_words(advice, loaders, {str(of["limit"]) for of in ranks.values()})]
+    return numbers, [*lines, *_words(advice, loaders, available)]
 
 
 def _job(status: dict[str, Any], name: str | None) -> dict[str, Any]:
@@ -65,38 +65,69 @@ def _job(status: dict[str, Any], name: str | None) -> dict[str, Any]:
     return max(jobs, key=lambda job: sum(of.get("batches", 0) for of in part(part(job, "load"), "ranks").values()))
 
 
-def _loader(rank: int, of: dict[str, Any], told: int | None, step_s: float | None) -> Loader:
-    """A rank's loader; where the training process loads by itself, what follows a batch is the training step."""
-    work_s, after_s = of["preprocess_s"] + of["handing_s"], of["handing_s"] + of["idle_s"]
-    if told == 0:
-        return Loader(rank, 0, of["preprocess_s"], of["waiting_s"], of["step_s"], after_s if step_s is None else step_s)
-    if step_s is None and of["limit"] == str(Limit.TRAINING):
-        step_s = of["step_s"]
-    return Loader(rank, of["workers"], work_s, of["waiting_s"], of["step_s"], step_s)
-
-
-def _line(rank: str, of: dict[str, Any]) -> str:
-    times = {key: format_duration(of[f"{key}_s"]) for key in ("preprocess", "handing", "waiting", "idle", "step")}
-    processes = count_of(of["workers"], "process loads", "processes load")
-    return (
-        f"  rank {rank}: {processes}; each preprocesses {times['preprocess']} for a batch, takes"
-        f" {times['handing']} to put it together, waits {times['waiting']} for reads and is idle for {times['idle']};"
-        f" a batch comes every {times['step']}, and the limit is {of['limit']}"
+def _rank_load(rank: int, of: dict[str, Any]) -> RankLoad:
+    """What a status tells of a rank's loader."""
+    return RankLoad(
+        rank,
+        of["workers"],
+        of["batches"],
+        of["batch_bytes"],
+        of["waiting_s"],
+        of["preprocess_s"],
+        of["handing_s"],
+        of["idle_s"],
+        of["step_s"],
+        of["next_s"],
+        limit=Limit(of["limit"]),
+        reader_trains=bool(of.get("reader_trains")),
     )
 
 
-def _words(advice: Advice, loaders: list[Loader], limits: set[str]) -> list[str]:
-    if Limit.READS in limits:
-        return ["loaders wait for reads more than they work: more workers are no cure (mlfs status says what would be)"]
-    workers = ", ".join(
-        f"rank {loader.rank}: {count} (now {loader.workers})"
-        for loader, count in zip(loaders, advice.workers, strict=True)
+def _what_helps(job: dict[str, Any]) -> str:
+    """What has the mount see more of a loader than it has seen."""
+    batch = part(part(job, "loader"), "batch_size").get("value")
+    if batch is None:
+        return "how large its batches are is not known: register it with --batch-size"
+    if batch == 1:
+        return "batches of one file tell nothing; if they are larger, register it with that --batch-size"
+    return "ask again while it trains, once it has begun an epoch and read some batches of it"
+
+
+def _line(rank: RankLoad) -> str:
+    preprocess, handing, waiting, idle, step = map(
+        format_duration, (rank.preprocess_s, rank.handing_s, rank.waiting_s, rank.idle_s, rank.step_s)
     )
-    lines = [f"workers by Algorithm 1: {workers}"]
-    step, was = format_duration(advice.step_s), format_duration(advice.now_s)
-    if advice.train_s is None:
-        return [*lines, f"a step then takes {step} instead of {was}: {advice.gain:.1f} times as fast", UNKNOWN_STEP]
-    lines[0] += f", for a training step of {format_duration(advice.train_s)}"
-    if advice.gain <= 1 + LITTLE:
-        return [*lines, "training is the limit: more workers gain nothing, and so many would do"]
-    return [*lines, f"a step then takes {step} instead of {was}: {advice.gain:.1f} times as fast"]
+    if rank.reader_trains:
+        said = (
+            f"the training process loads by itself; it preprocesses {preprocess} for a batch, waits {waiting} for"
+            f" reads, trains for {handing} and waits {idle} for other ranks"
+        )
+    else:
+        processes = count_of(rank.workers, "process loads", "processes load")
+        said = (
+            f"{processes}; each preprocesses {preprocess} for a batch, takes {handing} to put it together, waits"
+            f" {waiting} for reads and is idle for {idle}"
+        )
+    return f"  rank {rank.rank}: {said}; a batch comes every {step}, and the limit is {rank.limit}"
+
+
+def _words(advice: Advice, loaders: list[Loader], available: str) -> list[str]:
+    advised = [(loader, count) for loader, count in zip(loaders, advice.workers, strict=True) if not loader.waits]
+    waiting = [f"rank {loader.rank}" for loader in loaders if loader.waits]
+    if not advised:
+        return [NO_CURE.format(ranks="loaders wait")]
+    lines = ["workers by Algorithm 1: "]
+    lines[0] += ", ".join(f"rank {loader.rank}: {count} (now {loader.workers})" for loader, count in advised)
+    if advice.train_s is not None:
+        lines[0] += f", for a training step of {format_duration(advice.train_s)}"
+    if not advice.is_worth_it:
+        lines.append(TRAINING if advice.train_s is not None else NO_GAIN.format(processors=available))
+    else:
+        step, was = format_duration(advice.step_s), format_duration(advice.now_s)
+        lines.append(f"a step then takes {step} instead of {was}: {advice.gain:.1f} times as fast")
+        if advice.train_s is None:
+            lines.append(UNKNOWN_STEP)
+    if waiting:
+        lines.append(NO_CURE.format(ranks=f"workers of {', '.join(waiting)} wait"))
+        lines.append("steps gain by more workers of the other ranks only as far as these reads let them")
+    return lines

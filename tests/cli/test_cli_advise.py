@@ -55,7 +55,8 @@ def test_alexnet_ships(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> Non
         "gpus --overhead 1 --from-mount /x --gpus 2",
         "servers --parameters 1G --workers 0 --bandwidth 1G --compute-time 1s",
         "servers --parameters 1G --workers 1 --bandwidth 0 --compute-time 1s",
-        "batch", "batch /no/such/file",
+        "batch", "batch /no/such/file", "workers --from-mount /x --processors 0",
+        "workers --from-mount /x --processors 1000000000000",
     ],
 )  # fmt: skip
 def test_impossible_input_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], words: str) -> None:
