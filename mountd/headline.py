@@ -63,7 +63,7 @@ def headline(now: MountStatistics) -> str:
     told = [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs if job.name not in explained]
     told = told or [(job, reading.get(job.name, ReadingTime())) for job in engine.jobs]
     job, time = max(told, key=lambda one: _urgency(*one))
-    said = _of_job(engine, job, time, now.about.mountpoint)
+    said = _of_job(now, job, time)
     return f"job {job.name}: {said}" if len(told) > 1 else said
 
 
@@ -90,8 +90,9 @@ def _telling(time: ReadingTime) -> EpochTime | None:
     )
 
 
-def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime, mountpoint: str) -> str:
+def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
     """One job's sentence."""
+    engine = now.engine
     if job.given_up:
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
     if job.state is JobState.DRIFTING:
@@ -109,7 +110,8 @@ def _of_job(engine: EngineStatistics, job: JobStatistics, time: ReadingTime, mou
         return f"training has read everything, and waited {_percent(whole)} of the time"
     share = epoch.waited_share
     if share < LITTLE_SHARE:
-        if said := preprocessing_words(engine.loads.get(job.name), job, mountpoint):
+        load = engine.loads.get(job.name)
+        if said := preprocessing_words(load, job, now.about.mountpoint, now.process.processors):
             return said
         if whole < LITTLE_SHARE:
             return f"training waited {_percent(whole)} of the time; nothing to do"

@@ -6,7 +6,11 @@ mountd.status and mountd.headline.
 
 from __future__ import annotations
 
-from mlfs.follow.job_statistics import JobStatistics
+from dataclasses import replace
+from typing import NamedTuple
+
+from mlfs.advise.workers import Advice, Loader, advise
+from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.plan.loader_load import JobLoad, Limit, RankLoad
 from mlfs.units import format_duration
 from mountd.expected_loads import Expected
@@ -16,10 +20,12 @@ Json = dict[str, object]
 # Loaders that take less for a batch are those of a script that only reads: there is nothing to win for training.
 LEAST_WORK_S = 0.01
 
-PREPROCESSING = (
-    "reads do not wait, but the loader does: {of} works all the time, {work} for a batch; mlfs advise workers"
-    " --from-mount {mountpoint} says how many workers would help"
-)
+PREPROCESSING = "reads do not wait, but the loader does: {who} works all the time, {work} for a batch"
+BY_ITSELF = "reads do not wait, but training does: {who} loads by itself, {work} for a batch"
+SAYS_MORE = "{what}; {more}; mlfs advise workers --from-mount {mountpoint} says more"
+# Where a training step's time is not known, the gain ends where training itself is the limit.
+GAINS = "num_workers {workers} would make steps {up_to}{gain:.1f} times as fast"
+GAINS_NOTHING = "more workers would gain nothing on {processors}"
 
 # So much larger a share of uneven steps than is expected is worth a sentence: over some tens of steps chance makes a
 # difference of a tenth.
@@ -28,9 +34,10 @@ FAR_SHARE = 0.2
 SLOWER = 1.25
 
 UNEVEN = "more steps are uneven than the sizes of files and the places where they lie explain: {why}"
+ALL_WAIT = "the workers of all ranks wait for reads longer than they work, now here, now there"
 WAITS = "reads of {slow} wait {long} for a batch, those of {fast} {short}"
 SLOW_WORKERS = (
-    "a worker of {slow} works {long} for a batch, one of {fast} {short}; its preprocessing may have more to do, or"
+    "{who} of {slow} works {long} for a batch, that of {fast} {short}; its preprocessing may have more to do, or"
     " something else takes its cores"
 )
 FEWER_WORKERS = "{slow} has fewer workers than {fast}: {few} and {more}"
@@ -40,21 +47,54 @@ SCATTER = (
 )
 
 
-def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | None) -> Json:
+class Advised(NamedTuple):
+    """What is advised for a job.
+
+    Attributes:
+        loaders: of its ranks, `rank` being the rank's number. busy: the rank of those that preprocess all the time that
+            is slowest.
+    """
+
+    loaders: tuple[Loader, ...]
+    advice: Advice
+    busy: RankLoad
+
+
+def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advised | None:
+    """How many workers the ranks should have; None where preprocessing is not what some rank's steps wait for.
+
+    Of one process that nobody called a worker nothing is said: it may be the training loop that computes.
+    """
+    is_told = job.loader.num_workers.value is not None
+    ranks = load.ranks if load is not None else ()
+    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and (is_told or of.workers > 1)]
+    slowest = max(busy, key=lambda of: of.next_s, default=None)
+    if load is None or slowest is None or slowest.work_s < LEAST_WORK_S:
+        return None
+    loaders = tuple(
+        replace(Loader.of(of), rank=job.ranks[of.rank].rank) for of in ranks if of.limit is not Limit.UNKNOWN
+    )
+    return Advised(loaders, advise(loaders, processors, load.pace), slowest)
+
+
+def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | None, processors: int) -> Json:
     """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read."""
     if load is None:
         return {}
+    is_late = load.straggler >= 0 and job.state is not JobState.FINISHED
     return {
         "imbalance": round(load.imbalance.apart, 6),
         "imbalanced_steps": round(load.imbalance.steps, 6),
         "steps": load.steps,
         "simulated": expected_status(expected),
         "uneven_because": uneven_words(job, load, expected),
-        "straggler": job.ranks[load.straggler].rank if load.straggler >= 0 else None,
+        "straggler": job.ranks[load.straggler].rank if is_late else None,
+        "advice": advice_status(advised(job, load, processors)),
         "pace": [[workers, seconds] for workers, seconds in sorted(load.pace.items())],
         "ranks": {
             str(job.ranks[of.rank].rank): {
                 "limit": str(of.limit),
+                "reader_trains": of.reader_trains,
                 "workers": of.workers,
                 "batches": of.batches,
                 "batch_bytes": round(of.batch_bytes),
@@ -68,6 +108,14 @@ def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | N
             for of in load.ranks
         },
     }
+
+
+def advice_status(of: Advised | None) -> Json | None:
+    """How many workers each rank should have, by its number, and how many times as fast steps become."""
+    if of is None:
+        return None
+    workers = {str(loader.rank): count for loader, count in zip(of.loaders, of.advice.workers, strict=True)}
+    return {"workers": workers, "gain": round(of.advice.gain, 6)}
 
 
 def expected_status(expected: Expected | None) -> Json | None:
@@ -89,39 +137,59 @@ def uneven_words(job: JobStatistics, load: JobLoad, expected: Expected | None) -
     slow, fast = max(load.ranks, key=_load_s), min(load.ranks, key=_load_s)
     if slow.load_s < LEAST_WORK_S:
         return ""
-    if slow.load_s < SLOWER * fast.load_s:
-        return UNEVEN.format(why=SCATTER)
-    return UNEVEN.format(why=_why_slower(job, slow, fast))
+    all_wait = all(of.waiting_s > of.work_s for of in load.ranks)
+    return UNEVEN.format(why=_why_slower(job, slow, fast, all_wait))
 
 
-def _why_slower(job: JobStatistics, slow: RankLoad, fast: RankLoad) -> str:
+def _why_slower(job: JobStatistics, slow: RankLoad, fast: RankLoad, all_wait: bool) -> str:
     """Why one rank loads for longer than another, in words: what makes most of the difference."""
     names = {"slow": f"rank {job.ranks[slow.rank].rank}", "fast": f"rank {job.ranks[fast.rank].rank}"}
-    if slow.load_s - slow.own_s - (fast.load_s - fast.own_s) > slow.own_s - fast.own_s:
+    slower, works_longer_s = slow.load_s >= SLOWER * fast.load_s, slow.own_s - fast.own_s
+    if slower and slow.load_s - fast.load_s > 2 * works_longer_s:
         return WAITS.format(**names, long=format_duration(slow.waiting_s), short=format_duration(fast.waiting_s))
+    if all_wait:
+        return ALL_WAIT
+    if not slower:
+        return SCATTER
     long_s, short_s = slow.own_s * slow.workers, fast.own_s * fast.workers
     if slow.workers < fast.workers and long_s < SLOWER * short_s:
         return FEWER_WORKERS.format(**names, few=slow.workers, more=fast.workers)
-    return SLOW_WORKERS.format(**names, long=format_duration(long_s), short=format_duration(short_s))
+    who = "the training process" if slow.reader_trains else "a worker"
+    return SLOW_WORKERS.format(**names, who=who, long=format_duration(long_s), short=format_duration(short_s))
 
 
 def _load_s(rank: RankLoad) -> float:
     return rank.load_s
 
 
-def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str) -> str:
-    """Where preprocessing is what the steps of some rank wait for: that it is, and what to do; else nothing.
+def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str, processors: int) -> str:
+    """Where preprocessing is what the steps of some rank wait for: that it is, and what to do; else nothing."""
+    of = advised(job, load, processors)
+    if of is None:
+        return ""
+    by_itself, several = of.busy.reader_trains, len(job.ranks) > 1
+    if by_itself:
+        who = "the training process"
+    else:
+        who = f"each of the {of.busy.workers} workers" if of.busy.workers > 1 else "the one process"
+    if several:
+        who += f" of rank {job.ranks[of.busy.rank].rank}"
+    elif not by_itself:
+        who += " that loads"
+    what = (BY_ITSELF if by_itself else PREPROCESSING).format(who=who, work=format_duration(of.busy.work_s))
+    return SAYS_MORE.format(what=what, more=_gain_words(of, processors), mountpoint=mountpoint)
 
-    Of one process that nobody called a worker nothing is said: it may be the training loop that computes.
-    """
-    is_worker = bool(job.loader.num_workers.value)
-    ranks = load.ranks if load is not None else ()
-    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and (is_worker or of.workers > 1)]
-    if not busy:
-        return ""
-    slowest = max(busy, key=lambda of: of.next_s)
-    if slowest.work_s < LEAST_WORK_S:
-        return ""
-    processes = f"each of the {slowest.workers} workers" if slowest.workers > 1 else "the one process"
-    whose = f"of rank {job.ranks[slowest.rank].rank}" if len(job.ranks) > 1 else "that loads"
-    return PREPROCESSING.format(of=f"{processes} {whose}", work=format_duration(slowest.work_s), mountpoint=mountpoint)
+
+def _gain_words(of: Advised, processors: int) -> str:
+    """How many workers which rank should have, and what that gains."""
+    if not of.advice.is_worth_it:
+        return GAINS_NOTHING.format(processors=f"{processors} processor{'s' if processors > 1 else ''}")
+    advised = list(zip(of.loaders, of.advice.workers, strict=True))
+    if len({(count, loader.workers) for loader, count in advised}) == 1:
+        loader, count = advised[0]
+        workers = f"{count} (now {loader.workers})" if loader.workers else f"{count} beside it"
+    else:
+        each = [f"{count} for rank {loader.rank} (now {loader.workers})" for loader, count in advised]
+        workers = f"{', '.join(each[:-1])} and {each[-1]}"
+    up_to = "up to " if of.advice.train_s is None else ""
+    return GAINS.format(workers=workers, up_to=up_to, gain=of.advice.gain)

@@ -55,12 +55,14 @@ class ProcessStatistics:
 
     Attributes:
         version: of mlfs. uptime_s: since the mount. rss_bytes: resident memory.
+        processors: how many it may run on, and so may what is started beside it.
     """
 
     version: str
     pid: int
     uptime_s: float
     rss_bytes: int
+    processors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,11 @@ class Parts:
         return MountStatistics(
             about=self._about,
             process=ProcessStatistics(
-                mlfs.__version__, os.getpid(), time.time() - self._about.started, resident_bytes()
+                mlfs.__version__,
+                os.getpid(),
+                time.time() - self._about.started,
+                resident_bytes(),
+                len(os.sched_getaffinity(0)),
             ),
             engine=self._engine.statistics(),
             explainer=self._explainer.statistics(),

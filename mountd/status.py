@@ -81,7 +81,7 @@ SHOWN_EPOCHS = 100
 
 def status(now: MountStatistics) -> Json:
     """Everything that `mlfs status` shows."""
-    about, engine = now.about, now.engine
+    about, engine, expected = now.about, now.engine, now.expected
     scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
         "headline": headline(now),
@@ -102,7 +102,7 @@ def status(now: MountStatistics) -> Json:
                 now.explainer.cases.get(job.name, CaseStatistics()),
                 scheduler.rank_waits.get(job.name, {}),
             )
-            | {"load": load_status(job, engine.loads.get(job.name), now.expected.get(job.name))}
+            | {"load": load_status(job, engine.loads.get(job.name), expected.get(job.name), now.process.processors)}
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),
@@ -487,6 +487,8 @@ def plan_status(engine: EngineStatistics) -> Json:
     """What the node keeps, and how long an epoch after the first takes to load at least, as far as that is known."""
     keeping, loading = engine.scheduler.keeping, engine.speeds.loading
     kind = "most read" if keeping.planned else "first read, first kept"
+    if keeping.about.get("evicts"):
+        kind = "needed soonest"
     said: Json = {"keeps": kind, "being_counted": list(engine.planner.being_counted), **keeping.about}
     if loading is not None:
         busy = {name: round(seconds, 3) for name, seconds in loading.busy_s.items() if seconds}

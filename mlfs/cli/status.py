@@ -242,10 +242,12 @@ def _load(job: dict[str, Any]) -> list[RenderableType]:
     if not load:
         return []
     columns = ("waits", "preprocesses", "hands over", "is idle", "batch every", "limit")
-    table = NumberTable("rank", "workers", *columns)
+    table = NumberTable("rank", "workers", "advised", *columns)
+    advised = part(part(load, "advice"), "workers")
     for rank, of in part(load, "ranks").items():
         times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
-        table.add(rank, count(of.get("workers")), *times, str(of.get("limit", NONE)))
+        workers = 0 if of.get("reader_trains") else of.get("workers")
+        table.add(rank, count(workers), count(advised.get(rank)), *times, str(of.get("limit", NONE)))
     said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
     said += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance {percent(load.get('imbalance'))})"
     if simulated := part(load, "simulated"):
@@ -374,13 +376,15 @@ def _numbers(status: dict[str, Any]) -> list[RenderableType]:
 
     stalls, pfs, errors = part(status, "stalls"), part(status, "pfs"), part(status, "errors")
     happened = ", ".join(f"{name.replace('_', ' ')} {count(value)}" for name, value in errors.items() if value)
-    loading, chosen = part(part(status, "plan"), "loading"), pfs.get("by_choice_bytes")
+    plan, chosen = part(status, "plan"), pfs.get("by_choice_bytes")
+    loading = part(plan, "loading")
     rules = {"pfs": "the source"}.get(str(loading.get("rules")), loading.get("rules"))
     lines = [
         f"stalls   {count(stalls.get('count'))}, {duration(stalls.get('total_s'))} in all, "
         f"worst {duration(stalls.get('worst_s'))}",
         f"PFS      {size(pfs.get('epoch_bytes'))} this epoch, bound {size(pfs.get('bound_bytes'))}, "
         f"{size(pfs.get('total_bytes'))} in all" + (f", {size(chosen)} though a tier has it" if chosen else ""),
+        *(["plan     what is needed furthest ahead makes room in memory"] if plan.get("evicts") else []),
         *([f"loading  {duration(loading.get('epoch_s'))} an epoch at least, {rules} rules"] if loading else []),
         f"errors   {happened or ('none' if 'errors' in status else NONE)}",
         f"memory   {size(part(status, 'memory').get('rss_bytes'))} of the daemon",

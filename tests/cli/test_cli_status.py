@@ -47,6 +47,7 @@ STATUS: dict[str, Any] = {
                 "imbalanced_steps": 0.25,
                 "steps": 64,
                 "straggler": 2,
+                "advice": {"workers": {"2": 7}, "gain": 2.25},
                 "simulated": {"imbalance": 0.031, "imbalanced_steps": 0.02, "epoch": 3, "steps": 500},
                 "uneven_because": "more steps are uneven than it explains: rank 2 has fewer workers",
                 "ranks": {
@@ -90,6 +91,7 @@ STATUS: dict[str, Any] = {
     "stalls": {"count": 9, "total_s": 2.5, "worst_s": 0.75},
     "pfs": {"epoch_bytes": 2**30, "bound_bytes": 3 * 2**30, "total_bytes": 2**40},
     "tiers": [{"name": "ssd:/scratch", "capacity_bytes": 200, "used_bytes": 50, "samples": 33, "errors": 1}],
+    "plan": {"keeps": "needed soonest", "evicts": True},
     "staging": {"capacity_bytes": 2**31, "used_bytes": 2**30},
     "manifest": {"files": 1281167, "bytes": 2**37, "scanned_s": 1, "changed": 5},
     "errors": {"source_reads": 3, "none_of_these": 0},
@@ -125,6 +127,7 @@ def test_every_number_has_its_place() -> None:
         "more steps are uneven than it explains: rank 2 has fewer workers\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
+        "plan     what is needed furthest ahead makes room in memory\n",
         "errors   source reads 3\n",
         "memory   77 MiB",
     ):
@@ -134,7 +137,7 @@ def test_every_number_has_its_place() -> None:
     assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
     load = [cell.strip() for cell in cells(text[text.index("load of a worker") :], "2")]
-    assert load == ["2", "3", "1 ms", "300 ms", "20 ms", "0 s", "107 ms", "preprocessing"]
+    assert load == ["2", "3", "7", "1 ms", "300 ms", "20 ms", "0 s", "107 ms", "preprocessing"]
     assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
     assert [cell.strip() for cell in cells(text, "PFS")] == ["PFS", "-", "-", "-", "-", "66", "4 KiB"]
     assert [cell.strip() for cell in cells(text, "peer")] == ["peer", "-", "-", "7", "3 B", "-", "-"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,11 @@ from support import slow_preprocessing
 from support.mounts import MlfsMount
 
 FILES = 96
+
+
+def paces(mount: MlfsMount) -> set[int]:
+    """The numbers of workers of which the mount knows how fast they are."""
+    return {count for count, _ in mount.status()["jobs"][0]["load"]["pace"]}
 
 
 def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_path: Path) -> None:
@@ -45,7 +51,10 @@ def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_pat
         try:
             before_s = epoch_s(1)
             status = mount.status()
-            load = status["jobs"][0]["load"]["ranks"]["0"]
+            told = status["jobs"][0]["load"]
+            load, processors = told["ranks"]["0"], len(os.sched_getaffinity(0))
+            assert told["advice"]["workers"] == {"0": processors}
+            assert (told["advice"]["gain"] > 1.5) == (processors > 1)
             assert load["limit"] == "preprocessing", load
             assert load["preprocess_s"] >= slow_preprocessing.BATCH * slow_preprocessing.SLEEP_S
             assert "preprocesses" in mount.run("status", str(mount.path)).stdout
@@ -55,6 +64,10 @@ def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_pat
             assert "rank 0: 4 (now 1)" in mount.run(*words).stdout
             gained = before_s / epoch_s(advice["workers"]["0"])
             assert 1.5 < gained < 2 * advice["gain"], (gained, advice)
+            assert paces(mount) == {1, 4}
+            mount.run("unregister", str(mount.path), "train")
+            epoch_s(2)
+            assert paces(mount) == {2}, "another script of that name may do something else"
         finally:
             if script.stdin:
                 script.stdin.close()

@@ -19,7 +19,7 @@ from mlfs.measure.refine import Measured
 from mlfs.measure.speeds import PlaceSpeeds, SpeedsStatistics
 from mlfs.places.place import PlaceStatistics
 from mlfs.plan.imbalance import Imbalance
-from mlfs.plan.loader_load import JobLoad, RankLoad
+from mlfs.plan.loader_load import JobLoad, Limit, RankLoad
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.fetching import PoolStatistics
 from mlfs.plan.scheduler.keeping import KeepingStatistics
@@ -81,12 +81,10 @@ def job(**changed: Any) -> JobStatistics:
     return replace(made, **changed)
 
 
-def load(handing_s: float = 0.01, idle_s: float = 0.3) -> JobLoad:
+def load(limit: Limit = Limit.TRAINING, **changed: Any) -> JobLoad:
     """Two ranks of two workers each: the second one preprocesses for longer."""
-    ranks = (
-        RankLoad(0, 2, 16, 1e6, 0.02, 0.1, handing_s, idle_s, 0.2, 0.065),
-        RankLoad(1, 2, 16, 1e6, 0.02, 0.3, handing_s, idle_s, 0.2, 0.165),
-    )
+    usual = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.01, 0.3, 0.2, 0.065, limit=limit)
+    ranks = (replace(usual, **changed), replace(usual, rank=1, preprocess_s=0.3, next_s=0.165, **changed))
     return JobLoad(ranks, Imbalance(0.6, 0.25), 16, 1, {4: 2e-7})
 
 
@@ -133,7 +131,7 @@ def mount(of: EngineStatistics, **changed: Any) -> MountStatistics:
     """A mount of such an engine."""
     made = MountStatistics(
         about=About("/pfs/set", "/data/set", "scanned in 0.1 s", 0.0),
-        process=ProcessStatistics("0.1", 4711, 90.0, 1 << 26),
+        process=ProcessStatistics("0.1", 4711, 90.0, 1 << 26, 4),
         engine=of,
         explainer=ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {}),
         channel=ChannelStatistics({"open": 1000}),

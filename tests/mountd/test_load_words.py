@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from made_up import job
 
+from mlfs.follow.job_statistics import JobState
+from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
 from mlfs.plan.imbalance import Imbalance
-from mlfs.plan.loader_load import JobLoad, RankLoad
+from mlfs.plan.loader_load import JobLoad, Limit, RankLoad
 from mountd.expected_loads import Expected
-from mountd.load_words import load_status, uneven_words
+from mountd.load_words import load_status, preprocessing_words, uneven_words
 
 USUAL = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.0, 0.3, 0.2, 0.06)
 EVEN = Expected(Imbalance(0.05, 0.0), 1, 12)
@@ -23,26 +25,30 @@ def uneven(share: float = 0.5, **other: Any) -> JobLoad:
 
 
 def test_both_stand_side_by_side() -> None:
-    told = load_status(job(), uneven(preprocess_s=0.3), EVEN)
+    told = load_status(job(), uneven(preprocess_s=0.3), EVEN, 4)
     assert (told["imbalance"], told["imbalanced_steps"], told["steps"]) == (0.6, 0.5, 16)
     assert told["simulated"] == {"imbalance": 0.05, "imbalanced_steps": 0.0, "epoch": 1, "steps": 12}
     assert str(told["uneven_because"]).startswith("more steps are uneven than")
 
 
 def test_what_cannot_be_simulated_is_null_and_nothing_is_said() -> None:
-    told = load_status(job(), uneven(preprocess_s=0.3), None)
+    told = load_status(job(), uneven(preprocess_s=0.3), None, 4)
     assert (told["simulated"], told["uneven_because"]) == (None, "")
-    assert load_status(job(), None, EVEN) == {}
+    assert load_status(job(), None, EVEN, 4) == {}
 
 
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"preprocess_s": 0.3}, "a worker of rank 1 works 300 ms for a batch, one of rank 0 100 ms; its preprocessing"),
+        (
+            {"preprocess_s": 0.3},
+            "a worker of rank 1 works 300 ms for a batch, that of rank 0 100 ms; its preprocessing",
+        ),
         ({"workers": 1}, "rank 1 has fewer workers than rank 0: 1 and 2"),
         ({"workers": 1, "preprocess_s": 0.3}, "a worker of rank 1 works 300 ms"),
         ({"waiting_s": 0.4, "preprocess_s": 0.15}, "reads of rank 1 wait 400 ms for a batch, those of rank 0 20 ms"),
         ({"preprocess_s": 0.11}, "no rank is slower than others for long"),
+        ({"waiting_s": 0.4}, "reads of rank 1 wait 400 ms for a batch, those of rank 0 20 ms"),
     ],
 )
 def test_what_the_simulator_does_not_know_is_named(other: dict[str, Any], why: str) -> None:
@@ -55,3 +61,70 @@ def test_where_they_agree_or_nothing_is_preprocessed_nothing_is_said() -> None:
     assert not uneven_words(job(), uneven(**slower), replace(EVEN, imbalance=Imbalance(0.4, 0.4)))
     reads = [replace(USUAL, rank=rank, waiting_s=0.0, preprocess_s=0.001 * (1 + rank)) for rank in range(2)]
     assert not uneven_words(job(), replace(uneven(), ranks=tuple(reads)), EVEN)
+
+
+@pytest.mark.parametrize("preprocess_s", [0.1, 0.2])
+def test_where_all_workers_wait_for_reads_neither_cores_nor_augmentation_are_blamed(preprocess_s: float) -> None:
+    load = uneven(preprocess_s=preprocess_s)
+    waiting = replace(load, ranks=tuple(replace(of, waiting_s=0.3) for of in load.ranks))
+    said = uneven_words(job(), waiting, EVEN)
+    assert said.endswith("the workers of all ranks wait for reads longer than they work, now here, now there")
+
+
+BUSY = replace(USUAL, idle_s=0.0, waiting_s=0.0, step_s=0.05, limit=Limit.PREPROCESSING)
+TOLD = replace(job().loader, num_workers=Known(0, REGISTERED))
+
+
+def one(busy: RankLoad = BUSY, loader: LoaderStatistics | None = None, processors: int = 8) -> tuple[Any, str]:
+    """What the status says of a job of one rank, as JSON and in words."""
+    of = job(ranks=job().ranks[:1], **({"loader": loader} if loader is not None else {}))
+    load = JobLoad((busy,), Imbalance(), 0, -1, {})
+    return load_status(of, load, None, processors)["advice"], preprocessing_words(load, of, "/data/x", processors)
+
+
+def test_the_status_says_how_many_workers_a_rank_should_have_and_what_that_gains() -> None:
+    advice, said = one()
+    assert advice == {"workers": {"0": 8}, "gain": 4.0}
+    assert said == (
+        "reads do not wait, but the loader does: each of the 2 workers that loads works all the time, 100 ms for a"
+        " batch; num_workers 8 (now 2) would make steps up to 4.0 times as fast;"
+        " mlfs advise workers --from-mount /data/x says more"
+    )
+    advice, said = one(processors=1)
+    assert advice == {"workers": {"0": 2}, "gain": 1.0}
+    assert "; more workers would gain nothing on 1 processor;" in said
+
+
+def test_a_training_process_that_loads_by_itself_is_told_what_workers_beside_it_gain() -> None:
+    """100 ms of loading and 50 ms of training one after the other; two workers take no longer than training."""
+    alone = replace(BUSY, workers=1, handing_s=0.05, step_s=0.15, reader_trains=True)
+    advice, said = one(alone, TOLD)
+    assert advice == {"workers": {"0": 2}, "gain": 3.0}
+    assert said.startswith(
+        "reads do not wait, but training does: the training process loads by itself, 100 ms for a batch; num_workers 2"
+        " beside it would make steps 3.0 times as fast;"
+    )
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        replace(BUSY, limit=Limit.TRAINING),
+        replace(BUSY, limit=Limit.READS),
+        replace(BUSY, limit=Limit.OTHER_RANKS),
+        replace(BUSY, preprocess_s=0.005),
+    ],
+)
+def test_where_preprocessing_is_not_the_limit_nothing_is_advised(busy: RankLoad) -> None:
+    assert one(busy) == (None, "")
+
+
+def test_of_one_process_that_nobody_called_a_worker_nothing_is_said() -> None:
+    unknown = replace(job().loader, num_workers=Known(None, UNKNOWN))
+    assert one(replace(BUSY, workers=1), unknown) == (None, "")
+
+
+def test_no_rank_of_a_finished_job_will_be_late() -> None:
+    load = replace(uneven(preprocess_s=0.3), straggler=1)
+    assert load_status(job(), load, None, 4)["straggler"] == 1
+    assert load_status(job(state=JobState.FINISHED), load, None, 4)["straggler"] is None

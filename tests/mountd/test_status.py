@@ -156,6 +156,8 @@ def test_a_tier_that_is_passed_over_is_named() -> None:
         "keeps": "most read", "being_counted": [], "bytes": 5,
         "loading": {"epoch_s": 8.0, "rules": "pfs", "busy_s": {"pfs": 8.0}},
     }  # fmt: skip
+    evicting = replace(scheduler, keeping=KeepingStatistics(True, {"evicts": True}, 0, (0, 0, 800)))
+    assert shown(mount(replace(at_rest, scheduler=evicting)))["plan"]["keeps"] == "needed soonest"
 
 
 def test_a_search_tells_where_it_is() -> None:
