@@ -142,7 +142,8 @@ class Loading:
             lanes.append(tally.served[:, :, j] / float(storage.read.at(storage.threads)))
         # A link carries both directions at once: within a window a step that sends makes up for one that receives.
         lanes += [tally.sent / model.network_bytes_per_s, tally.received / model.network_bytes_per_s]
-        lanes.append(tally.node_bytes / stage.preprocess_bytes_per_s)
+        if self.queues.preprocess_for_all:
+            lanes.append(tally.node_bytes / stage.preprocess_bytes_per_s)
         return lanes
 
     def preload_s(self, class_bytes: Floats, readers: int) -> float:

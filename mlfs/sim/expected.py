@@ -4,10 +4,9 @@ Pure. In: the node as it was measured, the sizes of what its ranks read next and
 work. Out: the imbalance, to be held beside the measured one. Called by mountd.expected_loads. The arithmetic is that of
 `mlfs simulate` (mlfs.sim.step_loads) for the policy that mounts have.
 
-The simulator takes all ranks of a node to be alike: each preprocesses a byte as fast as all do on average. So it
-expects what follows from files' sizes, from where they lie and from how fast places are. What is seen beyond that has
-other causes. No rank counts as faster than the node as a whole (mlfs.sim.gpu_queues), so where only sizes differ the
-ranks are less far apart than measured ones, each of which is timed by itself; who is late is told alike.
+The simulator takes all ranks of a node to be alike: each has workers of its own, which preprocess a byte as fast as all
+do on average. So it expects what follows from files' sizes, from where they lie and from how fast places are, which
+ranks share. What is seen beyond that has other causes.
 """
 
 from __future__ import annotations

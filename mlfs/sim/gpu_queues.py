@@ -5,6 +5,7 @@ GPU. Called by `mlfs.sim.clock`. Source: Lobster (2022), Sections 4.1 to 4.4; do
 
 A queue with k of the node's P threads gets k / P of what the node gets. The node's own lanes stand beside those of its
 queues: however threads are divided, and whichever queue runs ahead, a node never loads faster than all its threads do.
+Preprocessing is a node's own only where the same threads serve all GPUs; else each GPU has as many workers of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class GpuQueues:
     def __init__(self, model: PerformanceModel, node: GpuNode, traits: Traits) -> None:
         self.model, self.node, self.traits = model, node, traits
         self.assigned = traits.queues is Queues.ASSIGNED
+        self.preprocess_for_all = self.assigned or node.gpus == 1
 
     def stage(self, tally: Tally, loading: int, thread_s: ThreadCost) -> Stage:
         """Threads as the scenario has them; a policy that assigns threads may move some to loading."""
@@ -66,7 +68,7 @@ class GpuQueues:
 
     def preprocessing(self, tally: Tally, stage: Stage) -> list[Floats]:
         """Seconds to preprocess each GPU's batch, (T, N * M), with as many workers each; nothing if all serve all."""
-        if self.assigned:
+        if self.preprocess_for_all:
             return []
         work = tally.gpu_bytes * self.node.gpus / stage.preprocess_bytes_per_s
         return [work.reshape(len(work), -1)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ConfigError
 from mlfs.plan.gpu_queues import GpuNode
+from mlfs.plan.model import Floats
 from mlfs.plan.policies.policy import Overlap, Policy, Queues, Reads, Traits, Unfit
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Loading, Sharing
@@ -129,6 +130,29 @@ def test_what_lobster_says_of_its_node() -> None:
         assert played("lobster").imbalance < other.imbalance
         assert played("lobster").imbalanced_steps < other.imbalanced_steps
     assert played("mlfs").seconds <= played("lobster").seconds
+
+
+@pytest.mark.parametrize("name", ["mlfs", "nopfs", "staging_pool", "naive", "deepio_hybrid"])
+@pytest.mark.parametrize("preprocess_MBps", [60.0, 150.0])
+@pytest.mark.parametrize("staging", [0.0, 2e6])
+def test_where_each_gpu_has_workers_of_its_own_they_bound_the_node_as_a_whole(
+    name: str, preprocess_MBps: float, staging: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's preprocessing is the mean of its GPUs': as a lane of its own it would make no run longer."""
+    scenario = with_gpus(4, preprocess_MBps=preprocess_MBps)
+    buffer = scenario.cluster.staging.model_copy(update={"capacity": staging})
+    cluster = scenario.cluster.model_copy(update={"staging": buffer})
+    simulation = Simulation(scenario.model_copy(update={"cluster": cluster}))
+    found, lanes_of = simulation.run(POLICIES[name], Sharing.CONSERVING), Loading.lanes
+
+    def with_the_nodes_own(loading: Loading, counted: Tally) -> Floats:
+        node = np.repeat(counted.node_bytes / (preprocess_MBps * 1e6), 4, axis=1)
+        return np.concatenate([lanes_of(loading, counted), node[:, None]], axis=1)
+
+    monkeypatch.setattr(Loading, "lanes", with_the_nodes_own)
+    held = simulation.run(POLICIES[name], Sharing.CONSERVING)
+    assert found.seconds == pytest.approx(held.seconds, rel=1e-12)
+    assert found.imbalance >= held.imbalance
 
 
 def test_one_gpu_is_the_node_as_a_whole_however_it_is_served() -> None:
