@@ -12,9 +12,9 @@ batch one after the other. So the time of a process has three parts that can be 
 - *after*: from the last file of a batch on, less that file's preprocessing, until the process begins its next batch. It
   puts the batch together and hands it over; then it waits until the training loop takes a batch, unless it has been
   given another one to load already. When an epoch begins each worker is given several at once (torch's prefetch_factor,
-  2 by default), so behind its first one it surely does not wait. The mean of these times is taken for the first part,
-  the rest is *idle*. Where workers are given one batch at a time, the epoch's very first batch tells it: the training
-  loop takes that one at once.
+  2 by default), so behind its first one it surely does not wait; nor does the first worker behind its second one, as
+  the training loop takes the epoch's first batch at once. The mean of these times is taken for the first part, the rest
+  is *idle*. Where workers are given one batch at a time, the epoch's first batch alone tells it.
 
 Where the training process reads by itself, what it does after a batch is a training step, and waiting for other ranks.
 
@@ -57,7 +57,7 @@ class _Open:
     Attributes:
         base: where its epoch begins. first: the position that was read first. began_s: when that read began.
         waited_s: its reads and READs waited so long. gaps_s: between its reads, without the waiting.
-        leads: whether it is the process's first one in the epoch.
+        leads: whether there surely is another one at hand behind it, if a worker is given several when an epoch begins.
     """
 
     rank: int
@@ -84,7 +84,7 @@ class _Job:
         batch_files: samples of a rank's batch, as far as reads had told when this was begun.
         open: by process. batches: by index of the rank, the last ones.
         begun: by rank, where the epoch begins of which the first batch was seen last.
-        leading: by rank, the last of each worker's first batches in an epoch of which the beginning was seen.
+        leading: by rank, the last batches that lead (see `_Open`) in epochs of which the beginning was seen.
     """
 
     job: HasLoader
