@@ -34,7 +34,7 @@ FAR_SHARE = 0.2
 SLOWER = 1.25
 
 UNEVEN = "more steps are uneven than the sizes of files and the places where they lie explain: {why}"
-ALL_WAIT = "the workers of all ranks wait for reads longer than they work, now here, now there"
+ALL_WAIT = "the workers of all ranks wait for reads longer than they work, and longer in some steps than in others"
 WAITS = "reads of {slow} wait {long} for a batch, those of {fast} {short}"
 SLOW_WORKERS = (
     "{who} of {slow} works {long} for a batch, that of {fast} {short}; its preprocessing may have more to do, or"

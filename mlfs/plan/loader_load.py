@@ -200,7 +200,7 @@ def pace_of(ranks: Sequence[RankLoad]) -> dict[int, float]:
     It is empty while a rank has read so few batches that not all of its processes need have been seen.
     """
     size_bytes = sum(rank.batch_bytes * rank.batches for rank in ranks)
-    if not size_bytes or any(rank.batches < FEWEST_BATCHES for rank in ranks):
+    if not size_bytes or any(rank.batches < min(KEPT_BATCHES, max(FEWEST_BATCHES, 2 * rank.workers)) for rank in ranks):
         return {}
     return {sum(rank.workers for rank in ranks): sum(rank.work_s * rank.batches for rank in ranks) / size_bytes}
 

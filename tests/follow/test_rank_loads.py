@@ -284,7 +284,7 @@ def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen_until
 
 def test_before_all_workers_need_have_been_seen_no_pace_is_told() -> None:
     loads = begun()
-    assert not loaded(loads, Job(), TimedLoader(BATCH, 4, 2), samples=9 * BATCH).pace
+    assert not loaded(loads, Job(), TimedLoader(BATCH, 16, 2), samples=32 * BATCH).pace
 
 
 def test_batches_that_prove_to_be_others_than_was_thought_are_noted_anew() -> None:

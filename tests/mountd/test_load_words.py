@@ -68,7 +68,9 @@ def test_where_all_workers_wait_for_reads_neither_cores_nor_augmentation_are_bla
     load = uneven(preprocess_s=preprocess_s)
     waiting = replace(load, ranks=tuple(replace(of, waiting_s=0.3) for of in load.ranks))
     said = uneven_words(job(), waiting, EVEN)
-    assert said.endswith("the workers of all ranks wait for reads longer than they work, now here, now there")
+    assert said.endswith(
+        "the workers of all ranks wait for reads longer than they work, and longer in some steps than in others"
+    )
 
 
 BUSY = replace(USUAL, idle_s=0.0, waiting_s=0.0, step_s=0.05, limit=Limit.PREPROCESSING)
