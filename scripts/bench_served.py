@@ -86,6 +86,7 @@ def _compare(work: Path, rate_mbit: int, sizes: Sequence[float], room: Room) -> 
         f"  each node's reader gets {loader_mbps:.0f} MB/s of its own mount's RAM, all {NODES} at once: more the "
         f"{os.cpu_count()} cores do not allow",
         highlight=False,
+        soft_wrap=True,
     )
     for size in sizes:
         part = _part(work, work / "images", round(files * size / max(sizes)))
@@ -262,7 +263,8 @@ def _print_papers(
     direct_s, direct_said_s = direct.epochs[0].seconds, rates.loading_s(NODES)
     faster = {name: direct_s / _later_s(run) for name, run in runs.items()}
     times = [f"{name} {direct_said_s / seconds:.1f} (here {faster[name]:.1f})" for name, seconds in said.items()]
-    spec = runs["opportunistic"].status["jobs"]["bench"]["spec"]
+    [job] = runs["opportunistic"].status["jobs"]
+    spec = job["spec"]
     console.print(
         f"    Yang and Cong, eq. 4, 7 and 8 with these rates, times as fast as direct: {', '.join(times)};"
         f" locality at {PAPER_NODES} nodes {large.loading_s(PAPER_NODES) / large_s:.0f}"
