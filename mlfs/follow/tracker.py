@@ -141,11 +141,6 @@ class Tracker:
         reader = self._readers.get(process)
         return reader.rank_index if reader is not None else -1
 
-    def last_entry_of(self, process: int) -> int:
-        """What a process opened last, -1 when it is not known."""
-        reader = self._readers.get(process)
-        return reader.last_entry if reader is not None else -1
-
     def opened_again(self) -> list[tuple[int, int]]:
         """The processes that opened their last entry once more, and how often, which was not counted."""
         return [(process, reader.opened_again) for process, reader in self._readers.items() if reader.opened_again]

@@ -42,16 +42,6 @@ class StorageSpeeds(FilePart):
         check_ascending(self.write)
         return self
 
-    @property
-    def read_curve(self) -> Curve:
-        """r_j(p) of the model."""
-        return Curve(self.read)
-
-    @property
-    def write_curve(self) -> Curve:
-        """w_j(p) of the model."""
-        return Curve(self.write)
-
 
 class SourceSpeeds(FilePart):
     """The source as one node sees it: bytes a second of all readers together, by readers.

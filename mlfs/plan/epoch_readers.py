@@ -1,7 +1,7 @@
 """All reads to come: which node reads which sample in which epoch.
 
 Pure. In: the ranks' access streams, epoch by epoch, and which node each rank runs on. Out: readers by epoch and sample,
-from which `mlfs.plan.owners` places; frequencies. Called by scripts/bench_plan.py, which measures planning a whole run.
+from which `mlfs.plan.owners` places. Called by scripts/bench_plan.py, which measures planning a whole run.
 
 `Readers` holds one or two bytes for each read: 115 MB for 1.3 million samples, 90 epochs and 16 nodes, 2.6 GB for 14.2
 million samples and 1,024 nodes.
@@ -87,14 +87,6 @@ class Readers:
         rest = np.ones(len(ids), dtype=bool)
         rest[kept[first]] = False
         return np.stack([np.full(np.count_nonzero(rest), epoch), ids[rest], nodes[rest]], axis=1).astype(np.int64)
-
-    def frequency_at(self, node: int) -> npt.NDArray[np.uint16]:
-        """How often a node reads each sample in the epochs that were added, shape (n_samples,)."""
-        counts = np.zeros(self.n_samples, dtype=np.uint16)
-        for row in self.by_epoch[: self.filled]:
-            counts += row == node
-        np.add.at(counts, self.more[self.more[:, 2] == node, 1], 1)
-        return counts
 
 
 def read_epochs(

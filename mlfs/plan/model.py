@@ -207,25 +207,12 @@ class PerformanceModel:
         fetch = self.fetch_peer_s if remote else self.fetch_local_s
         return np.array([*(float(fetch(1.0, j)) for j in range(len(self.classes))), np.inf])
 
-    # -- writing, reading, being available, being consumed --
+    # -- writing --
 
     def write_s(self, size_bytes: npt.ArrayLike) -> Floats:
         """write_i(k) = max(s_k / beta, s_k / (w_0(p_0) / p_0)): preprocess and store it in the staging buffer."""
         rate = min(self.preprocess_bytes_per_s, self.staging.thread_write_bytes_per_s)
         return np.asarray(size_bytes, dtype=np.float64) / rate
-
-    def read_s(self, fetch_s: npt.ArrayLike, size_bytes: npt.ArrayLike) -> Floats:
-        """read_i(k) = fetch_i(k) + write_i(k)."""
-        return np.asarray(fetch_s, dtype=np.float64) + self.write_s(size_bytes)
-
-    def avail_s(self, read_s: Floats) -> Floats:
-        """avail_i(f): when the f-th sample of a stream is in the staging buffer; `read_s` in stream order."""
-        return np.cumsum(read_s) / self.staging.threads
-
-    def consumed_s(self, avail_s: Floats, size_bytes: Floats) -> Floats:
-        """t_{i,f} = max(avail_i(f), t_{i,f-1} + s(R_{f-1}) / c) for a whole stream: when each sample is consumed."""
-        before = np.concatenate(([0.0], np.cumsum(size_bytes / self.compute_bytes_per_s)[:-1]))
-        return np.asarray(np.maximum.accumulate(avail_s - before) + before)
 
     def changed(self, **fields: Any) -> PerformanceModel:
         """A copy with some fields changed."""

@@ -2,8 +2,9 @@
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
 class, or NOWHERE. Called by `mlfs.plan.scheduler.keeping` when a sample is fetched from the PFS, and before, to plan.
-What is placed stays: within an epoch no sample is read twice, so evicting one for another never saves a PFS read
-(docs/model.md: hits of an epoch are at most the capacity, whatever the policy).
+What is placed stays, where no sample is read twice within an epoch: then evicting one for another never saves a read of
+the PFS (docs/model.md: hits of an epoch are at most the capacity, whatever the policy). Where the plan finds that
+evicting wins, or no job reads a copy any more, `mlfs.plan.scheduler.evicting` makes room.
 
 A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
 (a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as
@@ -156,12 +157,6 @@ def preferred(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY)
         if room.footprint_bytes <= room.free_bytes and not (room.largest_bytes and size_bytes > room.largest_bytes)
     ]
     return [index for _, index in sorted(ranked)]
-
-
-def choose_class(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY) -> int:
-    """The index in `rooms` of the class that shall keep a sample of `size_bytes`, or NOWHERE; see `preferred`."""
-    best = preferred(size_bytes, rooms, wanted)
-    return best[0] if best else NOWHERE
 
 
 def pfs_bound_bytes(stream_bytes: int, capacity_bytes: int, nodes: int = 1) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, kin, running, shuffled, simulate
+from support.one_node import DROP, OneReader, drawn_durations, run_node
 
 from mlfs.follow.job import JobRun
 from mlfs.measure.rates import Rates
@@ -28,7 +29,7 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import footprint_bytes
-from mlfs.sim.detailed.one_node import DROP, OneReader, drawn_durations, plain, run_node
+from mlfs.sim.detailed.plain import plain
 
 SIZE = 5000
 TIER_LANES = 4

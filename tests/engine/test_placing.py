@@ -24,7 +24,7 @@ from mlfs.places.ram import RamTier
 from mlfs.plan.lane_governor import LaneGovernor
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, choose_class, keep_most_read, spare
+from mlfs.plan.placement import DISK, MEMORY, NOWHERE, ClassRoom, keep_most_read, preferred, spare
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.events import JobBroken
 from mlfs.plan.scheduler.keeping import Keeping, Plan
@@ -97,7 +97,8 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
 def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 12, ram=1 << 20) as mount:
-            await mount.engine.register(*given_job(shuffled(mount.files, 3, 2)))
+            spec, streams = given_job(shuffled(mount.files, 3, 2))
+            await mount.engine.register(spec.model_copy(update={"sampler": "torch-distributed"}), streams)
             await trio.sleep(1)
             assert plan_of(mount) is None
             assert "plan" not in mount.runner.calls
@@ -269,7 +270,7 @@ def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> 
 def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 12, ram=3 * footprint_bytes(5000), seconds={"plan": 1.0}) as mount:
-            for name, part in (("first", mount.files[:4]), ("second", mount.files[8:])):
+            for name, part in (("first", mount.files[:4]), ("second", [mount.files[8], *mount.files[8:]])):
                 await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
             await trio.sleep(13.5)  # both are counted, and the plan for both is being made
             mount.engine.end("first")
@@ -288,13 +289,13 @@ def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(tmp_path: Path) -> No
 def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 12, ram=3 * footprint_bytes(5000)) as mount:
-            for name, part in (("first", mount.files[:4]), ("second", mount.files[8:])):
+            for name, part in (("first", mount.files[:4]), ("second", [mount.files[8], *mount.files[8:]])):
                 await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
             await trio.sleep(1)
-            assert about(mount)["reads"] == 48
+            assert about(mount)["reads"] == 54
             mount.engine.end("first")
             await trio.sleep(1)
-            assert about(mount)["reads"] == 24
+            assert about(mount)["reads"] == 30
             assert set(planned(mount)) <= set(mount.files[8:])
 
     simulate(body)
@@ -357,9 +358,9 @@ def test_what_is_reserved_is_out_of_reach_for_others_only() -> None:
     rooms = [ClassRoom("ram", 100, 60), ClassRoom("ssd", 80, 60), ClassRoom("lmdb", 20, 60)]
     assert [room.free_bytes for room in spare(rooms, MEMORY, [50, 50])] == [100, 40, 10]
     assert [room.free_bytes for room in spare(rooms, NOWHERE, [50, 50])] == [50, 40, 10]
-    assert choose_class(60, rooms, DISK) == 1
-    assert choose_class(60, [ClassRoom("ram", 100, 60)], DISK) == 0
-    assert choose_class(60, spare([ClassRoom("ram", 100, 60)], DISK, [50, 0]), DISK) == NOWHERE
+    assert preferred(60, rooms, DISK)[0] == 1
+    assert preferred(60, [ClassRoom("ram", 100, 60)], DISK)[0] == 0
+    assert preferred(60, spare([ClassRoom("ram", 100, 60)], DISK, [50, 0]), DISK) == []
 
 
 @pytest.mark.usefixtures("too_large_to_evict")

@@ -7,23 +7,23 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfs.plan.placement import DISK, NOWHERE, ClassRoom, choose_class, pfs_bound_bytes, slower_groups, spare
+from mlfs.plan.placement import DISK, ClassRoom, pfs_bound_bytes, preferred, slower_groups, spare
 from mlfs.plan.sequence import next_rank
 
 
 def test_ram_before_lmdb_before_ssd() -> None:
     rooms = [ClassRoom("ssd", 100, 10), ClassRoom("lmdb", 100, 10, 50), ClassRoom("ram", 100, 10)]
-    assert choose_class(10, rooms) == 2
-    assert choose_class(10, [rooms[0], rooms[1], ClassRoom("ram", 9, 10)]) == 1
-    assert choose_class(51, rooms[:2]) == 0
-    assert choose_class(10, [ClassRoom("ssd", 9, 10)]) == NOWHERE
-    assert choose_class(10, []) == NOWHERE
+    assert preferred(10, rooms)[0] == 2
+    assert preferred(10, [rooms[0], rooms[1], ClassRoom("ram", 9, 10)])[0] == 1
+    assert preferred(51, rooms[:2])[0] == 0
+    assert preferred(10, [ClassRoom("ssd", 9, 10)]) == []
+    assert preferred(10, []) == []
 
 
 def test_two_disks_fill_evenly() -> None:
     free = [1000, 1000]
     for _ in range(100):
-        free[choose_class(10, [ClassRoom("ssd", room, 10) for room in free])] -= 10
+        free[preferred(10, [ClassRoom("ssd", room, 10) for room in free])[0]] -= 10
     assert free == [500, 500]
 
 
@@ -33,10 +33,10 @@ def test_a_clearly_faster_disk_is_filled_first() -> None:
     assert slower_groups(kinds, [0, 0, 500, 0, 0]) == (0, 0, 0, 0, 0)
     assert slower_groups([], []) == ()
     rooms = [ClassRoom("ssd", 1000, 10, slower=1), ClassRoom("ssd", 50, 10), ClassRoom("ram", 5, 10)]
-    assert choose_class(10, rooms) == 1
-    assert choose_class(10, rooms, DISK) == 1
-    assert choose_class(10, rooms, DISK + 1) == 0
-    assert choose_class(60, [rooms[0]._replace(footprint_bytes=60), rooms[1]._replace(footprint_bytes=60)], DISK) == 0
+    assert preferred(10, rooms)[0] == 1
+    assert preferred(10, rooms, DISK)[0] == 1
+    assert preferred(10, rooms, DISK + 1)[0] == 0
+    assert preferred(60, [rooms[0]._replace(footprint_bytes=60), rooms[1]._replace(footprint_bytes=60)], DISK)[0] == 0
     assert [room.free_bytes for room in spare(rooms, DISK, [1, 50, 900])] == [100, 50, 4]
 
 
@@ -45,7 +45,7 @@ def test_filling_first_come_meets_the_bound_within_one_sample(sizes: list[int], 
     free = capacity
     kept = 0
     for size in sizes:
-        if choose_class(size, [ClassRoom("ram", free, size)]) == 0:
+        if preferred(size, [ClassRoom("ram", free, size)]):
             free -= size
             kept += size
     bound = pfs_bound_bytes(sum(sizes), capacity)

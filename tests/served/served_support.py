@@ -23,7 +23,7 @@ def nodes_of(ranks: list[list[int]], keeps_bytes: int, buffer_bytes: int = 0) ->
 
 def served(n: int, sizes: np.ndarray | None = None, **fields: Any) -> tuple[JobSpec, Order, ServedOrder]:
     """A job over `n` samples of 4,096 bytes, the order of its sampler, and the one that is served."""
-    spec = parse_job({"epochs": 3} | fields)
+    spec = parse_job({"epochs": 3, "batch_size": 4} | fields)
     true = build_order(spec, n)
     sizes = np.full(n, 4096, dtype=np.int64) if sizes is None else sizes
     return spec, true, ServedOrder(true, spec, sizes, np.arange(n))

@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from support.one_node import OneReader, Step, drawn_durations, run_node
 
 from mlfs.follow.job import JobRun
 from mlfs.measure.rates import Rates
@@ -16,7 +17,7 @@ from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.sim.detailed.one_node import OneReader, Step, drawn_durations, plain, run_node
+from mlfs.sim.detailed.plain import plain
 from mlfs.sim.failures.drawing import Habits, JobCase
 from mlfs.sim.failures.reading import worker_samples
 from mlfs.sim.failures.run import CaseStreams, job_run

@@ -92,10 +92,6 @@ class Waiting:
         """How many readers wait."""
         return sum(map(len, self._waiters.values()))
 
-    def has_flight(self, sample: int) -> bool:
-        """Whether a fetch for readers who wait is under way."""
-        return sample in self._flights
-
     def anybody(self, sample: int) -> bool:
         """Whether somebody waits for the sample."""
         return sample in self._waiters

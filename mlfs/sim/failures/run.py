@@ -33,7 +33,7 @@ from mlfs.served.partition import footprints
 from mlfs.served.refill import Refill, refill_of
 from mlfs.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.sim.detailed.node import Node
-from mlfs.sim.detailed.one_node import plain
+from mlfs.sim.detailed.plain import plain
 from mlfs.sim.failures.agents import Agents
 from mlfs.sim.failures.drawing import (
     LARGEST_WHOLE_BYTES,

@@ -149,12 +149,3 @@ class _World:
 
     def begins_anew(self, node: Node, job: FollowedJob) -> None:
         raise AssertionError(f"job {job.name}: readers that follow their order never begin anew")
-
-
-def plain(command: c.Command) -> str:
-    """A command in text that is the same in every run: jobs by their names, times to the microsecond."""
-    fields = [
-        cast(FollowedJob, value).name if name == "job" else repr(round(value, 6) if isinstance(value, float) else value)
-        for name, value in zip(command._fields, command, strict=True)
-    ]
-    return f"{type(command).__name__} {' '.join(fields)}"
