@@ -28,6 +28,7 @@ from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
 from mlfs.orders.reach import check_reach
+from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.ending import Ending
@@ -159,7 +160,9 @@ class Control:
         return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
 
     def _about(self, job: JobRun) -> Json:
-        return job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
+        about = job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
+        order = job.streams.order
+        return about | ({"tree": order.tree} if isinstance(order, ServedOrder) else {})
 
     def _job(self, name: bytes) -> JobRun | None:
         """The job that is shown under a name. A served order stays what was registered, whatever somebody reads."""
@@ -184,8 +187,8 @@ class Control:
 
     @staticmethod
     def _indices_text(streams: JobStreams, epoch: int, rank: int) -> bytes:
-        indices = streams.dataset_indices(epoch, rank)
-        return b"".join(b"%d\n" % index for index in indices.tolist())
+        indices = streams.dataset_indices(epoch, rank).tolist()
+        return ("\n".join(map(str, indices)) + "\n" * bool(indices)).encode()
 
     def _paths(self, streams: JobStreams, epoch: int, rank: int, part: slice) -> list[bytes]:
         ids = streams.epoch_ids(epoch, rank)[part].tolist()
@@ -263,7 +266,10 @@ class Control:
                 del self._coming[spec.name]
 
     async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
-        runner, spec = self.engine.runner, self.engine.with_nodes(spec)
+        runner, before = self.engine.runner, self._job(spec.name.encode())
+        told_nodes, spec = spec.nodes, self.engine.with_nodes(spec)
+        had = before.spec.nodes if before is not None else None
+        nodes_anew = spec.nodes is not None and spec.nodes not in (told_nodes, had)
         streams = await runner.run("register", self._prepare, spec, coming)
         job = await self.engine.register(spec, streams)
         # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
@@ -279,7 +285,7 @@ class Control:
             "samples": len(streams.sample_ids),
             "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
             "first_paths": first,
-            "notes": registered_words(spec, self.engine.peering.statistics()),
+            "notes": registered_words(spec, self.engine.peering.statistics(), self.engine.late(spec.name), nodes_anew),
         }
 
     def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:

@@ -21,8 +21,8 @@ from mlfs.orders.registry import sampler_names
 _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
 _DEFAULTS = {
     **dict.fromkeys(("preset", "split", "split_seed", "order_file", "weights_file", "manifest_file"), "none"),
-    "split_by": "torch",
-    **{"serve": "no", "level": 0.9},
+    **{"split_by": "torch", "pattern": "*/*"},
+    **{"serve": "none", "level": 0.9},
     **dict.fromkeys(("num_workers", "prefetch_factor"), "found out"),
     **{"root": "MOUNT itself", "ranks": "all", "extensions": "the layout's own", "part": 0},
     **{"persistent_workers": "no", "words_before": 0, "words_between": 0, "words_once": 0},

@@ -126,6 +126,8 @@ def job_fields(args: argparse.Namespace, environment: Mapping[str, str]) -> dict
 
 
 def _json_fields(path: str) -> dict[str, Any]:
+    from mlfs.job import only_fields
+
     try:
         if path == "-":
             text = sys.stdin.read()
@@ -139,10 +141,8 @@ def _json_fields(path: str) -> dict[str, Any]:
         raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
     if not isinstance(fields, dict):
         raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
-    # These stand in a JSON file that was written for the control file itself, and in MOUNT/.mlfs/jobs/NAME.json.
-    for name in ("op", "state", "samples"):
-        fields.pop(name, None)
-    return fields
+    fields.pop("op", None)  # of a file that was written for the control file itself
+    return only_fields(fields)
 
 
 _LAUNCHERS = {

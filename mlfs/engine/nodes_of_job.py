@@ -59,6 +59,9 @@ def with_nodes(
         rooms |= {node: (0,) * len(rooms[node]) for node in members.away}  # what was theirs nobody keeps
         known = members.divides(world) and set(spec.ranks) in ({*ranks[members.own]}, {*range(world)})
         hint = f"here are {len(ranks)} nodes, each with as many ranks, one node's after the other's"
+        if members.away:
+            gone = ", ".join(map(str, members.away))
+            hint += f"; of these {gone} went away: to go on without, end `mlfs peers` and start it where the job runs"
     if not known:
         message = 'job field "serve": a served order rests on which ranks run on which node, and that is not known'
         raise JobError(message, f'{hint}; or give "nodes"', "serve")

@@ -50,8 +50,8 @@ OTHER_TIMES = (
     " each node reads its own"
 )
 
-# Lanes to all peers, at most. Each waits for one sample at a time where links are slow. With 442 kB over 150 Mbit/s an
-# epoch of four nodes took 1.25 times what the model says with 4 lanes, 1.12 with 8, 1.08 with 16.
+# The most lanes to all peers. Over a slow link each waits for one sample at a time, and few leave it empty meanwhile:
+# an epoch (442 kB, 150 Mbit/s, four nodes) took 1.25 times what the model says with 4 lanes, 1.12 with 8, 1.08 with 16.
 PEER_LANES = 16
 # The pool of threads that put samples where the agent can send them from. It is none of those in which lanes wait for
 # peers: else all lanes of two nodes would wait for each other, and nobody would be left to give.

@@ -100,6 +100,7 @@ class SharedJobs:
         self._registrations = Registrations()  # of the jobs of the cluster
         self._rest_on: dict[str, Registration | None] = {}  # by job whose nodes were filled in: what counted then
         self._beginning: dict[str, list[_Beginning]] = {}  # by job, what is under way
+        self._late: dict[str, Sequence[int]] = {}  # by job, the nodes that had not planned with it when it began
 
     @property
     def active(self) -> bool:
@@ -128,16 +129,23 @@ class SharedJobs:
         """This node is alone from now on: it goes on with the jobs that it has."""
         self._joined = False
         self._registrations.forget()
+        self._late.clear()
         self._orders.end()
         self._plan.end()
         self._planner.join(None, list(self._jobs.jobs.values()))
+
+    def late(self, name: str) -> Sequence[int]:
+        """The nodes that had not planned with a job when it began here: they follow it later, or not at all."""
+        return self._late.get(name, ())
 
     # -- orders that mlfs serves
 
     def with_nodes(self, spec: JobSpec) -> JobSpec:
         """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
-        here = self._jobs.jobs.get(spec.name)
-        before = None if here is None else (here.told or here).spec  # as it was registered
+        here, counts = self._jobs.jobs.get(spec.name), self._registrations.fields(spec.name)
+        before = None if counts is None else parse_job(counts)  # of the others, where this node has just come
+        if here is not None:
+            before = (here.told or here).spec  # as it was registered
         filled_in = with_nodes(spec, before, self._plan.members, self._capacities(), self.buffer_bytes)
         self._rest_on.pop(spec.name, None)
         if filled_in.nodes != spec.nodes:
@@ -279,7 +287,7 @@ class SharedJobs:
                 for other in before:
                     await other.over.wait()
                 job = await make()
-                await self._plan.agree(_key(fields), partial(self._planner.prepare, job))
+                self._late[name] = await self._plan.agree(_key(fields), partial(self._planner.prepare, job))
                 if self._jobs.jobs.get(name) is not job:  # else it goes on where it is
                     await self._jobs.install(job)
         finally:

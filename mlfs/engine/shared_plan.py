@@ -12,7 +12,7 @@ they hold (mlfs.plan.holdings), and plan with that: what lies somewhere stays th
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -191,10 +191,11 @@ class SharedPlan:
         if self._views is views:
             self._planned_for = view
 
-    async def agree(self, name: str, prepare: Callable[[], Awaitable[None]]) -> None:
+    async def agree(self, name: str, prepare: Callable[[], Awaitable[None]]) -> Sequence[int]:
         """Plan with something new, and wait until all others have.
 
         A node that does not get ready is not waited for for ever: that costs reads of the source, and nothing else.
+        Returns the numbers of such nodes, not of those that do not answer.
         """
         views = self._views
         self._agreeing += 1
@@ -205,8 +206,7 @@ class SharedPlan:
                     self._members = members
                     self._planner.expect(members)
             await prepare()
-            if views is not None:
-                await self._all_ready(name, views, views.current)
+            return () if views is None else await self._all_ready(name, views, views.current)
         finally:
             self._agreeing -= 1
             self.adopt()
@@ -239,24 +239,34 @@ class SharedPlan:
             return None
         return replace(self._members, away=view.away, holder=holder)
 
-    async def _all_ready(self, name: str, views: Views, view: View) -> None:
-        """Say that this node has planned, and wait until the others have."""
-        if self._views is views:
-            self._tell({"ready": name})
-            agreement = self._agreement(name)
-            await self._wait(name, views, view, lambda: agreement.ready)
+    async def _all_ready(self, name: str, views: Views, view: View) -> Sequence[int]:
+        """Say that this node has planned, and wait until the others have. Returns those that have not."""
+        if self._views is not views:
+            return ()
+        self._tell({"ready": name})
+        agreement = self._agreement(name)
+        return await self._wait(name, views, view, lambda: agreement.ready)
 
-    async def _wait(self, name: str, views: Views, view: View, there: Callable[[], set[int] | frozenset[int]]) -> None:
-        """Wait until all other nodes are `there`: not for ever, not for one that is lost, not for a past view."""
+    async def _wait(
+        self, name: str, views: Views, view: View, there: Callable[[], set[int] | frozenset[int]]
+    ) -> Sequence[int]:
+        """Wait until all other nodes are `there`: not for ever, not for one that is lost, not for a past view.
+
+        Returns those that are not there after all that time.
+        """
         members = self._members
         assert members is not None
         others = {*members.nodes} - {members.own}
         agreement = self._agreement(name)
+        missing: set[int] = set()
         with trio.move_on_after(AGREEMENT_PATIENCE_S):
             while self._views is views and views.current is view:
-                if not others - there() - views.lost - {*views.current.away}:
-                    return
+                missing = others - there() - views.lost - {*views.current.away}
+                if not missing:
+                    return ()
                 await agreement.changed.wait()
+            return ()
+        return sorted(missing)
 
     def _agreement(self, name: str) -> _Agreement:
         return self._agreements.setdefault(name, _Agreement())

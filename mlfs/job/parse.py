@@ -20,6 +20,10 @@ from mlfs.job.refusals import nearest, show
 from mlfs.job.samplers import built_in
 from mlfs.job.spec import COMMON, VERSION, JobSpec, describe
 
+# What MOUNT/.mlfs/jobs/NAME.json says besides the fields of the job: how far it is, how long its data set is, and for a
+# served order a hash of what it rests on in the tree (`mlfs.orders.served`).
+SHOWN_BESIDES = frozenset({"state", "samples", "tree"})
+
 
 def job_schema() -> dict[str, Any]:
     """The JSON schema of a job. `x-samplers` lists the fields that each sampler reads, besides `x-common`."""
@@ -33,6 +37,11 @@ def job_schema() -> dict[str, Any]:
     }
     schema["x-presets"] = {name: dict(fields) for name, fields in PRESETS.items()}
     return schema
+
+
+def only_fields(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job of what MOUNT/.mlfs/jobs/NAME.json says of it."""
+    return {name: value for name, value in shown.items() if name not in SHOWN_BESIDES}
 
 
 def parse_job(text: str | bytes | Mapping[str, Any]) -> JobSpec:

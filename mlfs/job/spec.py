@@ -158,7 +158,8 @@ class JobSpec(BaseModel):
 
     serve: Literal["locality", "opportunistic"] | None = Field(
         None,
-        description='"locality" or "opportunistic": the script reads an order of mlfs in place of its sampler\'s own',
+        description='"locality" or "opportunistic": the script reads an order of mlfs in place of its sampler\'s own;'
+        " needs batch_size",
         json_schema_extra=_SERVED,
     )
     level: float | None = Field(
@@ -442,6 +443,8 @@ class JobSpec(BaseModel):
             refuse("level", self.level, "left out: the order is not opportunistic", 'add "serve": "opportunistic"')
         if self.serve is None and self.nodes is not None:
             refuse("nodes", "...", "left out: the order is the sampler's own", 'add "serve": "locality"')
+        if self.serve is not None and "batch_size" not in self.model_fields_set:
+            refuse("serve", self.serve, 'left out: there is no "batch_size"', 'add "batch_size", that of the loader')
         for field in ("part", "split_seed", "split_by"):
             if self.split is None and getattr(self, field) is not None:
                 refuse(field, getattr(self, field), 'left out: there is no "split"', 'add "split": [0.8, 0.2]')

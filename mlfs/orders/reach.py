@@ -11,8 +11,9 @@ from typing import Final
 from mlfs.errors import JobError
 from mlfs.orders.streams import JobStreams
 
-# A position takes about 64 bytes while its epoch is prepared, so the least limit is half a GiB. Beyond that a run may
-# read each of its samples so many times an epoch: its order takes no more, in proportion, than the tree itself.
+# A position takes 50 to 60 bytes while its epoch is prepared, and 80 to 120 in an opportunistic order: so the least
+# limit is half a GiB to one GiB. Beyond that a run may read each of its samples so many times an epoch: its order takes
+# no more, in proportion, than the tree itself.
 LEAST_POSITIONS: Final = 1 << 23
 MOST_READS: Final = 8
 

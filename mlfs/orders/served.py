@@ -15,6 +15,7 @@ same order, and it goes on as it is when a node is lost: its samples then come f
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ class ServedOrder:
 
     Attributes:
         kept: by dataset index, the node that keeps the sample, and in which of its classes.
+        tree: a hash of all that the order rests on in the tree: nodes whose trees differ in that serve other orders.
         told: what `status` shows of an opportunistic order, once an epoch is known; all are alike in that.
 
     Raises:
@@ -76,6 +78,10 @@ class ServedOrder:
         places[numbers] = np.arange(len(numbers), dtype=np.int16)
         # By dataset index, and at last for the places in which nothing is read: which of the job's nodes, -1 for none.
         self._holder: Nodes = places[np.append(kept.node, np.int16(-1))]
+        rests_on = hashlib.sha256(self._holder.data)
+        for numbers_by_index in (sizes_bytes, entries):
+            rests_on.update(np.ascontiguousarray(numbers_by_index).data)
+        self.tree = rests_on.hexdigest()[:16]
         self.told: Mapping[str, float] = {}
         self._dealt = lru_cache(maxsize=EPOCHS_KEPT)(self._deal)
         self._cut = lru_cache(maxsize=EPOCHS_KEPT)(self._cut_epoch)
@@ -107,7 +113,7 @@ class ServedOrder:
         _, cut = self._cut(epoch)
         if not cut.away:
             return None
-        batch = self._spec.batch_size
+        batch = self._batch_size(epoch)
         begins = np.cumsum(cut.sizes)[:-1] / (batch * self._spec.world_size)
         return np.unique(np.append(0, np.rint(begins).astype(np.int64) * batch))
 
@@ -128,7 +134,7 @@ class ServedOrder:
             away = reader >= 0
             holder[elements[away]] = reader[away]
         # While they are dealt, each node has room for as many ranks as the node with the most.
-        places = len(self._ranks_of) * max(map(len, self._ranks_of)) * self._spec.batch_size
+        places = len(self._ranks_of) * max(map(len, self._ranks_of)) * ids.shape[2]
         rows = max(1, _SAMPLES_AT_ONCE // places)
         for start in range(0, len(ids), rows):
             ids[start : start + rows] = deal_to_ranks(ids[start : start + rows], self._ranks_of, holder)
@@ -136,13 +142,17 @@ class ServedOrder:
 
     def _batches(self, epoch: int) -> Ids:
         """The true order's batches in the same shape."""
-        world, batch = self._spec.world_size, self._spec.batch_size
+        world, batch = self._spec.world_size, self._batch_size(epoch)
         steps = -(-self._true.stream_length(epoch) // batch)
         ids = np.full((world, steps * batch), -1, dtype=np.int32)
         for rank in range(world):
             stream = self._true.rank_stream(epoch, rank)
             ids[rank, : len(stream)] = stream
         return np.ascontiguousarray(ids.reshape(world, steps, batch).transpose(1, 0, 2))
+
+    def _batch_size(self, epoch: int) -> int:
+        """Of each rank; where that is more than an epoch has, the whole epoch: no memory is taken for the rest."""
+        return min(self._spec.batch_size, max(1, self._true.stream_length(epoch)))
 
     def _cut_epoch(self, epoch: int) -> tuple[Ids, Rounds]:
         """The samples of an epoch, each as often as the true order reads it, and how they are cut in rounds."""

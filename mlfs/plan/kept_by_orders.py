@@ -1,11 +1,12 @@
-"""What the served orders of several jobs take to be kept: one keeping for all of them, and whether there is room.
+"""Which node keeps each sample where several jobs have served orders, and whether the nodes have room for all of it.
 
-Pure. In: by job, the node that its order takes to keep each sample (`mlfs.served.partition`), and the nodes' rooms.
-Out: the same for all jobs together; how many samples no room is left for. Called by `mlfs.engine.planner`.
+Pure. In: for each job, which node its order expects to keep each sample (`mlfs.served.partition`); the nodes' rooms.
+Out: the same for all jobs together; how many samples have no room. Called by `mlfs.engine.planner`.
 
-Each order is made as if its job had all room of the nodes. Orders that rest on the same nodes agree on where a sample
-is kept, so those of several jobs go together as long as there is room for all: a set for validation beside the one for
-training. Where there is not, the orders stay as they are and only cost more reads: that is said, and nothing refused.
+Each order is made as if its job had all the room of the nodes. Orders that rest on the same nodes expect a sample on
+the same node, so several jobs go well together while there is room for all, such as a data set for validation beside
+the one for training. Where there is no room for all, the orders stay as they are. What has no room is then read of the
+source in each epoch; a warning says so, and no job is refused.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Pure. In: jobs that are registered or ended on this node, and what other nodes tell of theirs. Out: numbers to tell with
 them, and what is to be done with what was heard. Used by `mlfs.engine.shared_jobs`.
 
-Each registration has a number: one more than that of any that its node has heard of. So a job that is registered after
-another counts instead of it. Two nodes that register at the same moment have not heard of each other, and their
-registrations may have one number: then that of the lower node counts. All nodes hear of all registrations in the end,
-in whatever order, and so end with the same one. What was ended has a number, too: the end of one registration is none
-of the next.
+Each registration has a number, which is one more than the largest number that its node has heard of. So of two
+registrations the later one counts. Two nodes that register at the same moment have not heard of each other, and both
+registrations may get the same number: then that of the lower node counts. All nodes hear of all registrations in the
+end, in whatever order, and so agree on the one that counts. The end of a job names the registration that it ends, so
+it does not end a later one.
 """
 
 from __future__ import annotations

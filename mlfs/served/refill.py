@@ -44,6 +44,19 @@ class Refill(NamedTuple):
     room_bytes: int
 
 
+class _Taken(NamedTuple):
+    """What the node's ranks read and no node keeps; columns.
+
+    Attributes:
+        rank, position: as in `Refill`. place: where it lies in the tree. room_bytes: of the staging window.
+    """
+
+    rank: npt.NDArray[np.int32]
+    position: npt.NDArray[np.int32]
+    place: Numbers
+    room_bytes: Numbers
+
+
 def refill_of(places: Sequence[Numbers], room_bytes: Sequence[Numbers], rounds: Numbers, buffer_bytes: int) -> Refill:
     """The refill of an epoch.
 
@@ -54,33 +67,54 @@ def refill_of(places: Sequence[Numbers], room_bytes: Sequence[Numbers], rounds: 
         buffer_bytes: half of the node's staging window.
     """
     length = max(map(len, places))
-    rounds = rounds[(rounds == 0) | (rounds < length)]
+    taken = _taken(places, room_bytes)
+    begins = _begins(taken, rounds[(rounds == 0) | (rounds < length)], length, buffer_bytes)
+
+    part = np.searchsorted(begins, taken.position, side="right") - 1
+    order = np.lexsort((taken.place, part))
+    part = part[order]
+    firsts = np.searchsorted(part, np.arange(len(begins) + 1)).astype(np.int64)
+    largest_bytes = int(np.bincount(part, taken.room_bytes[order], len(begins)).max(initial=0))
+    due = _due(part, begins, firsts, length)
+    return Refill(taken.rank[order], taken.position[order], due, begins, firsts, largest_bytes)
+
+
+def _taken(places: Sequence[Numbers], room_bytes: Sequence[Numbers]) -> _Taken:
+    """All ranks together, one rank after the other."""
     rank = np.repeat(np.arange(len(places), dtype=np.int32), [len(of_rank) for of_rank in places])
     position = np.concatenate([np.arange(len(of_rank), dtype=np.int32) for of_rank in places])
     place, room = np.concatenate(places), np.concatenate(room_bytes)
     taken = np.flatnonzero(place >= 0)
-    rank, position, place, room = rank[taken], position[taken], place[taken], room[taken]
+    return _Taken(rank[taken], position[taken], place[taken], room[taken])
 
-    of_round = np.bincount(np.searchsorted(rounds, position, side="right") - 1, room, len(rounds))
+
+def _begins(taken: _Taken, rounds: Numbers, length: int, buffer_bytes: int) -> npt.NDArray[np.int64]:
+    """At which position each part begins: a round is one part, or is cut into as many as fit into a buffer each.
+
+    Parts of a round have about as many positions as each other, and at least one.
+    """
+    of_round = np.bincount(np.searchsorted(rounds, taken.position, side="right") - 1, taken.room_bytes, len(rounds))
     ends = np.append(rounds[1:], length)
     parts = np.ceil(of_round / (PART_SHARE * max(1, buffer_bytes))).astype(np.int64)
     parts = np.clip(parts, 1, np.maximum(1, ends - rounds))
-    begins = np.unique(
-        np.concatenate(
-            [
-                begin + np.arange(count) * (end - begin) // count
-                for begin, end, count in zip(rounds.tolist(), ends.tolist(), parts.tolist(), strict=True)
-            ]
-        )
-    ).astype(np.int64)
+    cuts = [
+        begin + np.arange(count) * (end - begin) // count
+        for begin, end, count in zip(rounds.tolist(), ends.tolist(), parts.tolist(), strict=True)
+    ]
+    return np.unique(np.concatenate(cuts)).astype(np.int64)
 
-    part = np.searchsorted(begins, position, side="right") - 1
-    order = np.lexsort((place, part))
-    rank, position, part, room = rank[order], position[order], part[order], room[order]
-    firsts = np.searchsorted(part, np.arange(len(begins) + 1)).astype(np.int64)
-    # A part is spread evenly over the one before it; the first one over as much of the epoch before.
-    spread = np.diff(begins, prepend=-int(np.append(begins, length)[1]))
+
+def _due(part: Numbers, begins: Numbers, firsts: Numbers, length: int) -> npt.NDArray[np.int32]:
+    """When each sample is fetched: a part is spread evenly over the part before it.
+
+    The first part is spread over the end of the epoch before, over as many positions as it has itself.
+
+    Args:
+        part: of each sample, ascending. begins, firsts: as in `Refill`. length: of the streams.
+    """
+    of_first = int(np.append(begins, length)[1])
+    before = np.diff(begins, prepend=-of_first)  # how many positions the part before has
     count = np.maximum(1, np.diff(firsts))
-    due = begins[part] - spread[part] + (np.arange(len(part)) - firsts[part]) * spread[part] // count[part]
-    largest = np.bincount(part, room, len(begins)).max(initial=0)
-    return Refill(rank, position, due.astype(np.int32), begins, firsts, int(largest))
+    number = np.arange(len(part)) - firsts[part]  # within its part
+    due: npt.NDArray[np.int64] = begins[part] - before[part] + number * before[part] // count[part]
+    return due.astype(np.int32)

@@ -22,7 +22,7 @@ def named(said: str) -> str:
     """A name for a new sampler: the same on all ranks, as they run one script, and no other sampler's.
 
     Args:
-        said: what the script says of it: the arguments but for its path, which may differ from node to node.
+        said: what all ranks say of it: not the path, which may differ from node to node.
     """
     _made[said] += 1
     return f"{said}/{_made[said]}"

@@ -14,9 +14,10 @@ twice and others not at all: in a process group that is checked in each epoch (`
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -29,6 +30,9 @@ from mlfs.torch.rank import rank_and_world_size
 from mlfs.torch.served_job import ServedJob, find_served_job
 
 _warned: set[str] = set()
+
+# Indices that are made Python's numbers at once.
+_BLOCK = 1 << 16
 
 
 class ServedSampler(Sampler[int]):
@@ -47,7 +51,8 @@ class ServedSampler(Sampler[int]):
 
     Raises:
         JobError: the data set, the ranks and the job do not go together. When an epoch begins: the job is not there any
-            more or is another one, has no such epoch, or other ranks read another order.
+            more or is another one, has no such epoch, or other ranks read another order; or a state was loaded of the
+            middle of an epoch in another order.
     """
 
     def __init__(
@@ -73,12 +78,14 @@ class ServedSampler(Sampler[int]):
         self._start = self._given = 0
         self._is_over = False
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
+        self._saved_order: str | None = None  # of the state in whose middle of an epoch it goes on
         length = len(dataset) if length is None and dataset is not None else length
-        self._name = named(f"{name}/{length}/{self.num_replicas}/{shuffle}/{seed}/{drop_last}")
+        self._name = named(f"{name}/{length}/{self.num_replicas}")
         found = find_served_job(path, name)
         self.job = found if isinstance(found, ServedJob) else None
         if isinstance(found, ServedJob):
             _check(found, length, self.rank, self.num_replicas)
+            self._rests_on = f"the order of the job {found.name} ({found.order})"
             return
         if not fall_back:
             raise JobError(found, "with fall_back=True the order is DistributedSampler's then")
@@ -89,6 +96,10 @@ class ServedSampler(Sampler[int]):
             cast(Dataset[Any], range(length)),
             self.num_replicas, self.rank, shuffle=shuffle, seed=seed, drop_last=drop_last,
         )  # fmt: skip
+        self._rests_on = (
+            f"DistributedSampler's own order ({length} samples, num_replicas={self.num_replicas}, shuffle={shuffle},"
+            f" seed={seed}, drop_last={drop_last})"
+        )
 
     def set_epoch(self, epoch: int, start_index: int | None = None) -> None:
         """Which epoch is read next, and from which of its indices on.
@@ -99,11 +110,13 @@ class ServedSampler(Sampler[int]):
         Raises:
             JobError: start_index is below 0.
         """
+        epoch = operator.index(epoch)
         if start_index is not None and start_index < 0:
             raise JobError(f"start_index is {start_index}", "a whole number from 0")
         self._is_told_epochs = True
         if start_index is not None or epoch != self.epoch:
             self._start, self._given, self._is_over = start_index or 0, 0, False
+            self._saved_order = None
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -114,35 +127,60 @@ class ServedSampler(Sampler[int]):
         if self._has_read and not self._is_told_epochs and self.job is not None:
             _warn("mlfs: set_epoch is never called: the order of the first epoch is read again")
         if self._is_over:  # whoever reads the epoch again reads all of it
-            self._start = 0
+            self._start, self._saved_order = 0, None
+        if self.job is not None:
+            self.job.check(self.epoch)  # the order may have been read long ago, for the length
+        indices = self._indices()[self._start :]
         self._given, self._is_over, self._has_read = 0, False, True
-        for index in self._indices()[self._start :].tolist():
-            self._given += 1
-            yield index
+        for first in range(0, len(indices), _BLOCK):
+            for index in indices[first : first + _BLOCK].tolist():
+                self._given += 1
+                yield index
         self._is_over = True
 
-    def state_dict(self) -> dict[str, int]:
-        """Where this rank is: what the loader has taken, which is ahead of the model by what the loader prefetches.
+    def state_dict(self) -> dict[str, Any]:
+        """Where this rank is, and in which order: the indices that the loader has taken, which is ahead of the model by
+        what the loader prefetches.
 
         An epoch that was read to its end has all its indices behind it: whoever goes on from there reads none of it.
-        Where what is prefetched counts, save {"epoch": epoch, "index": steps * batch_size} instead.
+        Where what is prefetched counts, change "index" to steps * batch_size.
         """
-        return {"epoch": self.epoch, "index": self._start + self._given}
+        return {"epoch": self.epoch, "index": self._start + self._given, "order": self._rests_on}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from there. When the epoch begins, a state of a run with other ranks is a JobError."""
-        self.epoch, self._start, self._given, self._is_over = state["epoch"], state["index"], 0, False
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there.
+
+        In another order, such as that of other ranks, nobody can go on in the middle of an epoch, as some samples would
+        be read twice and others not at all: that is a JobError when the epoch begins. A state without "order" is not
+        compared.
+
+        Raises:
+            JobError: the state has no epoch and index.
+        """
+        try:
+            epoch, index = operator.index(state["epoch"]), operator.index(state["index"])
+        except (KeyError, TypeError):
+            epoch = index = -1
+        if epoch < 0 or index < 0:
+            message = f"the state {dict(state)} does not say where to go on"
+            raise JobError(message, 'a state_dict() of this sampler, or {"epoch": 0, "index": 0}')
+        self.epoch, self._start, self._given, self._is_over = epoch, index, 0, False
+        self._saved_order = state.get("order") if index else None
 
     def _indices(self) -> npt.NDArray[np.int64]:
+        """What this rank reads in the epoch, as it is served or as DistributedSampler has it."""
+        if self._saved_order not in (None, self._rests_on):
+            message = f"the epoch is to go on behind index {self._start} of {self._saved_order}, and this rank reads"
+            hint = "register the job as it was (see docs/served-orders.md, Resuming), or set_epoch(epoch, 0)"
+            raise JobError(f"{message} {self._rests_on}", hint, "serve")
         if self._order is None or self._order[0] != self.epoch:
             if self.job is not None:
-                order = f"the order of the job {self.job.name} ({self.job.order})"
-                self._order = self.epoch, self.job.indices(self.epoch, self.rank)
+                order = self.job.indices(self.epoch, self.rank)
             else:
-                order = "DistributedSampler's own order"
                 self._own.set_epoch(self.epoch)
-                self._order = self.epoch, np.fromiter(self._own, dtype=np.int64)
-            check_alike(self._name, self.epoch, order)
+                order = np.fromiter(self._own, dtype=np.int64)
+            check_alike(self._name, self.epoch, self._rests_on)
+            self._order = self.epoch, order
         if self._start > len(self._order[1]):
             message = f"the epoch is to go on behind index {self._start}, and this rank has {len(self._order[1])}"
             raise JobError(message, "go on with the number of ranks with which the run was saved", "world_size")
@@ -168,14 +206,13 @@ class ServedBatchSampler(BatchSampler):
         **options: Any,
     ) -> None:
         served = ServedSampler(path, dataset, **options)
-        size = batch_size
-        if size is None and served.job is None:
+        job = served.job
+        if batch_size is None and job is None:
             raise JobError("batch_size is missing: there is no job that says it", "give batch_size=...", "batch_size")
-        if size is None and served.job is not None:
-            size = served.job.batch_size
-        if served.job is not None and size != served.job.batch_size:
-            message = f"batch_size is {size}, and the job {served.job.name} has {served.job.batch_size}"
+        if job is not None and batch_size not in (None, job.batch_size):
+            message = f"batch_size is {batch_size}, and the job {job.name} has {job.batch_size}"
             raise JobError(message, "register the job with the batch size of the script", "batch_size")
+        size = batch_size if job is None else job.batch_size
         assert size is not None
         super().__init__(served, size, drop_last)
         self.served = served
@@ -184,11 +221,11 @@ class ServedBatchSampler(BatchSampler):
         """See `ServedSampler.set_epoch`."""
         self.served.set_epoch(epoch, start_index)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """See `ServedSampler.state_dict`."""
         return self.served.state_dict()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `ServedSampler.load_state_dict`."""
         self.served.load_state_dict(state)
 

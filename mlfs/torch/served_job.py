@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -19,8 +20,16 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 
-# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins.
-_NOT_OF_THE_ORDER = {"ranks", "state", "epochs", "start_epoch", "start_step"}
+# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins,
+# how its loader reads.
+_NOT_OF_THE_ORDER = {
+    "ranks", "state", "epochs", "start_epoch", "start_step", "num_workers", "prefetch_factor", "persistent_workers",
+    "loader_drop_last",
+}  # fmt: skip
+
+# So long a node waits at most for a job that another one is told: nodes agree within seconds on what each keeps.
+PATIENCE_S = 10.0
+LOOK_EVERY_S = 0.1
 
 
 class ServedJob(NamedTuple):
@@ -55,22 +64,20 @@ class ServedJob(NamedTuple):
             JobError: the mount does not have it, or has another job of that name by now.
         """
         path = self.mountpoint / ".mlfs" / "order" / self.name / str(epoch) / f"{rank}.indices"
-        text, error = "", None
         try:
-            text = path.read_text()
-        except OSError as failed:
-            error = failed
-        if error is not None and error.errno == errno.ENOTCONN:
-            raise _gone(self.mountpoint)
-        self._check(epoch)  # after it was read: what was read is of the job that is there now
-        if error is not None:
-            message = f"the order of epoch {epoch}, rank {rank} cannot be read: {path}: {error.strerror}"
+            text, failed = path.read_text(), None
+        except OSError as error:
+            text, failed = "", error
+        self.check(epoch)  # after it was read: what was read is of the job that is there now
+        if failed is not None:
+            message = f"the order of epoch {epoch}, rank {rank} cannot be read: {path}: {failed.strerror}"
             raise JobError(message, f"mlfs status {self.mountpoint}", "epochs")
-        return np.array(text.split(), dtype=np.int64)
+        return np.fromstring(text, dtype=np.int64, sep="\n")
 
-    def _check(self, epoch: int) -> None:
-        """Whether the job is still there, is the same, and has that epoch. Raises: JobError."""
+    def check(self, epoch: int) -> None:
+        """Raises JobError where the job is not there any more, is another one, or has no such epoch."""
         where, now = f"the job {self.name} at {self.mountpoint}", None
+        _is_mount(self.mountpoint)  # raises where its daemon is gone
         for job in _jobs(self.mountpoint):
             if job["name"] == self.name:
                 now = ServedJob.of(self.mountpoint, job)
@@ -87,6 +94,9 @@ class ServedJob(NamedTuple):
 def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob | str:
     """The job of the mount that reads what lies at a path, or the reason why there is none, in words.
 
+    Where nodes have joined (`mlfs peers`), the job may have been registered on another one a moment ago. So it is
+    waited for: a rank that reads its own order while others read the served one reads what these read, too.
+
     Raises:
         JobError: there are several, and no name; or the mount's daemon is gone.
     """
@@ -94,6 +104,18 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
     mount = next((above for above in (place, *place.parents) if _is_mount(above)), None)
     if mount is None:
         return f"{path} is not in an mlfs mount"
+    found = _look_for(mount, place, name)
+    if isinstance(found, ServedJob) or not _has_peers(mount):
+        return found
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and not isinstance(found, ServedJob):
+        time.sleep(LOOK_EVERY_S)
+        found = _look_for(mount, place, name)
+    return found if isinstance(found, ServedJob) else f"{found}, nor was it within {PATIENCE_S:g} s on another node"
+
+
+def _look_for(mount: Path, place: Path, name: str | None) -> ServedJob | str:
+    """As `find_served_job`, at this moment."""
     within = place.relative_to(mount)
     jobs = [job for job in _jobs(mount) if job.get("serve") and name in (None, job["name"]) and _meet(job, within)]
     if not jobs:
@@ -105,6 +127,15 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
         raise JobError(f"{mount} has several jobs with a served order: {names}", "give name=...", "name")
     [job] = jobs
     return ServedJob.of(mount, job)
+
+
+def _has_peers(mountpoint: Path) -> bool:
+    """Whether the mount has joined others, which may be told a job that it then follows."""
+    try:
+        peers = json.loads((mountpoint / ".mlfs" / "status").read_bytes()).get("peers")
+    except (OSError, ValueError):
+        return False
+    return bool(peers) and peers["nodes"] > 1
 
 
 def _meet(job: Mapping[str, Any], within: PurePath) -> bool:

@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -122,7 +124,7 @@ def test_what_does_not_go_together_is_said_in_one_line(source: Path) -> None:
             ServedSampler(mount.path, rank=0, num_replicas=2)
         assert ServedSampler(mount.path, name="other", rank=0, num_replicas=2).job is not None
         with pytest.raises(OSError, match="Invalid argument"):  # whose other ranks run nobody knows where
-            mount.register(name="apart", epochs=2, world_size=4, ranks="0-1", serve="locality")
+            mount.register(name="apart", epochs=2, batch_size=4, world_size=4, ranks="0-1", serve="locality")
 
 
 @pytest.mark.promise("served-ranks")
@@ -164,7 +166,7 @@ def is_gone(mountpoint: Path) -> bool:
 def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(source: Path) -> None:
     with MlfsMount(source) as mount:
         for name in ("c0", "c1"):
-            mount.register(name=name, root=name, layout="sorted", epochs=2, serve="locality")
+            mount.register(name=name, root=name, layout="sorted", epochs=2, batch_size=8, serve="locality")
         for name in ("c0", "c1"):
             found = ServedSampler(mount.path / name).job
             assert found is not None
@@ -178,9 +180,9 @@ def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(so
 RANK = """
 import sys, torch.distributed as dist
 from mlfs.torch import ServedSampler
-store, rank, path = sys.argv[1:]
+store, rank, path, seed = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{store}", rank=int(rank), world_size=2)
-sampler = ServedSampler(path, length=240)
+sampler = ServedSampler(path, length=240, seed=int(seed))
 said = ""
 for epoch in (0, 1):
     sampler.set_epoch(epoch)
@@ -193,16 +195,43 @@ print(said)
 """
 
 
+def words_of_ranks(paths: Sequence[Path], seeds: Sequence[int]) -> list[str]:
+    """What RANK prints in two processes of one group."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path), str(seed)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for rank, (path, seed) in enumerate(zip(paths, seeds, strict=True))
+    ]  # fmt: skip
+    return [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+
+
+def test_ranks_without_a_mount_that_shuffle_differently_are_told_so(tmp_path: Path) -> None:
+    assert words_of_ranks([tmp_path] * 2, (1, 1)) == ["120 120"] * 2
+    words = words_of_ranks([tmp_path] * 2, (1, 2))
+    assert "the ranks do not read one order in epoch 0: this rank reads DistributedSampler's own order" in "".join(
+        words
+    )
+
+
 @pytest.mark.promise("served-ranks")
-@pytest.mark.parametrize("other", ["joined", "smaller", "none"])
+@pytest.mark.parametrize("other", ["alike", "smaller", "changed", "none"])
 def test_ranks_that_would_read_different_orders_are_told_so(source: Path, tmp_path: Path, other: str) -> None:
     """Two nodes that have not joined, of which each takes itself to run all ranks; or one without a mount."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
     rooms = {here: "2M", there: "1M" if other == "smaller" else "2M"}
+    sources = {here: source, there: source}
+    if other == "changed":  # a copy of the data set, of which one file has other bytes
+        sources[there] = shutil.copytree(source, tmp_path / "copy")
+        (sources[there] / "c1" / "f001.jpg").write_bytes(b"another")
     mount, second = (
-        MlfsMount(source, "--ram", room, "--staging", "1M", mountpoint=at, state=tmp_path / f"state-{at.name}")
+        MlfsMount(sources[at], "--ram", room, "--staging", "1M", mountpoint=at, state=tmp_path / f"state-{at.name}")
         for at, room in rooms.items()
     )
     with mount, second:
@@ -212,18 +241,8 @@ def test_ranks_that_would_read_different_orders_are_told_so(source: Path, tmp_pa
         assert re.search(r"level +0\.9\n", said)
         if other != "none":
             second.run("register", str(second.path), *flags)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path)],
-                stdout=subprocess.PIPE, text=True,
-            )
-            for rank, path in enumerate(rooms)
-        ]  # fmt: skip
-        words = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
-        if other == "joined":  # they are alike, as two nodes that were told the same
+        words = words_of_ranks([*rooms], (0, 0))
+        if other == "alike":  # both fill in the same node, so they serve one order
             assert words == ["120 120"] * 2
         else:
             assert sorted(len(re.findall(r"\b120\b", said)) for said in words) in ([0, 2], [1, 1])

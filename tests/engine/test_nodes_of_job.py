@@ -15,7 +15,7 @@ BUFFERS = (100, 700, 300)
 
 
 def job(**fields: object) -> JobSpec:
-    return parse_job({"epochs": 4, "world_size": 6, "serve": "locality"} | fields)
+    return parse_job({"epochs": 4, "batch_size": 8, "world_size": 6, "serve": "locality"} | fields)
 
 
 def filled_in(spec: JobSpec, own: int | None = None, before: JobSpec | None = None) -> JobSpec:
@@ -90,6 +90,13 @@ def test_the_level_is_filled_in_too_as_the_order_rests_on_it() -> None:
     nodes = job(serve="opportunistic").model_copy(update={"nodes": alone.nodes})
     assert filled_in(nodes, own=2).level == LEVEL
     assert filled_in(job()).level is None
+
+
+def test_whoever_goes_on_without_a_node_that_went_away_is_told_how() -> None:
+    members = Members((0, 2, 5), 0, ROOMS, away=(2,), buffers_bytes=BUFFERS)
+    with pytest.raises(JobError) as refused:
+        with_nodes(job(world_size=4), None, members, [4096, 0], 100)
+    assert "of these 2 went away: to go on without, end `mlfs peers`" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def job_of(nodes: int) -> dict[str, Any]:
         {"node": node, "ranks": f"{8 * node}-{8 * node + 7}", "keeps_bytes": [10**12 + node, 10**13], "buffer_bytes": 9}
         for node in range(nodes)
     ]
-    return {"name": "train", "epochs": 2, "world_size": 8 * nodes, "serve": "locality", "nodes": rows}
+    return {"name": "train", "epochs": 2, "batch_size": 8, "world_size": 8 * nodes, "serve": "locality", "nodes": rows}
 
 
 @pytest.mark.parametrize("nodes", [1, 2000])

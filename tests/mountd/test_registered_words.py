@@ -10,7 +10,7 @@ NODES = [{"node": node, "ranks": str(node), "keeps_bytes": [1]} for node in (0, 
 
 
 def job(**fields: object) -> JobSpec:
-    return parse_job({"epochs": 2, "world_size": 2} | fields)
+    return parse_job({"epochs": 2, "batch_size": 8, "world_size": 2} | fields)
 
 
 def test_nodes_that_do_not_answer_are_named() -> None:
@@ -22,6 +22,17 @@ def test_nodes_that_do_not_answer_are_named() -> None:
     assert said.startswith("nodes 1, 3 do not answer")
 
 
+def test_nodes_that_are_late_are_named_and_a_run_that_goes_on_with_other_nodes_is_told_so() -> None:
+    joined = PeeringStatistics(node=0, nodes=4, joined=True, lost=(3,))
+    words = registered_words(job(serve="locality", nodes=NODES), joined, late=[2, 3])
+    assert [word.split(" does not ")[0] for word in words] == ["node 3", "node 2"]
+    assert "does not follow this registration yet" in words[1]
+    alone = PeeringStatistics()
+    assert registered_words(job(serve="locality", nodes=NODES), alone, nodes_anew=True) == []
+    [said] = registered_words(job(serve="locality", nodes=NODES, start_epoch=1), alone, nodes_anew=True)
+    assert "give the description that was saved (--json-file)" in said
+
+
 def test_a_node_alone_says_that_it_serves_all_ranks() -> None:
     alone = PeeringStatistics()
     one = [{"node": 0, "ranks": "0-1", "keeps_bytes": [1]}]
@@ -29,4 +40,4 @@ def test_a_node_alone_says_that_it_serves_all_ranks() -> None:
     assert said.startswith("this node alone serves the order of all 2 ranks")
     assert registered_words(job(), alone) == []
     assert registered_words(job(serve="locality", nodes=NODES), alone) == []
-    assert registered_words(parse_job({"epochs": 2, "serve": "locality", "nodes": None}), alone) == []
+    assert registered_words(job(serve="locality", nodes=None), alone) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tracemalloc
 from collections import Counter
 from itertools import chain
@@ -107,6 +108,25 @@ def test_the_order_rests_on_the_jobs_fields_alone_and_epochs_differ(serve: str) 
     assert another_seed.rank_stream(0, 0).tolist() != order.rank_stream(0, 0).tolist()
 
 
+@pytest.mark.parametrize(
+    ("fields", "first", "digest"),
+    [
+        ({"serve": "locality"}, [411, 259, 116, 897, 564, 965, 806, 289], "d069b24266fb3b73"),
+        ({"serve": "opportunistic", "level": 0.8}, [886, 5, 823, 972, 15, 772, 369, 990], "20dc02d2f09c22a6"),
+    ],
+)
+def test_an_order_that_was_served_once_is_served_for_ever(
+    fields: dict[str, object], first: list[int], digest: str
+) -> None:
+    """A run that goes on under a later mlfs goes on in its order: whoever changes these figures breaks such runs."""
+    sizes = np.arange(1000, dtype=np.int64) * 37 % 9000
+    nodes = nodes_of(RANKS, 1 << 20, 1 << 18)
+    _, _, order = served(1000, sizes, world_size=6, batch_size=8, seed=5, nodes=nodes, **fields)
+    streams = [order.rank_stream(epoch, rank).tolist() for epoch in (0, 1) for rank in range(6)]
+    assert streams[0][:8] == first
+    assert hashlib.sha256("".join(f"{stream}\n" for stream in streams).encode()).hexdigest()[:16] == digest
+
+
 def test_one_node_has_nothing_to_deal() -> None:
     _, true, order = served(100, serve="locality", world_size=2, batch_size=8, nodes=nodes_of([[0, 1]], 50 * 4096))
     assert [order.rank_stream(1, rank).tolist() for rank in (0, 1)] == [
@@ -190,6 +210,39 @@ def test_a_served_order_without_nodes_is_refused_in_one_line() -> None:
     spec, true, order = served(10, serve="locality", nodes=nodes_of([[0]], 0))
     assert order.around(true, spec.model_copy(update={"serve": None})) is true
     assert isinstance(order.around(true, spec), ServedOrder)
+
+
+def test_a_served_order_of_batches_that_nobody_has_told_is_refused() -> None:
+    """Dealt in batches of one sample it would be another order than that of the loader's batches."""
+    nodes = nodes_of([[0]], 0)
+    with pytest.raises(JobError, match='left out: there is no "batch_size"'):
+        parse_job({"epochs": 3, "serve": "locality", "nodes": nodes})
+    one = parse_job({"epochs": 3, "serve": "locality", "nodes": nodes, "batch_size": 1})
+    assert parse_job(one.to_json()) == one
+
+
+@pytest.mark.parametrize("serve", ["locality", "opportunistic"])
+def test_a_batch_that_is_larger_than_an_epoch_is_the_whole_epoch(serve: str) -> None:
+    """A batch of a thousand million places would take more memory than there is."""
+    fields = {"serve": serve, "world_size": 2, "nodes": nodes_of([[0], [1]], 10 * 4096, 8 * 4096)}
+    _, _, large = served(50, **fields, batch_size=10**9)
+    _, _, whole = served(50, **fields, batch_size=25)
+    for epoch in (0, 1):
+        for rank in (0, 1):
+            assert large.rank_stream(epoch, rank).tolist() == whole.rank_stream(epoch, rank).tolist()
+        assert np.array_equal(large.round_begins(epoch), whole.round_begins(epoch))  # type: ignore[arg-type]
+
+
+def test_orders_of_trees_that_differ_say_so() -> None:
+    """Nodes that have not joined may see other states of a data set, which has as many samples on each."""
+    fields = {"serve": "opportunistic", "world_size": 2, "nodes": nodes_of([[0], [1]], 10 * 4096)}
+    sizes = np.full(50, 4096, dtype=np.int64)
+    spec, true, order = served(50, sizes, **fields)
+    assert served(50, sizes.copy(), **fields)[2].tree == order.tree
+    sizes[7] += 1
+    assert served(50, sizes, **fields)[2].tree != order.tree
+    elsewhere = np.append(np.arange(49), 50)
+    assert ServedOrder(true, spec, np.full(50, 4096), elsewhere).tree != order.tree
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def test_fewer_bytes_of_buffer_make_more_rounds_and_less_randomness_down_to_the_
         assert bounded._replace(rounds=bounded.rounds + 1).level < wanted
 
 
+@pytest.mark.parametrize(
+    ("kept", "buffer_samples", "rounds"),
+    [(0, 100, 1), (0, 5, 1), (0, 4, 250), (0, 1, 1000), (10, 4, 1), (10, 100, 1)],
+)
+def test_level_1_is_one_round_unless_each_piece_is_one_sample(kept: int, buffer_samples: int, rounds: int) -> None:
+    cut = rounds_for(kept, 1000, 1000, buffer_samples, nodes=4, level=1.0)
+    assert cut.rounds == rounds
+    assert cut.level == pytest.approx(1.0)
+    assert rounds == 1 or cut.away == cut.rounds * cut.pieces
+
+
 def test_rounds_are_of_the_pieces_and_each_sample_comes_once() -> None:
     cut = rounds_for(30, 70, 70, 10, 2, 0.0)
     assert (cut.rounds, cut.pieces) == (7, 2)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
-from mlfs.torch import ServedSampler
+from mlfs.errors import JobError
+from mlfs.torch import ServedBatchSampler, ServedSampler
+from mlfs.torch import sampler as sampler_module
 
 EPOCHS = [[3, 1, 2, 0], [0, 2, 1, 3], [1, 0, 3, 2]]
+
+
+@pytest.fixture(autouse=True)
+def warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is warned of once in a process was warned of already."""
+    monkeypatch.setattr(sampler_module, "_warn", lambda _: None)
 
 
 @pytest.fixture
@@ -28,14 +38,14 @@ def mount(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sampler_of(mount: Path, state: dict[str, int] | None = None) -> ServedSampler:
+def sampler_of(mount: Path, state: dict[str, Any] | None = None) -> ServedSampler:
     sampler = ServedSampler(mount, rank=0, num_replicas=1)
     if state is not None:
         sampler.load_state_dict(state)
     return sampler
 
 
-def went_on(mount: Path, state: dict[str, int]) -> list[list[int]]:
+def went_on(mount: Path, state: dict[str, Any]) -> list[list[int]]:
     """What a script reads, epoch by epoch, that begins with the saved epoch."""
     sampler, read = sampler_of(mount, state), []
     for epoch in range(state["epoch"], 3):
@@ -44,6 +54,7 @@ def went_on(mount: Path, state: dict[str, int]) -> list[list[int]]:
     return read
 
 
+@pytest.mark.promise("served-resumed")
 @pytest.mark.parametrize("taken", range(5))
 def test_what_is_saved_after_any_number_of_indices_goes_on_with_the_next_one(mount: Path, taken: int) -> None:
     sampler = sampler_of(mount)
@@ -63,5 +74,114 @@ def test_an_epoch_that_is_read_again_is_read_whole_also_after_it_began_in_its_mi
     assert len(sampler) == 4
     assert list(sampler) == EPOCHS[1]
     sampler.set_epoch(2)
-    assert sampler.state_dict() == {"epoch": 2, "index": 0}
+    state = sampler.state_dict()
+    assert (state["epoch"], state["index"]) == (2, 0)
     assert list(sampler) == EPOCHS[2]
+
+
+def register(mount: Path, **changed: object) -> None:
+    """Another registration of the job: its order stays what the files say."""
+    path = mount / ".mlfs" / "jobs" / "train.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+@pytest.mark.promise("served-resumed")
+def test_a_state_of_the_middle_of_another_order_is_refused_and_the_next_epoch_is_read(mount: Path) -> None:
+    before = sampler_of(mount)
+    indices = iter(before)
+    assert [next(indices) for _ in range(2)] == EPOCHS[0][:2]
+    state = before.state_dict()
+    register(mount, num_workers=4, prefetch_factor=8, epochs=4)  # of which the order knows nothing
+    assert list(sampler_of(mount, state)) == EPOCHS[0][2:]
+    register(mount, nodes=[{"node": 0, "ranks": "0", "keeps_bytes": [7]}])
+    now = sampler_of(mount, state)
+    for _ in (1, 2):
+        with pytest.raises(JobError, match=r"behind index 2 of the order of the job train .*, and this rank reads"):
+            list(now)
+    now.set_epoch(1)
+    assert list(now) == EPOCHS[1]
+    assert list(sampler_of(mount, {"epoch": 0, "index": 2})) == EPOCHS[0][2:], "made by hand: taken at its word"
+    assert list(sampler_of(mount, state | {"index": 0})) == EPOCHS[0], "where an epoch begins, any order may begin"
+    begun = sampler_of(mount, state)
+    begun.set_epoch(0, start_index=2)
+    assert list(begun) == EPOCHS[0][2:]
+
+
+def test_a_state_of_a_served_order_is_not_gone_on_with_in_distributed_samplers_own(mount: Path) -> None:
+    served = sampler_of(mount)
+    indices = iter(served)
+    next(indices)
+    shutil.rmtree(mount / ".mlfs")
+    own = [ServedSampler(mount, range(8), rank=0, num_replicas=ranks, seed=3) for ranks in (1, 2)]
+    first = iter(own[0])
+    taken = [next(first) for _ in range(3)]
+    state = own[0].state_dict()
+    again = ServedSampler(mount, range(8), rank=0, num_replicas=1, seed=3)
+    again.load_state_dict(state)
+    assert sorted(taken + list(again)) == list(range(8))
+    for other, sampler in ((served.state_dict(), own[0]), (state, own[1])):
+        sampler.load_state_dict(other)
+        with pytest.raises(JobError, match="and this rank reads DistributedSampler's own order"):
+            list(sampler)
+
+
+def test_a_state_or_an_epoch_that_says_nothing_is_refused_at_once(mount: Path) -> None:
+    sampler = sampler_of(mount)
+    for state in ({"epoch": 1}, {"index": 1}, {"epoch": 1, "index": -2}, {"epoch": "1", "index": 0}):
+        with pytest.raises(JobError, match="does not say where to go on"):
+            sampler.load_state_dict(state)
+    with pytest.raises(TypeError):
+        sampler.set_epoch(1.0)  # type: ignore[arg-type]
+    assert list(sampler) == EPOCHS[0]
+
+
+def test_an_order_of_which_the_ranks_disagree_is_refused_again_and_again(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(*_: object) -> None:
+        raise JobError("the ranks do not read one order", "", "serve")
+
+    monkeypatch.setattr(sampler_module, "check_alike", differ)
+    sampler = sampler_of(mount)
+    for _ in (1, 2):
+        with pytest.raises(JobError, match="do not read one order"):
+            list(sampler)
+
+
+def test_an_epoch_that_is_read_again_is_of_the_job_that_is_there(mount: Path) -> None:
+    sampler = sampler_of(mount)
+    assert list(sampler) == EPOCHS[0]
+    register(mount, seed=4)
+    with pytest.raises(JobError, match="was registered anew with another order"):
+        list(sampler)
+
+
+def test_batches_are_the_samplers_indices_whole_or_without_a_short_last_one(mount: Path) -> None:
+    register(mount, batch_size=3)
+    ranks = {"rank": 0, "num_replicas": 1}
+    batches, whole = ServedBatchSampler(mount, **ranks), ServedBatchSampler(mount, drop_last=True, **ranks)
+    for sampler, expected in ((batches, [EPOCHS[1][:3], EPOCHS[1][3:]]), (whole, [EPOCHS[1][:3]])):
+        sampler.set_epoch(1)
+        assert len(sampler) == len(expected)
+        assert list(sampler) == expected
+    batches.set_epoch(2)
+    assert next(iter(batches)) == EPOCHS[2][:3]
+    state = batches.state_dict()
+    assert (state["epoch"], state["index"]) == (2, 3)
+    again = ServedBatchSampler(mount, **ranks)
+    again.load_state_dict(state)
+    again.set_epoch(2)
+    assert len(again) == 1
+    assert list(again) == [EPOCHS[2][3:]]
+
+
+def test_batches_of_distributed_samplers_own_order_need_a_size(mount: Path) -> None:
+    shutil.rmtree(mount / ".mlfs")
+    with pytest.raises(JobError, match="batch_size is missing"):
+        ServedBatchSampler(mount, range(9), rank=0, num_replicas=2)
+    own = DistributedSampler(range(9), 2, 0, seed=5)  # type: ignore[arg-type]
+    sampler = ServedBatchSampler(mount, range(9), batch_size=2, rank=0, num_replicas=2, seed=5)
+    sampler.set_epoch(1)
+    own.set_epoch(1)
+    indices = list(own)
+    assert list(sampler) == [indices[:2], indices[2:4], indices[4:]]
