@@ -1,16 +1,19 @@
 """Counts how often this node reads each sample of its jobs, beside everything else, and plans what to keep by that.
 
-In: registered jobs. Out: `Planned` for the scheduler. A job all of whose ranks read through this mount reads every
-sample equally often: then what comes first is kept, and nothing is to be counted. A job of which this node runs some
-ranks reads some samples more often, and so does one whose sampler draws with replacement; so do several jobs together
-that read different samples. An opportunistic order says itself what is worth keeping. Each epoch is counted in the
-worker pool `plan`, which has a thread of its own, so that neither reads nor the orders of the next epochs wait for it.
+In: registered jobs. Out: `Planned` for the scheduler. Where a node reads all samples equally often, what comes first is
+kept. That is so for one job all of whose ranks read through this mount, if its sampler gives each sample once an epoch:
+its reads need not be counted. They are counted where that need not be so: where this node runs some of a job's ranks;
+where the sampler draws with replacement, repeats samples or leaves some out of an epoch, reads an order file, or comes
+with another package; and where several jobs read different samples. An opportunistic order says itself what is worth
+keeping. Each epoch is counted in the worker pool `plan`, which has a thread of its own, so that neither reads nor the
+orders of the next epochs wait for it.
 How a plan is made stands in mlfs.plan.owners, and whether evicting does better in mlfs.plan.next_use (both pure).
 """
 
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,13 +24,15 @@ import trio
 
 from mlfs.engine.nodes_of_job import node_of_rank
 from mlfs.engine.runner import Runner
+from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
+from mlfs.job.samplers import built_in
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.epoch_readers import Readers
 from mlfs.plan.kept_by_orders import kept_by_all, warning
 from mlfs.plan.members import Members
-from mlfs.plan.next_use import Gathering, Reads, missed
+from mlfs.plan.next_use import Gathering, Missed, Reads, missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
@@ -36,6 +41,11 @@ log = logging.getLogger("mlfs.engine")
 
 # A run whose number of epochs nobody knows is registered with a thousand: what lies far ahead is not worth the time.
 MOST_EPOCHS = 256
+# The lines of order files are looked up one by one: so many take some ten seconds of a core. The epochs that they make
+# up stand for all. Files of later epochs need not be there yet.
+MOST_LINES = 16_000_000
+# Samplers that give a sample several times an epoch, and others not at all.
+REPEATING = ("ra-sampler", "timm-repeat-aug", "torch-weighted")
 # Counts are kept in two bytes.
 MOST_READS = np.iinfo(np.uint16).max
 
@@ -51,23 +61,29 @@ NodeNumbers = npt.NDArray[np.int16]
 ReadersByEpoch = npt.NDArray[np.unsignedinteger[Any]]
 
 
-def needs_counting(spec: JobSpec, members: Members | None) -> bool:
-    """Whether a node reads some samples of the job more often than others, or is to keep those that its order says."""
+def needs_counting(spec: JobSpec, samples: int, members: Members | None) -> bool:
+    """Whether a node may read some samples of the job more often than others, or is to keep those that its order says.
+
+    Args:
+        samples: how many the job's data set has.
+    """
     if spec.epochs - spec.start_epoch <= 1:
         return False
     if members is None:
-        return not reads_alike(spec) or spec.serve == "opportunistic"
+        return not reads_alike(spec, samples) or spec.serve == "opportunistic"
     return members.divides(spec.world_size) or spec.nodes is not None
 
 
-def reads_alike(spec: JobSpec) -> bool:
-    """Whether this node reads all of the job's samples equally often: it runs all ranks, and none draws again."""
-    return len(spec.ranks) == spec.world_size and not draws_again(spec)
+def reads_alike(spec: JobSpec, samples: int) -> bool:
+    """Whether this node surely reads all of the job's samples equally often. Args: samples: of its data set."""
+    return len(spec.ranks) == spec.world_size and not draws_again(spec, samples)
 
 
-def draws_again(spec: JobSpec) -> bool:
-    """Whether the sampler may read a sample several times an epoch, and some more often than others."""
-    return bool(spec.replacement)
+def draws_again(spec: JobSpec, samples: int) -> bool:
+    """Whether the sampler may give some samples more often in an epoch than others. Args: samples: of the data set."""
+    if spec.replacement or spec.sampler == "explicit" or spec.sampler in REPEATING or built_in(spec.sampler) is None:
+        return True
+    return spec.num_samples is not None and samples > 0 and spec.num_samples % samples != 0
 
 
 def count_epoch(reads: Counts, spec: JobSpec, streams: JobStreams, epoch: int, gathering: Gathering) -> None:
@@ -89,12 +105,37 @@ def gather(spec: JobSpec, streams: JobStreams) -> Reads:
     return gathering.gathered()
 
 
+class Trial:
+    """Both rules, as they were tried last: each epoch begins with a new plan, and mostly of the same jobs as before."""
+
+    def __init__(self) -> None:
+        self._of: tuple[list[Reads], int] = [], -1
+        self._missed: Missed | None = None
+
+    def missed(
+        self,
+        jobs: Sequence[Reads],
+        sizes: npt.NDArray[Any],
+        room_bytes: int,
+        kept: npt.NDArray[np.bool_],
+        read: npt.NDArray[np.bool_],
+    ) -> Missed:
+        """As `mlfs.plan.next_use.missed`. Args: kept, read: what follows from the jobs, the sizes and the room."""
+        before, room_before = self._of
+        same = room_before == room_bytes and len(before) == len(jobs) and all(map(operator.is_, before, jobs))
+        if self._missed is None or not same:
+            self._of, self._missed = (list(jobs), room_bytes), missed(jobs, sizes, room_bytes, kept, read)
+        return self._missed
+
+
 def plan_for_all(
     sizes: npt.NDArray[Any],
     counted: Sequence[Counts],
     even: Sequence[tuple[bytearray, JobSpec]],
     capacities: Sequence[int],
     to_come: Sequence[Reads] = (),
+    rests: bool = False,
+    trial: Trial | None = None,
 ) -> Plan | None:
     """What a node without peers keeps for all its jobs; None where no sample is read more often than another.
 
@@ -102,6 +143,8 @@ def plan_for_all(
         counted: of each job whose reads were counted, how often it reads each sample.
         even: of each other job, its members, which it all reads equally often.
         to_come: what each job reads of some samples; empty where copies must not make room for others.
+        rests: whether some job's order rests on what is kept: then that is kept, whatever comes first.
+        trial: knows what was tried before.
     """
     reads = np.zeros(len(sizes), dtype=np.uint32)
     for counts in counted:
@@ -109,12 +152,13 @@ def plan_for_all(
     for member, spec in even:
         reads += np.frombuffer(bytes(member), dtype=np.uint8) * np.uint32(len(epochs_worth_counting(spec)))
     read = reads[reads > 0]
-    if not counted and (not len(read) or read.min() == read.max()):
+    if not rests and (not len(read) or read.min() == read.max()):
         return None
     plan = plan_alone(sizes, reads, capacities)
     if not to_come or len(sizes) > MOST_EVICTING or any(capacities[1:]) or plan.about["samples"] == len(read):
         return plan
-    shares = missed(to_come, sizes, capacities[0], plan.classes != NOWHERE, reads > 0)
+    trial = trial if trial is not None else Trial()
+    shares = trial.missed(to_come, sizes, capacities[0], plan.classes != NOWHERE, reads > 0)
     if not shares.evicting_wins:
         return plan
     nowhere = np.full(len(sizes), NOWHERE, dtype=np.int8)
@@ -184,6 +228,7 @@ class Planner:
         self._waiting: dict[str, _ToCount] = {}  # jobs whose reads are not all counted
         self._counted: dict[str, Counted] = {}
         self._even: dict[str, JobRun] = {}  # jobs that need no counting: each sample of theirs once an epoch
+        self._trial = Trial()
         self._gathered: dict[str, tuple[JobRun, Reads]] = {}  # of those: kept, as each epoch begins with a new plan
         self._readers: dict[str, ReadersByEpoch] = {}  # the same in a cluster: who reads what in which epoch
         self._kept_at: dict[str, NodeNumbers] = {}  # of jobs whose order mlfs serves: on whose keeping it rests
@@ -202,7 +247,7 @@ class Planner:
         """
         if self._members is not None or sum(self._capacities()) <= 0:
             return
-        if needs_counting(job.spec, None):
+        if needs_counting(job.spec, len(job.streams.sample_ids), None):
             self._waiting[job.name] = _ToCount(job)
             self._wanted.set()
             return
@@ -212,7 +257,7 @@ class Planner:
 
     async def prepare(self, job: JobRun) -> None:
         """Plan with a job of the cluster, which is not installed yet."""
-        if self._members is None or not needs_counting(job.spec, self._members):
+        if self._members is None or not needs_counting(job.spec, len(job.streams.sample_ids), self._members):
             return
         self._waiting[job.name] = _ToCount(job)
         self._wanted.set()
@@ -337,13 +382,22 @@ class Planner:
                 source in large pieces.
         """
         job, epochs = waiting.job, epochs_worth_counting(waiting.job.spec)
-        if kept_at is not None and reads_alike(job.spec):  # then there is nothing to count
+        if kept_at is not None and reads_alike(job.spec, len(job.streams.sample_ids)):  # then there is nothing to count
             return Counted(np.where(kept_at >= 0, len(epochs), 0).astype(np.uint16), None)
         reads, gathering = np.zeros(len(self._sizes), dtype=np.uint16), Gathering(job.streams.sample_ids.size)
+        from_file, looked_at = job.spec.sampler == "explicit", 0
         for epoch in epochs:
-            if self._waiting.get(name) is not waiting:
+            if self._waiting.get(name) is not waiting or (from_file and int(reads.sum()) > MOST_LINES):
                 break
-            await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch, gathering)
+            try:
+                await self._runner.run("plan", count_epoch, reads, job.spec, job.streams, epoch, gathering)
+            except JobError:
+                if not from_file or not looked_at:
+                    raise
+                break  # the file of that epoch is still to come
+            looked_at += 1
+        if 0 < looked_at < len(epochs):  # the other epochs are taken to be like those
+            np.minimum(reads * np.float64(len(epochs) / looked_at), MOST_READS, out=reads, casting="unsafe")
         if kept_at is not None:
             return Counted(np.where(kept_at >= 0, reads, 0).astype(np.uint16), None)
         return Counted(reads, gathering.gathered())
@@ -378,7 +432,10 @@ class Planner:
             reads = [one.reads for one in counted]
             members_of = [(job.member, job.spec) for job in even]
             to_come = await self._to_come(counted, even)
-            plan = await self._runner.run("plan", plan_for_all, sizes, reads, members_of, self._capacities(), to_come)
+            rests = any(one.to_come is None for one in counted)
+            plan = await self._runner.run(
+                "plan", plan_for_all, sizes, reads, members_of, self._capacities(), to_come, rests, self._trial
+            )
             still = (len(counted), len(even)) == (len(self._counted), len(self._even))
         if still and members is self._members and not self._plan_again:
             self._planned(plan)

@@ -25,9 +25,11 @@ Ids = npt.NDArray[np.integer[Any]]
 Bytes = npt.NDArray[np.integer[Any]]
 
 LOOKED_AT = 2000
-"""Samples that are looked at of those that a job reads, about: the shares of reads come out within some two percent."""
+"""Of a job that reads more samples, so many to twice as many are looked at: shares of reads are right within some two
+percent. All samples of a smaller job are looked at."""
 MOST_READS = 24_000
-"""Reads of them that are looked at: twelve epochs in which each comes once. They take half a second of a core."""
+"""Reads that are looked at, of all jobs together, which take half a second of a core. Of one job that reads each sample
+once an epoch they are six to twelve epochs. Of several jobs fewer samples are looked at."""
 WORTH_IT = 0.98
 """Evicting has to leave the source at most so much of its reads: what is looked at is a part, and copies that stay cost
 no work."""
@@ -123,7 +125,7 @@ def missed(
         sizes_bytes: by sample, of the whole data set. room_bytes: for all of it. kept: by sample, whether a plan
             keeps it. read: whether any of the jobs reads it.
     """
-    one_in, takes = max(one.one_in for one in jobs), footprints(sizes_bytes)
+    one_in, takes = _one_in(jobs), footprints(sizes_bytes)
     looked_at = np.flatnonzero(read & is_looked_at(np.arange(len(takes)), one_in))
     sizes = takes[looked_at]
     room = int(room_bytes * int(sizes.sum()) / max(1, int(takes[read].sum())))
@@ -137,6 +139,15 @@ def missed(
         missed_evicting(streams, owner[order].tolist(), sizes, room),
         len(reads),
     )
+
+
+def _one_in(jobs: Sequence[Reads]) -> int:
+    """One sample in how many is looked at, so that the reads of all jobs together are few enough."""
+    one_in, reads = max(one.one_in for one in jobs), np.concatenate([one.ids for one in jobs])
+    # The last epoch of a job may go beyond the most.
+    while np.count_nonzero(is_looked_at(reads, one_in)) > MOST_READS + 2 * LOOKED_AT:
+        one_in *= 2
+    return one_in
 
 
 def _missed_keeping(reads: Ids, sizes: Bytes, room: int, kept: npt.NDArray[np.bool_]) -> int:

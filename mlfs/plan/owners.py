@@ -3,9 +3,10 @@
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`, the same on every node. Called by the policy `mlfs`.
 
-Within an epoch no sample is read twice. So whatever the policy, an epoch has hits of at most as many bytes as all nodes
-together can keep (N * D where each has room for D; docs/model.md has the bound), and any that many bytes that stay kept
-reach that. What is left to choose is which node keeps which sample.
+Where no sample is read twice within an epoch, an epoch has hits of at most as many bytes as all nodes together can keep
+(N * D where each has room for D; docs/model.md has the bound), whatever the policy, and any that many bytes that stay
+kept reach that. What is left to choose is which node keeps which sample. Where jobs read some samples more often than
+others, owners are found first for what all nodes together read most.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 import trio
 from fakes import InlineRunner, simulate
 
-from mlfs.engine.planner import MOST_EPOCHS, Planner
+from mlfs.engine import planner
+from mlfs.engine.planner import MOST_EPOCHS, Planner, draws_again
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
 from mlfs.job.ranks import ranks_in
 from mlfs.orders.registry import build_order
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import JobStreams
+from mlfs.plan import next_use
 from mlfs.plan.members import Members
+from mlfs.plan.next_use import Missed
 from mlfs.plan.owners import plan_alone
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler.keeping import Plan
@@ -102,6 +106,66 @@ def test_alone_what_the_opportunistic_order_keeps_counts_beside_what_is_drawn_an
         assert some.plans[-1] is None
 
     run(body)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampler": "torch-random", "num_samples": N // 2},
+        {"sampler": "torch-random", "num_samples": 3 * N // 2},
+        {"sampler": "timm-repeat-aug", "set_epoch": True},
+    ],
+)
+def test_alone_a_sampler_that_reads_some_samples_more_often_is_counted(fields: dict[str, Any]) -> None:
+    async def body(some: Some) -> None:
+        one = job("train", **fields)
+        some.planner.count(one)
+        await trio.sleep(1)
+        if some.plan.evicts_by is not None:
+            assert (some.plan.evicts_by == reads_of(one)).all()
+        else:
+            assert (some.plan.classes == plan_alone(SIZES, reads_of(one), [ROOM, 0]).classes).all()
+
+    run(body)
+
+
+@pytest.mark.parametrize("written", [4, 2])
+def test_alone_an_order_file_is_counted_as_far_as_it_is_there_and_stands_for_the_rest(
+    tmp_path: Path, written: int
+) -> None:
+    def files(name: str, orders: list[list[int]]) -> JobRun:
+        for epoch, order in enumerate(orders):
+            (tmp_path / f"{name}{epoch}").write_text("".join(f"{index}\n" for index in order))
+        return job(name, sampler="explicit", order_file=f"{tmp_path}/{name}{{epoch}}", epochs=4)
+
+    async def body(some: Some) -> None:
+        often = [index for index in range(N) for _ in range(1 + 2 * (index % 4 == 0))]
+        one = files("uneven", [often] * written)
+        some.planner.count(one)
+        await trio.sleep(1)
+        assert some.plan.about["reads"] == 4 * len(often)
+        some.planner.forget("uneven")
+        some.planner.count(files("even", [list(range(N))] * written))
+        await trio.sleep(1)
+        assert some.plans[-1] is None
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "again"),
+    [
+        ({"sampler": "torch-random", "num_samples": 2 * N}, False),
+        ({"sampler": "torch-random", "num_samples": N + 1}, True),
+        ({"sampler": "torch-random", "replacement": True}, True),
+        ({"sampler": "torch-weighted", "weights_file": "/weights"}, True),
+        ({"sampler": "explicit", "order_file": "/order"}, True),
+        ({"sampler": "ra-sampler"}, True),
+        ({}, False),
+    ],
+)
+def test_samplers_that_may_give_some_samples_more_often(fields: dict[str, Any], again: bool) -> None:
+    assert draws_again(parse_job({"epochs": 4, "world_size": 2} | fields), N) == again
 
 
 def test_alone_a_long_job_counts_for_as_many_epochs_whatever_its_order() -> None:
@@ -204,6 +268,31 @@ def test_what_a_job_reads_is_gathered_once_though_each_epoch_begins_with_a_plan(
         await trio.sleep(1)
         assert len(some.plans) == plans + 1
         assert len(asked) == times
+
+    run(body)
+
+
+def test_both_rules_are_tried_once_for_the_same_jobs_and_the_same_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+
+    def counted(*args: Any) -> Missed:
+        tried.append(len(args[0]))
+        return next_use.missed(*args)
+
+    monkeypatch.setattr(planner, "missed", counted)
+
+    async def body(some: Some) -> None:
+        some.planner.count(job("drawn", **DRAWS))
+        await trio.sleep(1)
+        first = some.plan
+        for _ in range(3):
+            some.planner.plan_again()
+            await trio.sleep(1)
+        assert tried == [1]
+        assert some.plan.about == first.about
+        some.planner.count(job("other", seed=1, **DRAWS))
+        await trio.sleep(1)
+        assert tried == [1, 2]
 
     run(body)
 

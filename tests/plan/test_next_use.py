@@ -106,6 +106,14 @@ def test_what_is_looked_at_is_spread_over_the_data_set_and_ends_after_enough_rea
     assert len(gathering.gathered().ids) == len(found.ids)
 
 
+def test_the_reads_of_many_jobs_together_are_as_few() -> None:
+    rng, samples = np.random.default_rng(3), 2 * N
+    jobs: list[Epochs] = [[[rng.choice(samples, samples)] for _ in range(6)] for _ in range(8)]
+    found = of(jobs, samples // 2 * PAGE_BYTES, np.full(samples, PAGE_BYTES))
+    assert MOST_READS / 3 < found.reads < 1.2 * MOST_READS
+    assert found.evicting_wins
+
+
 def test_ranks_read_in_turn_and_places_without_a_sample_count_as_time() -> None:
     gathering = Gathering(10)
     gathering.add([np.array([1, -1, 3]), np.array([4, 5, 6])])

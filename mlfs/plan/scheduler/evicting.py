@@ -3,8 +3,8 @@
 Pure. In: what jobs read next, as far as their orders are at hand. Out: copies to evict. Called by
 `mlfs.plan.scheduler.scheduler`. Copies that no job reads (an earlier job's) go from any place of a node without peers
 that is full, some at a time. Copies needed furthest ahead (Belady's rule) go from its memory where the plan says
-that this node evicts (`Plan.evicts_by`; `mlfs.plan.next_use`, docs/decisions/reuse-distance.md). Every other job keeps
-what it has, as evicting never helps it.
+that this node evicts (`Plan.evicts_by`; `mlfs.plan.next_use`, docs/decisions/reuse-distance.md). Otherwise what is kept
+stays: for orders that read each sample once an epoch evicting gains nothing.
 
 Copies go in rounds, one at a time: looking at all samples' next needs takes about 90 ms a million samples, so each
 round frees a part of the room. What is staged already needs no copy for its next read: needs are counted from where the
@@ -92,7 +92,12 @@ class Evicting:
                 self._evict_furthest(place, max(share_bytes, lacking_bytes), uses)
 
     def _evict_unread(self, place: int, wanted_bytes: int) -> bool:
-        """Evict copies that no job reads. Returns whether there are any, or may be."""
+        """Evict copies that no job reads.
+
+        Returns:
+            False where the place has none of them, or nobody knows what will be read. True otherwise, also where none
+            was evicted yet: a place is looked through a part at a time.
+        """
         unread, victims, freed = self._keeping.unread(place), [], 0
         if unread is None:
             return False

@@ -4,7 +4,7 @@ Pure. In: the plan (mlfs.plan.owners), the places' budgets, samples about to be 
 the places that shall keep a sample. Room is promised when a fetch begins, until the copy is kept, so that no budget is
 promised twice.
 
-Without a plan a node keeps what comes first: within an epoch no sample is read twice, so any copies that stay save
+Without a plan a node keeps what comes first: where no sample is read twice within an epoch, any copies that stay save
 equally many reads (docs/model.md, "The bound"). With a plan it keeps what it reads most, and in a cluster only what it
 owns or copies. What no job reads is kept in room that no job can fill: a stranger who reads everything beside a job
 takes no place from the job's samples. Copies that no job reads any more make room for those that one reads, on a node
@@ -137,10 +137,11 @@ class Keeping:
         return self._stores
 
     def unread(self, place: int) -> list[int] | None:
-        """Some copies that a place holds and no job reads, which another node counts on none of; the caller takes them
-        out. Empty where more is to be looked through, a part at a time; None where there are none.
+        """Some copies that a place holds and no job reads; the caller takes out of the list what it evicts.
 
-        None while there are no jobs, too: then nobody knows what will be read.
+        The list is empty where the part that was looked through has none, and more of the place is to be looked
+        through. None stands for no such copies: there are none in the whole place, or there are no jobs, so that nobody
+        knows what will be read, or other nodes count on what this one keeps.
         """
         if not self._members or (self._plan is not None and self._plan.owner is not None):
             return None
