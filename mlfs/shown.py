@@ -36,6 +36,13 @@ def number_of(status: dict[str, Any], section: str, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def of_which_ranks(job: dict[str, Any]) -> str:
+    """Which of a job's ranks what is said of their load is about; nothing where it is all of them."""
+    world = part(job, "spec").get("world_size")
+    ranks = len(part(part(job, "load"), "ranks"))
+    return " of this node's ranks; others are not seen" if isinstance(world, int) and ranks < world else ""
+
+
 def is_number(value: object) -> bool:
     """Whether it is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)

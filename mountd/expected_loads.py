@@ -24,9 +24,10 @@ from mlfs.follow.job_statistics import JobStatistics
 from mlfs.measure.speeds import PEERS
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.imbalance import Imbalance
-from mlfs.plan.loader_load import FEWEST_BATCHES, JobLoad
+from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.policies.policy import PFS
+from mlfs.plan.rank_load import FEWEST_BATCHES
 from mlfs.sim.expected import Loaders, expected_imbalance
 
 log = logging.getLogger("mlfs.status")
@@ -81,14 +82,16 @@ class ExpectedLoads:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Since when it is known. A job that has ended is let go of.
-        self._expected: WeakKeyDictionary[JobRun, tuple[float, Expected]] = WeakKeyDictionary()
+        # What is expected of each job, and when that was computed last, whether or not it could be told. The keys are
+        # weak, so that what was known of a job goes with it when the engine drops it.
+        self._expected: WeakKeyDictionary[JobRun, Expected] = WeakKeyDictionary()
+        self._computed_s: WeakKeyDictionary[JobRun, float] = WeakKeyDictionary()
         self._under_way: set[str] = set()  # names of jobs
 
     def statistics(self) -> Mapping[str, Expected]:
         """By the job's name, as far as it is known."""
         jobs = self._engine.jobs.items()
-        return {name: self._expected[job][1] for name, job in jobs if job in self._expected}
+        return {name: self._expected[job] for name, job in jobs if job in self._expected}
 
     async def refresh(self) -> None:
         """Have what is old, or not there yet, computed anew; wait a moment for that."""
@@ -108,8 +111,11 @@ class ExpectedLoads:
     def _is_due(self, job: JobRun) -> bool:
         if job.name in self._under_way:  # who has begun it waits for it; no one else needs to
             return False
-        known = self._expected.get(job)
-        return known is None or self._engine.clock() - known[0] >= FRESH_S
+        computed_s = self._computed_s.get(job)
+        if computed_s is None:
+            return True
+        # What was expected of the last steps of a job that has ended stays.
+        return not job.finished and self._engine.clock() - computed_s >= FRESH_S
 
     def _question(self, job: JobRun, figures: EngineStatistics) -> _Question | None:
         """What is to be computed of a job; None where too little of it is known."""
@@ -130,8 +136,9 @@ class ExpectedLoads:
 
         def then(expected: Expected | None, error: BaseException | None) -> None:
             self._under_way.discard(job.name)
+            self._computed_s[job] = self._engine.clock()
             if expected is not None:
-                self._expected[job] = self._engine.clock(), expected
+                self._expected[job] = expected
             elif error is None:
                 self._expected.pop(job, None)
             if error is not None:  # an order that is not wanted any more, or a file of one that is gone

@@ -192,6 +192,8 @@ def _passed_over(engine: EngineStatistics) -> str:
 def _source_at_limit(engine: EngineStatistics, job: JobStatistics, epoch: EpochTime, needs: _Needs) -> str:
     """What the source gives and would have to give, and how much more must be kept for that not to matter."""
     brought = job.pfs_bytes_by_epoch.get(epoch.epoch, 0)
+    if not brought:
+        return ""
     if brought < NOTABLE * job.stream_bytes * needs.read_share or epoch.waited_share >= 1 or not epoch.reading_s:
         return ""
     gives = brought / epoch.reading_s

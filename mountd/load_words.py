@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from mlfs.advise.workers import Advice, Loader, advise
+from mlfs.advise.workers import Advice, Loader, advise, surely_loads
 from mlfs.follow.job_statistics import JobState, JobStatistics
-from mlfs.plan.loader_load import JobLoad, Limit, RankLoad
+from mlfs.plan.loader_load import JobLoad
+from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.units import format_duration
 from mountd.expected_loads import Expected
 
@@ -63,11 +64,11 @@ class Advised(NamedTuple):
 def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advised | None:
     """How many workers the ranks should have; None where preprocessing is not what some rank's steps wait for.
 
-    Of one process that nobody called a worker nothing is said: it may be the training loop that computes.
+    Of one process that nobody called a worker nothing is said (`surely_loads`).
     """
-    is_told = job.loader.num_workers.value is not None
+    told = job.loader.num_workers.value
     ranks = load.ranks if load is not None else ()
-    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and (is_told or of.workers > 1)]
+    busy = [of for of in ranks if of.limit is Limit.PREPROCESSING and surely_loads(of.workers, told)]
     slowest = max(busy, key=lambda of: of.next_s, default=None)
     if load is None or slowest is None or slowest.work_s < LEAST_WORK_S:
         return None
@@ -78,13 +79,16 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
 
 
 def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | None, processors: int) -> Json:
-    """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read."""
+    """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read.
+
+    How unevenly is None where no two ranks were seen in the same steps.
+    """
     if load is None:
         return {}
     is_late = load.straggler >= 0 and job.state is not JobState.FINISHED
     return {
-        "imbalance": round(load.imbalance.apart, 6),
-        "imbalanced_steps": round(load.imbalance.steps, 6),
+        "imbalance": round(load.imbalance.apart, 6) if load.compares else None,
+        "imbalanced_steps": round(load.imbalance.steps, 6) if load.compares else None,
         "steps": load.steps,
         "simulated": expected_status(expected),
         "uneven_because": uneven_words(job, load, expected),
@@ -151,7 +155,7 @@ def _why_slower(job: JobStatistics, slow: RankLoad, fast: RankLoad, all_wait: bo
         return ALL_WAIT
     if not slower:
         return SCATTER
-    long_s, short_s = slow.own_s * slow.workers, fast.own_s * fast.workers
+    long_s, short_s = slow.work_s, fast.work_s
     if slow.workers < fast.workers and long_s < SLOWER * short_s:
         return FEWER_WORKERS.format(**names, few=slow.workers, more=fast.workers)
     who = "the training process" if slow.reader_trains else "a worker"
@@ -165,7 +169,7 @@ def _load_s(rank: RankLoad) -> float:
 def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str, processors: int) -> str:
     """Where preprocessing is what the steps of some rank wait for: that it is, and what to do; else nothing."""
     of = advised(job, load, processors)
-    if of is None:
+    if of is None or load is None or not load.reads_now:
         return ""
     by_itself, several = of.busy.reader_trains, len(job.ranks) > 1
     if by_itself:
@@ -174,7 +178,7 @@ def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: st
         who = f"each of the {of.busy.workers} workers" if of.busy.workers > 1 else "the one process"
     if several:
         who += f" of rank {job.ranks[of.busy.rank].rank}"
-    elif not by_itself:
+    elif not by_itself and of.busy.workers == 1:
         who += " that loads"
     what = (BY_ITSELF if by_itself else PREPROCESSING).format(who=who, work=format_duration(of.busy.work_s))
     return SAYS_MORE.format(what=what, more=_gain_words(of, processors), mountpoint=mountpoint)
@@ -184,12 +188,12 @@ def _gain_words(of: Advised, processors: int) -> str:
     """How many workers which rank should have, and what that gains."""
     if not of.advice.is_worth_it:
         return GAINS_NOTHING.format(processors=f"{processors} processor{'s' if processors > 1 else ''}")
-    advised = list(zip(of.loaders, of.advice.workers, strict=True))
-    if len({(count, loader.workers) for loader, count in advised}) == 1:
-        loader, count = advised[0]
+    by_rank = list(zip(of.loaders, of.advice.workers, strict=True))
+    if len({(count, loader.workers) for loader, count in by_rank}) == 1:
+        loader, count = by_rank[0]
         workers = f"{count} (now {loader.workers})" if loader.workers else f"{count} beside it"
     else:
-        each = [f"{count} for rank {loader.rank} (now {loader.workers})" for loader, count in advised]
+        each = [f"{count} for rank {loader.rank} (now {loader.workers})" for loader, count in by_rank]
         workers = f"{', '.join(each[:-1])} and {each[-1]}"
     up_to = "up to " if of.advice.train_s is None else ""
     return GAINS.format(workers=workers, up_to=up_to, gain=of.advice.gain)

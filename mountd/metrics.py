@@ -210,6 +210,6 @@ def _load(job: JobStatistics, load: JobLoad | None) -> Iterator[_Value]:
         }  # fmt: skip
         for name, seconds in parts.items():
             yield "mlfs_rank_load_seconds", (job.name, str(job.ranks[of.rank].rank), name), seconds
-    if load is not None and load.steps:
+    if load is not None and load.compares:
         yield "mlfs_imbalance", (job.name,), load.imbalance.apart
         yield "mlfs_imbalanced_steps", (job.name,), load.imbalance.steps

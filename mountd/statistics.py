@@ -19,6 +19,7 @@ from mlfs.explain.explainer import Explainer
 from mlfs.explain.statistics import ExplainerStatistics
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
+from mlfs.processors import usable_processors
 from mountd.expected_loads import Expected, ExpectedLoads
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
@@ -55,7 +56,8 @@ class ProcessStatistics:
 
     Attributes:
         version: of mlfs. uptime_s: since the mount. rss_bytes: resident memory.
-        processors: how many it may run on, and so may what is started beside it.
+        processors: how many it may use, by its affinity and by the quotas of its cgroups; so may what is started beside
+            it.
     """
 
     version: str
@@ -119,7 +121,7 @@ class Parts:
                 os.getpid(),
                 time.time() - self._about.started,
                 resident_bytes(),
-                len(os.sched_getaffinity(0)),
+                usable_processors(),
             ),
             engine=self._engine.statistics(),
             explainer=self._explainer.statistics(),

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlfs.plan.gpu_queues import TOLERANCE
-from mlfs.plan.loader_load import Limit, RankLoad
 from mlfs.plan.model import Curve, Floats
-from mlfs.plan.threads import PiecewiseLinear, assign, in_proportion, preprocessing_threads
+from mlfs.plan.rank_load import Limit, RankLoad
+from mlfs.plan.threads import PiecewiseLinear, Threads, assign, in_proportion, preprocessing_threads
 
 # A model of two lines needs so many measurements (mlfs.plan.threads).
 FEWEST_COUNTS = 4
@@ -33,6 +33,8 @@ FEWEST_COUNTS = 4
 ALIKE = 1.5
 # A smaller gain is not worth another start of a training script.
 LITTLE = 0.05
+# A number of workers is next to the fastest one if loading takes longer by at most this share with it.
+NEXT_TO_FASTEST = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,15 @@ class Advice:
         step_s: how long a step takes with them; where the training step's time is not known it takes that at least.
             Ranks whose loaders wait for reads are left out of account.
         now_s: how long it takes now. train_s: what was reckoned with, None where it is not known.
+        keeps_up: whether loading takes no longer with them than training, so that training is the limit; False where
+            the training step's time is not known.
     """
 
     workers: tuple[int, ...]
     step_s: float
     now_s: float
     train_s: float | None
+    keeps_up: bool = False
 
     @property
     def gain(self) -> float:
@@ -100,10 +105,12 @@ class Advice:
 
 
 class Speeds:
-    """How long some number of workers take together for what one of them takes a second for now.
+    """How many seconds some number of workers take together for the work that one worker does in a second now.
 
-    Numbers that were seen tell it, and by two lines around their peak where they are enough (Section 4.1). Below them,
-    workers count in proportion. Beyond them they do so up to one for each processor, unless fewer were seen to do best.
+    Between the numbers of workers that were seen, the times that were seen are joined by lines; where there are enough
+    of them, by two lines fitted around the fastest number (Section 4.1). With fewer workers than were ever seen, the
+    time grows in inverse proportion to their number. With more it falls in the same way up to one worker for each
+    processor, unless a smaller number than the largest was seen to be the fastest.
 
     Args:
         pace: by number of workers on the node, the seconds that each of them takes for a byte; `now` among them.
@@ -133,6 +140,18 @@ class Speeds:
         if self._lines is not None:
             return max(self._least_s, self._lines.at(min(threads, last)))
         return 1 / float(np.interp(threads, self._counts, self._speeds))
+
+
+def surely_loads(workers: int, registered: int | None) -> bool:
+    """Whether what was seen of a rank's reader is surely the work of a loader.
+
+    One process that reads by itself, of a job of which nobody knows the number of workers, may be a worker, or the
+    training process. Then nobody can tell preprocessing from training, and nothing is advised.
+
+    Args:
+        workers: processes that were seen to read for the rank. registered: `num_workers` of the job, None: not known.
+    """
+    return registered is not None or workers > 1
 
 
 def of_this_script(pace: Mapping[int, float], now: int) -> dict[int, float]:
@@ -170,21 +189,65 @@ def advise(loaders: Sequence[Loader], processors: int, pace: Mapping[int, float]
     known = [loader.train_s for loader in free if loader.train_s is not None]
     # Ranks wait for one another: the one that never waits takes the least time.
     train_s = min(known) if len(known) == len(free) else None
+    node = _Node(work, waiting_s, workers, speeds)
     if train_s is not None:
         rate = Curve(tuple((float(count), 1 / speeds.at(count)) for count in range(1, most + 1)))
         counts = assign(work[:, None], [rate], waiting_s / workers, train_s, most, TOLERANCE * train_s)
+        counts = node.kept_up(counts, most, (1 + TOLERANCE) * train_s)
     else:
         counts = in_proportion(work, max(len(free), preprocessing_threads(speeds, most)))
-    total = int(counts.sum())
-    # All ranks' workers share what so many get done together. Fewer than now wait longer, more no shorter.
-    loading: Floats = work * speeds.at(total) * total / counts + waiting_s / np.minimum(workers, counts)
-    loading_s, loading_now_s = float(loading.max()), float(((work + waiting_s) / workers).max())
-    # While loading is the limit, what steps take longer than it, as ranks wait for one another by turns, goes with it.
+    loading_s, loading_now_s = float(node.loading(counts).max()), float(((work + waiting_s) / workers).max())
+    # Ranks wait for one another by turns, so a step takes longer than the loading of any one rank. While loading is the
+    # limit, a step becomes shorter in the same proportion as loading.
     step_s = max(train_s, loading_s) if train_s is not None else loading_s * now_s / (loading_now_s or now_s)
-    advice = Advice(_with_others(loaders, counts.tolist()), step_s, now_s, train_s)
-    if not advice.is_worth_it and (train_s is None or step_s > (1 + TOLERANCE) * now_s):
-        return Advice(as_they_are, now_s, now_s, train_s)  # that other numbers do as well was not seen
+    keeps_up = train_s is not None and loading_s <= (1 + TOLERANCE) * train_s
+    advice = Advice(_with_others(loaders, counts.tolist()), step_s, now_s, train_s, keeps_up)
+    if not advice.is_worth_it and (not keeps_up or step_s > (1 + TOLERANCE) * now_s):
+        # The numbers of now stay: nobody has seen that others do as well.
+        keeps_up = train_s is not None and loading_now_s <= (1 + TOLERANCE) * train_s
+        return Advice(as_they_are, now_s, now_s, train_s, keeps_up)
     return advice
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """The ranks that workers are dealt to, in arrays of one entry a rank.
+
+    Attributes:
+        work: what one worker works for a batch, with as many workers on the node as now. waiting_s: how long it waits
+            for a batch's reads. workers: how many there are now.
+        speeds: how the work of a batch changes with the number of workers on the node.
+    """
+
+    work: Floats
+    waiting_s: Floats
+    workers: Floats
+    speeds: Speeds
+
+    def loading(self, counts: Threads) -> Floats:
+        """How long each rank loads a batch with so many workers.
+
+        The workers of all ranks share the processors. Waiting becomes longer with fewer workers than now, and no
+        shorter with more.
+        """
+        total = int(counts.sum())
+        loading_s: Floats = self.work * self.speeds.at(total) * total / counts
+        return loading_s + self.waiting_s / np.minimum(self.workers, counts)
+
+    def kept_up(self, counts: Threads, most: int, allowed_s: float) -> Threads:
+        """`counts` with one worker more for the slowest rank, again and again, until no rank loads for longer than
+        `allowed_s` or the node has `most` workers.
+
+        Algorithm 1 takes the number whose loading time is nearest to that of training, which may be a number that is
+        too small. Where no number keeps up, the fewest workers are taken that are next to the fastest.
+        """
+        counts = counts.copy()
+        tried = [(float(self.loading(counts).max()), counts.copy())]
+        while tried[-1][0] > allowed_s and counts.sum() < most:
+            counts[self.loading(counts).argmax()] += 1
+            tried.append((float(self.loading(counts).max()), counts.copy()))
+        enough_s = max(allowed_s, (1 + NEXT_TO_FASTEST) * min(seconds for seconds, _ in tried))
+        return next(of for seconds, of in tried if seconds <= enough_s)
 
 
 def _with_others(loaders: Iterable[Loader], counts: Iterable[int]) -> tuple[int, ...]:

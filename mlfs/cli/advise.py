@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -204,8 +203,9 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.cli import client
     from mlfs.cli.advise_workers import answer
+    from mlfs.processors import usable_processors
 
-    processors = len(os.sched_getaffinity(0)) if args.processors is None else args.processors
+    processors = usable_processors() if args.processors is None else args.processors
     if not 1 <= processors <= MOST_PROCESSORS:
         raise ConfigError(f"--processors: {processors}", f"a whole number from 1 to {MOST_PROCESSORS}")
     step_s = None if args.step is None else parse_duration(args.step, what="--step")

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlfs.advise.workers import Advice, Loader, advise
+from mlfs.advise.workers import Advice, Loader, advise, surely_loads
 from mlfs.errors import ConfigError
-from mlfs.plan.loader_load import Limit, RankLoad
+from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.shown import count_of, part, parts_of
 from mlfs.units import format_duration
 
+ONE_PROCESS = "one process reads for each rank, and nobody said whether it is a worker or the training process itself"
+ONE_PROCESS_HINT = (
+    "register the job with --num-workers 0 if the training process loads by itself, else with --num-workers 1"
+)
 UNKNOWN_STEP = (
-    "how long a training step takes is not known while the loader is the limit (--step TIME tells it): so many workers"
-    " are advised as reach the peak of preprocessing, and the gain ends where training itself is the limit"
+    "how long a training step takes cannot be told from reads while the loader is the limit (--step TIME tells it):"
+    " so many workers are advised as preprocess fastest together, and steps become no shorter than training itself"
 )
 NO_CURE = "{ranks} for reads more than they work: more workers are no cure there (mlfs status says what would be)"
-TRAINING = "training is the limit: more workers gain nothing, and so many would do"
+TRAINING = "training is the limit: loading keeps up with these workers, and more gain nothing"
 NO_GAIN = "more workers are not expected to gain anything on {processors}"
 
 
@@ -38,6 +42,9 @@ def answer(
     ranks = [rank for rank in ranks if rank.limit is not Limit.UNKNOWN]
     if not ranks:
         raise ConfigError(f"job {job.get('name')}: too few batches were seen to say anything", _what_helps(job))
+    told = part(part(job, "loader"), "num_workers").get("value")
+    if not any(surely_loads(rank.workers, told) for rank in ranks):
+        raise ConfigError(f"job {job.get('name')}: {ONE_PROCESS}", ONE_PROCESS_HINT)
     loaders = [Loader.of(rank, step_s) for rank in ranks]
     advice = advise(loaders, processors, {int(count): float(pace) for count, pace in parts_of(load, "pace")})
     numbers = {
@@ -53,8 +60,6 @@ def answer(
     }
     available = count_of(processors, "processor", "processors")
     lines = [f"job {job.get('name')}, {available}:", *map(_line, ranks)]
-    if part(part(job, "loader"), "num_workers").get("value") is None and all(rank.workers == 1 for rank in ranks):
-        lines.append("  (one process loads: if it is the training process itself, register the job with num-workers 0)")
     return numbers, [*lines, *_words(advice, loaders, available)]
 
 
@@ -121,7 +126,7 @@ def _words(advice: Advice, loaders: list[Loader], available: str) -> list[str]:
     if advice.train_s is not None:
         lines[0] += f", for a training step of {format_duration(advice.train_s)}"
     if not advice.is_worth_it:
-        lines.append(TRAINING if advice.train_s is not None else NO_GAIN.format(processors=available))
+        lines.append(TRAINING if advice.keeps_up else NO_GAIN.format(processors=available))
     else:
         step, was = format_duration(advice.step_s), format_duration(advice.now_s)
         lines.append(f"a step then takes {step} instead of {was}: {advice.gain:.1f} times as fast")

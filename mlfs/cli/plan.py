@@ -63,7 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     group.add_argument("--nodes", metavar="N", type=int, default=1, help="number of nodes (default: 1)")
     group.add_argument("--ram", metavar="SIZE", default="0", help="memory for kept samples, of a node (default: 0)")
     group.add_argument("--ssd", metavar="SIZE", default="0", help="disk for kept samples, of a node (default: 0)")
-    text = "nodes give each other what they keep; mlfs mounts don't yet (default: yes)"
+    text = "nodes give each other what they keep, as mounts do under `mlfs peers` (default: yes)"
     group.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "computing time of one step, all ranks at once: 250ms"
     group.add_argument("--step-time", metavar="TIME", required=True, help=text)

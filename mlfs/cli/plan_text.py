@@ -30,7 +30,7 @@ def _head(found: dict[str, Any]) -> list[str]:
         f"{found['steps']:,} steps an epoch, each of {found['batch_size']} samples a rank" + _one_by_one(found),
     ]
     if found["peers"] and found["nodes"] > 1:
-        head.append("mounts do not share caches between nodes yet: --no-peers plans without")
+        head.append("mounts share their caches while `mlfs peers` runs on all nodes; --no-peers plans without")
     return head
 
 

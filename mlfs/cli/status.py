@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mlfs.cli.console import make_console
 from mlfs.cli.tables import NumberTable
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import NONE, count, count_of, duration, is_number, out_of, part, parts_of, percent, size
+from mlfs.shown import NONE, count, count_of, duration, is_number, of_which_ranks, out_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -39,7 +39,7 @@ _STATES = {
     "serving": "serving reads",
     "draining": "ending: readers may finish, nothing is fetched ahead",
 }
-_ROUTES = (("page_cache", "page cache"), ("ram", "RAM"), ("ssd", "SSD"), ("lmdb", "LMDB"), ("pfs", "PFS"))
+_ROUTES = {"page_cache": "page cache", "ram": "RAM", "ssd": "SSD", "lmdb": "LMDB", "peer": "peers", "pfs": "PFS"}
 _SHOWN_STRANGERS = 5
 # So that the table of the nodes fits into 80 columns.
 _NAME_WIDTH = 12
@@ -248,14 +248,20 @@ def _load(job: dict[str, Any]) -> list[RenderableType]:
         times = [duration(of.get(key)) for key in ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")]
         workers = 0 if of.get("reader_trains") else of.get("workers")
         table.add(rank, count(workers), count(advised.get(rank)), *times, str(of.get("limit", NONE)))
-    said = f"load of a worker, for a batch: {percent(load.get('imbalanced_steps'))} of the last "
-    said += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance {percent(load.get('imbalance'))})"
-    if simulated := part(load, "simulated"):
-        said += f", simulated {percent(simulated.get('imbalanced_steps'))} ({percent(simulated.get('imbalance'))})"
+    said = []
+    if is_number(load.get("imbalanced_steps")):
+        uneven = f"{percent(load['imbalanced_steps'])} of the last "
+        uneven += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance "
+        uneven += f"{percent(load.get('imbalance'))}){of_which_ranks(job)}"
+        if simulated := part(load, "simulated"):
+            uneven += f"; simulated {percent(simulated.get('imbalanced_steps'))}"
+            uneven += f" ({percent(simulated.get('imbalance'))})"
+        said.append(uneven)
     if load.get("straggler") is not None:
-        said += f"; rank {load['straggler']} will be late in the next steps"
+        said.append(f"rank {load['straggler']} will be late in the next steps")
     because = load.get("uneven_because")
-    return [Text(said), *([Text(str(because))] if because else []), table]
+    lines = [Text(str(line)) for line in ("; ".join(said), because) if line]
+    return [*lines, _title("what each process of a loader does for a batch"), table]
 
 
 def _loader(job: dict[str, Any]) -> list[RenderableType]:
@@ -297,9 +303,8 @@ def _reads(status: dict[str, Any]) -> list[RenderableType]:
     epoch, total = part(reads, "epoch"), part(reads, "all")
     columns = ("reads: since the epoch began", "bytes", "reads: all", "bytes", "fetches", "bytes")
     table = NumberTable("route", *columns)
-    names = dict(_ROUTES)
-    # Routes of a later version (peers, say) come behind those that are known here.
-    names |= {name: name for part in (total, epoch, fetches) for name in part if name not in names}
+    # Routes of a later version come behind those that are known here.
+    names = _ROUTES | {name: name for part in (total, epoch, fetches) for name in part if name not in _ROUTES}
     for key, name in names.items():
         now, ever, ahead = part(epoch, key), part(total, key), part(fetches, key)
         cells = [count(now.get("reads")), size(now.get("bytes")), count(ever.get("reads")), size(ever.get("bytes"))]

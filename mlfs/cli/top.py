@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import count, duration, number_of, one_of, part, parts_of, percent, size
+from mlfs.shown import count, duration, is_number, number_of, one_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -284,7 +284,7 @@ def _ranks(now: Moment, before: Moment, look: _Look) -> list[RenderableType]:
 def _uneven(job: dict[str, Any]) -> str:
     """How unevenly the ranks load, and who will be late; nothing for a job of one rank."""
     load = part(job, "load")
-    if len(part(load, "ranks")) < 2:
+    if len(part(load, "ranks")) < 2 or not is_number(load.get("imbalanced_steps")):
         return ""
     late = f", rank {load['straggler']} will be late" if load.get("straggler") is not None else ""
     return f"; {percent(load.get('imbalanced_steps'))} of steps uneven{late}"

@@ -233,6 +233,10 @@ class Engine:
         """A job to be registered, with the nodes on which the order rests that mlfs serves it. Raises: JobError."""
         return self._shared.with_nodes(spec)
 
+    def late(self, name: str) -> Sequence[int]:
+        """See `SharedJobs.late`."""
+        return self._shared.late(name)
+
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
         """Start a job, in place of one of the same name."""
         return await (self._shared if self._shared.active else self._jobs).register(spec, streams)
@@ -310,7 +314,7 @@ class Engine:
             tree=TreeStatistics(self.manifest.n_files, self.manifest.total_bytes, self._changed_files),
             jobs=jobs,
             ahead={job.name: self.scheduler.ahead(job.name) for job in jobs},
-            loads=self.scheduler.loads(),
+            loads=self.scheduler.loads(self.clock()),
             scheduler=scheduler,
             planner=planner,
             ranges=self.ranges.statistics(),

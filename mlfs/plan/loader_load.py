@@ -10,126 +10,40 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.plan.gpu_queues import TOLERANCE
 from mlfs.plan.imbalance import Imbalance, imbalance
+from mlfs.plan.loader_limits import limits_of, surely_idles, told_apart
 from mlfs.plan.model import Floats
+from mlfs.plan.rank_load import FEWEST_BATCHES, BatchTimes, RankLoad
 from mlfs.plan.threads import PiecewiseLinear
 
 # Batches of a rank that figures are taken from, the last ones: enough for a mean that does not jump, few enough to
-# follow a job that changes.
+# follow a job that changes. Where a rank has many workers, there are so many batches of each, up to the most of all.
 KEPT_BATCHES = 64
-# With fewer batches of a rank nothing is said in words: the first ones of a run are slower than the rest.
-FEWEST_BATCHES = 8
+KEPT_OF_A_WORKER = 2
+MOST_KEPT_BATCHES = 2048
 # The last batches that the next step is predicted from: a rank that becomes slow is named within so many steps.
 RECENT_BATCHES = 16
-# A loader that is idle for less than this share of its time is the limit of its rank's steps: the times of batches
-# scatter by about as much.
-IDLE_SHARE = 0.1
-# What is no further off than so many standard errors may be chance: one case in some hundreds goes beyond that.
+# A mean that differs by no more than so many standard errors may differ by chance. By chance alone one mean in some
+# hundreds differs by more.
 BEYOND_CHANCE = 3.0
-# By so many standard deviations what follows batches is longer than handing over alone, lest it be chance. With less,
-# times that vary are taken for idling in one case of ten; with more, idling shows an epoch later only.
-SURELY_LONGER = 1.75
-# The same where handing over was seen once: 1.73 is all that one time can come to, as the shortest of very many.
-ONE_SURELY_LONGER = 1.5
 # Half of a normal distribution lies within so many standard deviations.
 QUARTILES_APART = 1.349
-# A rank that is the slowest one in at least this part of an even share of the steps is itself what steps wait for.
-FAIR_SHARE = 0.5
-
-
-class BatchTimes(NamedTuple):
-    """One batch of a rank, read by one process.
-
-    Attributes:
-        at: linear position of its first sample: the same for all ranks' batches of a step. epoch: of its epoch's first.
-        waiting_s, preprocess_s, after_s: see `mlfs.plan.scheduler.rank_loads`; they add up to all of the time from the
-            batch's first read to that of the process's next batch. `after_s` is below 0 where the last file took less
-            than the others.
-    """
-
-    at: int
-    epoch: int
-    process: int
-    size_bytes: int
-    waiting_s: float
-    preprocess_s: float
-    after_s: float
-
-
-class Limit(StrEnum):
-    """What a rank's steps wait for, seen from its loader."""
-
-    UNKNOWN = "not known yet"
-    READS = "reads"
-    PREPROCESSING = "preprocessing"
-    OTHER_RANKS = "other ranks"
-    TRAINING = "training"
-
-
-@dataclass(frozen=True, slots=True)
-class RankLoad:
-    """What one rank's loader does with its time: means of its last batches.
-
-    Attributes:
-        rank: its index among the node's ranks.
-        workers: processes that read its batches.
-        batches: how many the figures are taken from. batch_bytes: of one.
-        waiting_s, preprocess_s, handing_s, idle_s: of one process for one batch.
-        step_s: from one batch of the rank to its next, all its processes together.
-        next_s: how long loading its next step is predicted to take. doubt_s: how far off chance may make that.
-        limit: what its steps wait for.
-        knows_idling: whether the beginning of an epoch was seen; else `handing_s` has the idle time in it.
-        surely_idles: whether `idle_s` is more than chance may make it.
-        reader_trains: whether the process that reads also trains: then `handing_s` is the time of a training step, and
-            `idle_s` what it waits for other ranks.
-    """
-
-    rank: int
-    workers: int
-    batches: int
-    batch_bytes: float
-    waiting_s: float
-    preprocess_s: float
-    handing_s: float
-    idle_s: float
-    step_s: float
-    next_s: float
-    doubt_s: float = 0.0
-    limit: Limit = Limit.UNKNOWN
-    knows_idling: bool = True
-    surely_idles: bool = True
-    reader_trains: bool = False
-
-    @property
-    def known_handing_s(self) -> float:
-        """How long one process hands a batch over, as far as that is known: no idling, no training."""
-        return self.handing_s if self.knows_idling and not self.reader_trains else 0.0
-
-    @property
-    def work_s(self) -> float:
-        """What one process works for a batch, as far as that is known."""
-        return self.preprocess_s + self.known_handing_s
-
-    @property
-    def own_s(self) -> float:
-        """What all its processes together work for a batch."""
-        return self.work_s / self.workers
-
-    @property
-    def load_s(self) -> float:
-        """The same with their waiting: how long loading a batch takes the rank."""
-        return self.own_s + self.waiting_s / self.workers
-
-    @property
-    def whole_s(self) -> float:
-        """All of the time of one process for one batch."""
-        return self.waiting_s + self.preprocess_s + self.handing_s + self.idle_s
+# Preprocessing time by bytes is one line. It is two lines if each has at least so many batches, and if they leave at
+# most so large a share of one line's squares: of times that have nothing to do with bytes they leave nine tenths.
+BATCHES_OF_A_LINE = 16
+CLEARLY_LESS = 2 / 3
+# An evaluation or a checkpoint in the midst of an epoch has each process wait once for long. That is a pause if the
+# time lies beyond the upper quartile of the others by so many standard deviations, and if it happens to a process once,
+# or in one batch of so many. What happens more often belongs to the usual steps.
+PAUSE_BEYOND = 6.0
+PAUSE_ONCE_IN = 16
+# A job that has read nothing for so long, and for so many of its steps, has ended, or does something else than train.
+QUIET_S = 60.0
+QUIET_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +52,10 @@ class JobLoad:
 
     Attributes:
         ranks: those of which batches were seen, ascending.
-        imbalance: over the last steps of which all of them have read. steps: how many.
+        imbalance: over the last steps of which all of them have read; it says something where `compares`. steps: how
+            many.
         straggler: the index of the rank that is predicted to be late in the next steps, -1 for none.
+        reads_now: whether the job goes on reading: a script that was killed never says that it has ended.
         pace: by number of processes on the node, the seconds that each of them works for a byte, as far as seen.
     """
 
@@ -148,6 +64,12 @@ class JobLoad:
     steps: int
     straggler: int
     pace: Mapping[int, float]
+    reads_now: bool = True
+
+    @property
+    def compares(self) -> bool:
+        """Whether there are two ranks at least, and steps of which all of them have read."""
+        return len(self.ranks) > 1 and self.steps > 0
 
 
 def job_load(
@@ -156,6 +78,7 @@ def job_load(
     coming_bytes: Mapping[int, int],
     pace: Mapping[int, float],
     reader_trains: bool = False,
+    quiet_s: float = 0.0,
 ) -> JobLoad:
     """The figures of a job.
 
@@ -166,6 +89,7 @@ def job_load(
         coming_bytes: by rank, those of its next batch, 0 where they are not known.
         pace: what was seen of the job when it ran before; see `JobLoad`.
         reader_trains: whether the processes that read also train.
+        quiet_s: how long ago the job's last read was.
     """
     ranks = [
         rank_load(rank, batches[rank], () if reader_trains else handing_s.get(rank, ()), coming_bytes[rank])
@@ -178,15 +102,17 @@ def job_load(
     judged = tuple(replace(rank, limit=limit) for rank, limit in zip(ranks, limits, strict=True))
     compute_s = step_compute_s(judged)
     uneven = imbalance(load_s, compute_s)
-    return JobLoad(judged, uneven, len(load_s), straggler(judged, compute_s), {**pace, **pace_of(judged)})
+    reads_now = quiet_s < max(QUIET_S, QUIET_STEPS * max((rank.step_s for rank in judged), default=0.0))
+    late = straggler(judged, compute_s) if reads_now else -1
+    return JobLoad(judged, uneven, len(load_s), late, {**pace, **pace_of(judged)}, reads_now)
 
 
 def step_compute_s(ranks: Sequence[RankLoad]) -> float:
-    """What a rank must not load longer than, lest it counts as late.
+    """How long a rank may load for a step; a rank that loads for longer is late.
 
-    A step computes as long as steps take, or less where all wait for the slowest; what loads only when training pauses
-    has the rest of a step for it. What is within the tolerance of that counts as late, or two ranks that both load all
-    the time would seem to take turns in being late.
+    Nobody sees how long a step computes, so the time from step to step stands for it: computing takes that long at
+    most. Where the training process loads by itself, it is that time without the training. The tolerance of Algorithm 1
+    is taken off, because two ranks that both load all the time would else seem to be late by turns.
     """
     if not ranks:
         return 0.0
@@ -200,9 +126,14 @@ def pace_of(ranks: Sequence[RankLoad]) -> dict[int, float]:
     It is empty while a rank has read so few batches that not all of its processes need have been seen.
     """
     size_bytes = sum(rank.batch_bytes * rank.batches for rank in ranks)
-    if not size_bytes or any(rank.batches < min(KEPT_BATCHES, max(FEWEST_BATCHES, 2 * rank.workers)) for rank in ranks):
+    if not size_bytes or any(rank.batches < enough_batches(rank.workers) for rank in ranks):
         return {}
     return {sum(rank.workers for rank in ranks): sum(rank.work_s * rank.batches for rank in ranks) / size_bytes}
+
+
+def enough_batches(workers: int) -> int:
+    """With fewer batches of a rank not all of its processes need have been seen."""
+    return max(FEWEST_BATCHES, min(MOST_KEPT_BATCHES, KEPT_OF_A_WORKER * workers))
 
 
 def workers_of(batches: Sequence[BatchTimes]) -> int:
@@ -217,10 +148,11 @@ def rank_load(
     rank: int, batches: Sequence[BatchTimes], handing_s: Sequence[float], coming_bytes: int = 0
 ) -> RankLoad:  # fmt: skip
     """The figures of one rank, without its limit. Args: as of `job_load`, of this rank."""
-    waiting_s, preprocess_s, after_s, size_bytes = (
+    waiting_s, preprocess_s, size_bytes = (
         float(np.mean(column))
-        for column in zip(*((b.waiting_s, b.preprocess_s, b.after_s, b.size_bytes) for b in batches), strict=True)
+        for column in zip(*((b.waiting_s, b.preprocess_s, b.size_bytes) for b in batches), strict=True)
     )
+    after_s = float(without_pauses(batches).mean())
     workers = workers_of(batches)
     idle_s = max(0.0, after_s - float(np.mean(handing_s))) if handing_s else 0.0
     known = RankLoad(
@@ -241,21 +173,20 @@ def rank_load(
     return replace(known, next_s=(recent_s + known.known_handing_s) / workers, doubt_s=doubt_s / workers)
 
 
-def surely_idles(batches: Sequence[BatchTimes], handing_s: Sequence[float]) -> bool:
-    """Whether what follows batches is longer than handing over alone, more often than chance makes it.
-
-    It is the rank sum test (Mann and Whitney): by how much times vary, and how, does not matter.
-
-    Args:
-        handing_s: times after batches behind which there was another one at hand.
-    """
-    after_s, alone_s = np.array([[batch.after_s] for batch in batches]), np.array(handing_s)
-    if not len(alone_s):
-        return False
-    pairs = len(after_s) * len(alone_s)
-    longer = (after_s > alone_s).sum() + 0.5 * (after_s == alone_s).sum()
-    deviations = float(longer - pairs / 2) / math.sqrt(pairs * (len(after_s) + len(alone_s) + 1) / 12)
-    return deviations >= (SURELY_LONGER if len(alone_s) > 1 else ONE_SURELY_LONGER)
+def without_pauses(batches: Sequence[BatchTimes]) -> Floats:
+    """What follows each batch; a pause counts as the longest time that is no pause may be."""
+    _, process, counts = np.unique([batch.process for batch in batches], return_inverse=True, return_counts=True)
+    at_most = np.maximum(1, counts // PAUSE_ONCE_IN)  # pauses of each process
+    after_s = np.array([batch.after_s for batch in batches])
+    order = np.lexsort((-after_s, process))
+    place = np.empty(len(order), dtype=np.int64)  # of each time among those of its process, the longest first
+    place[order] = np.arange(len(order)) - (np.cumsum(counts) - counts)[process[order]]
+    others_s = after_s[place >= at_most[process]]
+    if len(others_s) < FEWEST_BATCHES:
+        return after_s
+    longest_s = float(np.quantile(others_s, 0.75)) + PAUSE_BEYOND * scatter_s(others_s)
+    seldom = np.bincount(process, after_s > longest_s, len(counts)) <= at_most
+    return np.where(seldom[process], np.minimum(after_s, longest_s), after_s)
 
 
 def scatter_s(seconds: Floats) -> float:
@@ -264,67 +195,14 @@ def scatter_s(seconds: Floats) -> float:
     return float(high_s - low_s) / QUARTILES_APART
 
 
-def told_apart(ranks: Sequence[RankLoad]) -> list[RankLoad]:
-    """Ranks whose readers train: what follows a batch is a training step, and where it takes longer than on another
-    rank, waiting for other ranks."""
-    training_s = min((rank.handing_s for rank in ranks), default=0.0)
-    return [
-        replace(
-            rank,
-            handing_s=training_s,
-            idle_s=rank.handing_s - training_s,
-            knows_idling=True,
-            surely_idles=True,
-            reader_trains=True,
-        )
-        for rank in ranks
-    ]  # fmt: skip
-
-
-def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[Limit]:
-    """What the steps of each rank wait for.
-
-    A loader that is idle waits for the training loop. That waits for other ranks where these load for about as long as
-    steps take; otherwise training itself takes that long.
-
-    Args:
-        load_s: how long each rank loaded in the steps that all of them have read, shape (T, ranks).
-    """
-    share, loading_rules = np.ones(len(ranks)), False
-    if len(ranks) > 1 and len(load_s) >= FEWEST_BATCHES:
-        # What one process takes longer for, the rank's others make up for: a rank is as fast as one round of them.
-        a_round = min(len(load_s), max(rank.workers for rank in ranks))
-        rounds_s = np.lib.stride_tricks.sliding_window_view(load_s, a_round, axis=0).mean(axis=-1)
-        share = np.bincount(rounds_s.argmax(axis=1), minlength=len(ranks)) / len(rounds_s)
-        usual_s = float(np.median([rank.step_s for rank in ranks]))
-        loading_rules = float(rounds_s.max(axis=1).mean()) >= (1 - IDLE_SHARE) * usual_s
-    return [
-        limit_of(rank, loading_rules or rank.reader_trains, bool(of_steps >= FAIR_SHARE / len(ranks)))
-        for rank, of_steps in zip(ranks, share, strict=True)
-    ]
-
-
-def limit_of(rank: RankLoad, others_load: bool, is_slowest: bool) -> Limit:
-    """What the steps of one rank wait for.
-
-    Args:
-        others_load: whether it is other ranks that it waits for while it is idle.
-        is_slowest: whether it is the slowest one in a fair share of the steps.
-    """
-    if rank.batches < FEWEST_BATCHES or not rank.whole_s or not rank.knows_idling:
-        return Limit.UNKNOWN
-    idles = rank.surely_idles and rank.idle_s >= IDLE_SHARE * rank.whole_s
-    if idles and not (others_load and is_slowest):
-        return Limit.OTHER_RANKS if others_load else Limit.TRAINING
-    if rank.reader_trains and rank.waiting_s + rank.preprocess_s < IDLE_SHARE * rank.whole_s:
-        return Limit.TRAINING
-    return Limit.READS if rank.waiting_s > rank.work_s else Limit.PREPROCESSING
-
-
 def next_s(batches: Sequence[BatchTimes], coming_bytes: int) -> tuple[float, float]:
     """How long a rank's next batch will wait and be preprocessed by one process, and how far off chance may make that.
 
-    It takes as long as the last ones did, or less or more as its bytes say.
+    It takes as long as the last ones did, or less or more as its bytes say. What it takes with more bytes than any
+    batch that was seen, or with fewer, nobody knows: then it counts as the largest one, or the smallest.
+
+    Args:
+        coming_bytes: of the batch, 0 where they are not known.
     """
     recent = list(batches)[-RECENT_BATCHES:]
     waiting_s = float(np.mean([batch.waiting_s for batch in recent]))
@@ -332,22 +210,27 @@ def next_s(batches: Sequence[BatchTimes], coming_bytes: int) -> tuple[float, flo
     model = seconds_by_bytes(batches) if coming_bytes else None
     usual_s = [preprocess_s if model is None else model.at(batch.size_bytes) for batch in batches]
     off_s = np.array([batch.waiting_s + batch.preprocess_s for batch in batches]) - usual_s
-    doubt_s = BEYOND_CHANCE * scatter_s(off_s) / math.sqrt(len(recent))
+    # The mean of the last batches is off by chance, and so is the slope of a line.
+    variances = 1 / len(recent)
     usual_lately_s = float(np.mean(usual_s[-len(recent) :]))
     if model is not None and usual_lately_s:
-        preprocess_s *= model.at(coming_bytes) / usual_lately_s
-    return waiting_s + preprocess_s, doubt_s
+        sizes = np.array([batch.size_bytes for batch in batches], dtype=np.float64)
+        size_bytes = min(max(coming_bytes, sizes.min()), sizes.max())
+        variances += (size_bytes - sizes[-len(recent) :].mean()) ** 2 / ((sizes - sizes.mean()) ** 2).sum()
+        preprocess_s *= model.at(size_bytes) / usual_lately_s
+    return waiting_s + preprocess_s, BEYOND_CHANCE * scatter_s(off_s) * math.sqrt(variances)
 
 
 def seconds_by_bytes(batches: Sequence[BatchTimes]) -> PiecewiseLinear | None:
-    """Preprocessing time of a batch by its bytes, as the best two lines; None where too few sizes were seen.
+    """Preprocessing time of a batch by its bytes, as one line or two; None where too few sizes were seen.
 
     Section 4.1 has a model for each size of sample. Batches of one job differ little in size, so one model goes on.
     """
     sizes = [batch.size_bytes for batch in batches]
     if len(set(sizes)) < FEWEST_BATCHES:
         return None
-    return PiecewiseLinear.fit(sizes, [batch.preprocess_s for batch in batches])
+    times_s = [batch.preprocess_s for batch in batches]
+    return PiecewiseLinear.fit_cautiously(sizes, times_s, BATCHES_OF_A_LINE, CLEARLY_LESS)
 
 
 def straggler(ranks: Sequence[RankLoad], compute_s: float) -> int:

@@ -7,6 +7,7 @@ preprocessing and training time. Out: threads for each GPU, for any number of no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,18 +39,31 @@ class PiecewiseLinear:
         Raises:
             ValueError: fewer than four measurements.
         """
-        xs, ys = np.asarray(threads, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
-        order = np.argsort(xs)
-        xs, ys = xs[order], ys[order]
+        xs, ys = _ascending(threads, seconds)
         if len(xs) < 4:
             raise ValueError(f"{len(xs)} measurements: two lines need four at least")
-        best: tuple[float, PiecewiseLinear] | None = None
-        for cut in range(2, len(xs) - 1):
-            (left, error_left), (right, error_right) = _line(xs[:cut], ys[:cut]), _line(xs[cut:], ys[cut:])
-            if best is None or error_left + error_right < best[0]:
-                best = error_left + error_right, cls(float(xs[cut - 1] + xs[cut]) / 2, (left, right))
-        assert best is not None
-        return best[1]
+        cut, _ = _best_cut(xs, ys, 2)
+        return cls._two(xs, ys, cut)
+
+    @classmethod
+    def fit_cautiously(cls, xs: npt.ArrayLike, seconds: npt.ArrayLike, side: int, left: float) -> PiecewiseLinear:
+        """One line with the least squares, or two where they are clearly better.
+
+        Args:
+            side: how many measurements each of two lines needs.
+            left: two lines are clearly better if they leave at most this share of the squares that one line leaves.
+        """
+        xs, ys = _ascending(xs, seconds)
+        if len(xs) >= 2 * side:
+            cut, share = _best_cut(xs, ys, side)
+            if share <= left:
+                return cls._two(xs, ys, cut)
+        one = _line(xs, ys)
+        return cls(math.inf, (one, one))
+
+    @classmethod
+    def _two(cls, xs: Floats, ys: Floats, cut: int) -> PiecewiseLinear:
+        return cls(float(xs[cut - 1] + xs[cut]) / 2, (_line(xs[:cut], ys[:cut]), _line(xs[cut:], ys[cut:])))
 
     def at(self, threads: float) -> float:
         """Seconds for a sample with that many threads; never negative."""
@@ -57,12 +71,43 @@ class PiecewiseLinear:
         return max(0.0, intercept + slope * threads)
 
 
-def _line(xs: Floats, ys: Floats) -> tuple[tuple[float, float], float]:
+def _line(xs: Floats, ys: Floats) -> tuple[float, float]:
+    """(intercept, slope) of the line with the least squares."""
     centred = xs - xs.mean()
     spread = float((centred * centred).sum())
     slope = float((centred * (ys - ys.mean())).sum()) / spread if spread else 0.0
-    intercept = float(ys.mean()) - slope * float(xs.mean())
-    return (intercept, slope), float(((ys - intercept - slope * xs) ** 2).sum())
+    return float(ys.mean()) - slope * float(xs.mean()), slope
+
+
+def _ascending(xs: npt.ArrayLike, ys: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Measurements in the order of x."""
+    xs, ys = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+    order = np.argsort(xs)
+    return xs[order], ys[order]
+
+
+def _best_cut(xs: Floats, ys: Floats, side: int) -> tuple[int, float]:
+    """How many of the measurements the first of two lines is fitted to, and which share of one line's squares is left.
+
+    Args:
+        xs: ascending. side: how many measurements each line has at least.
+    """
+    xs, ys = xs - xs.mean(), ys - ys.mean()
+    sums = np.stack([np.ones(len(xs)), xs, ys, xs * xs, xs * ys, ys * ys]).cumsum(axis=1)
+    left = sums[:, side - 1 : len(xs) - side]
+    both = _squares(left) + _squares(sums[:, -1:] - left)
+    best, one = int(both.argmin()), float(_squares(sums[:, -1]))
+    return side + best, float(both[best]) / one if one > 0 else 1.0
+
+
+def _squares(sums: Floats) -> Floats:
+    """The squares that the best line leaves of some measurements. Args: of 1, x, y, xx, xy and yy, shape (6, ...)."""
+    count, x, y, xx, xy, yy = sums
+    spread, along, height = xx - x * x / count, xy - x * y / count, yy - y * y / count
+    # Where all x are the same, rounding leaves a little of the difference.
+    slanted = spread > 1e-12 * np.maximum(xx, 1e-300)
+    squares: Floats = height - np.where(slanted, along * along / np.where(slanted, spread, 1.0), 0.0)
+    return squares
 
 
 class SecondsByThreads(Protocol):

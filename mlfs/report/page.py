@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlfs.report import pictures
-from mlfs.shown import count_of, number_of, part, parts_of
+from mlfs.shown import count_of, is_number, number_of, of_which_ranks, part, parts_of
 from mlfs.units import format_duration, format_size
 
 MARK = "<!DOCTYPE html>\n<!-- a report of mlfs -->\n"
@@ -107,22 +107,30 @@ def _job(job: dict[str, Any], bound_bytes: float) -> Iterator[str]:
 
 def _load(job: dict[str, Any]) -> Iterator[str]:
     """What the loaders of its ranks do with their time, and how unevenly they load."""
-    load = part(job, "load")
+    load, times = part(job, "load"), ("waiting_s", "preprocess_s", "handing_s", "idle_s", "step_s")
     rows = [
         (
             f"rank {rank}",
-            f"{of.get('workers', 0):,}",
-            *(format_duration(of.get(key) or 0.0) for key in ("waiting_s", "preprocess_s", "idle_s", "step_s")),
+            f"{0 if of.get('reader_trains') else of.get('workers', 0):,}",
+            *(format_duration(of.get(key) or 0.0) for key in times),
             str(of.get("limit", "-")),
         )
         for rank, of in part(load, "ranks").items()
     ]
-    if rows:
+    if not rows:
+        return
+    if is_number(load.get("imbalanced_steps")):
         uneven, apart = (100 * number_of(job, "load", key) for key in ("imbalanced_steps", "imbalance"))
         last = count_of(load.get("steps", 0), "step", "steps")
-        yield f"<p>Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %).{_simulated(load)}</p>"
-        columns = ("workers", "a worker waits for a batch", "preprocesses it", "is idle", "batch every", "limit")
-        yield _table(["load", *columns], rows)
+        which = of_which_ranks(job)
+        said = f"Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %){which}."
+        yield f"<p>{_text(said)}{_simulated(load)}</p>"
+    columns = (
+        "workers", "a worker waits for a batch", "preprocesses it", "hands it over", "is idle", "batch every", "limit",
+    )  # fmt: skip
+    yield _table(["load", *columns], rows)
+    if any(of.get("reader_trains") for of in part(load, "ranks").values()):
+        yield "<p>A rank of 0 workers loads in its training process: it trains where others hand a batch over.</p>"
 
 
 def _simulated(load: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from mlfs.advise.workers import Loader, advise
 from mlfs.cli.advise_workers import answer
 from mlfs.errors import ConfigError
-from mlfs.plan.loader_load import Limit, RankLoad
+from mlfs.plan.rank_load import Limit, RankLoad
 
 
 def told(limit: str = "preprocessing", **changed: float) -> dict[str, Any]:
@@ -36,6 +36,48 @@ def test_where_the_step_is_known_workers_keep_up_with_it_and_no_more() -> None:
     advice = advise([Loader(0, 1, 0.2, 0.0, 0.2, 0.05)], 16, {})
     assert advice.workers == (4,)
     assert advice.gain == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "train_s", "by_itself", "workers"),
+    [(0.2, 0.155, False, 2), (0.4, 0.17, False, 3), (0.1, 0.08, True, 2), (0.2, 0.195, False, 1)],
+)
+def test_workers_are_never_too_few_to_keep_up_with_the_training_step(
+    work_s: float, train_s: float, by_itself: bool, workers: int
+) -> None:
+    """The number whose time is nearest to that of training may be too small. 200 ms keep up with 195."""
+    now = (
+        Loader(0, 0, work_s, 0.0, work_s + train_s, train_s)
+        if by_itself
+        else Loader(0, 1, work_s, 0.0, work_s, train_s)
+    )
+    advice = advise([now], 16, {})
+    assert advice.workers == (workers,)
+    assert advice.step_s == pytest.approx(train_s, rel=0.05)
+    assert advice.keeps_up
+    numbers, lines = answer(status(told(preprocess_s=0.2, step_s=0.2)), None, 16, 0.155)
+    assert numbers["workers"] == {"0": 2}
+    assert "a step then takes 155 ms instead of 200 ms: 1.3 times as fast" in lines
+
+
+def test_ranks_that_are_many_all_keep_up_with_the_training_step() -> None:
+    advice = advise([Loader(rank, 1, 0.2, 0.0, 0.2, 0.155) for rank in range(64)], 256, {})
+    assert advice.workers == (2,) * 64
+    assert advice.keeps_up
+
+
+def test_where_processors_do_not_suffice_training_is_not_called_the_limit() -> None:
+    """200 ms of work on one processor, for steps of 155 ms."""
+    numbers, lines = answer(status(told()), None, 1, 0.155)
+    assert numbers["workers"] == {"0": 1}
+    assert lines[-1] == "more workers are not expected to gain anything on 1 processor"
+
+
+def test_workers_that_gain_nothing_more_are_not_advised_to_keep_up() -> None:
+    """Eight workers were seen to do no more than four, and four take 100 ms for a batch: too long for 50 ms."""
+    advice = advise([Loader(0, 4, 0.4, 0.0, 0.1, 0.05)], 16, {2: 1.0, 4: 1.0, 8: 2.0})
+    assert advice.workers == (4,)
+    assert not advice.keeps_up
 
 
 def test_the_rank_that_has_more_to_do_gets_more_workers() -> None:
@@ -168,6 +210,11 @@ def test_a_training_process_that_loads_by_itself_gains_by_workers_beside_it() ->
     assert "trains for 100 ms" in lines[1]
 
 
+def test_several_processes_of_a_rank_are_workers_whatever_was_registered() -> None:
+    numbers, _ = answer(status(told() | {"workers": 2}, workers=None), None, 4, None)
+    assert numbers["workers"] == {"0": 4}
+
+
 def batches_of(size: int | None) -> dict[str, Any]:
     """The status of a mount of whose job no batch was read to its end."""
     of = status()
@@ -180,6 +227,7 @@ def batches_of(size: int | None) -> dict[str, Any]:
     [
         ({"jobs": []}, "mlfs status"),
         (status(told("not known yet")), "--batch-size"),
+        (status(told(), told(), workers=None), "--num-workers 0 if the training process loads by itself"),
         (batches_of(None), "is not known: register it with --batch-size"),
         (batches_of(1), "batches of one file tell nothing"),
         (batches_of(32), "ask again while it trains"),

@@ -75,6 +75,31 @@ def in_a_browser(directory: Path, text: str, *flags: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
+def test_the_table_of_loaders_has_all_parts_of_their_time_and_no_worker_where_the_training_process_loads() -> None:
+    status = told(3)
+    load = status["jobs"][0]["load"]
+    head = "<th>a worker waits for a batch</th><th>preprocesses it</th><th>hands it over</th><th>is idle</th>"
+    cells = [f'<td class="number">{cell}</td>' for cell in ("3", "1 ms", "300 ms", "20 ms", "0 s")]
+    shown = page(status, "")
+    assert head in shown
+    assert f"<td>rank 2</td>{''.join(cells)}" in shown
+    assert "loads in its training process" not in shown
+    load["ranks"]["2"] |= {"reader_trains": True, "workers": 1}
+    shown = page(status, "")
+    assert '<td>rank 2</td><td class="number">0</td>' in shown
+    assert "A rank of 0 workers loads in its training process" in shown
+
+
+def test_how_uneven_ranks_are_is_left_out_where_no_two_were_seen_and_is_said_to_be_of_this_node() -> None:
+    status = told(3)
+    status["jobs"][0]["spec"]["world_size"] = 8
+    assert "are uneven (imbalance 40.0 %) of this node&#x27;s ranks; others are not seen." in page(status, "")
+    status["jobs"][0]["load"] |= {"imbalance": None, "imbalanced_steps": None, "steps": 0}
+    shown = page(status, "")
+    assert "uneven" not in shown
+    assert "<td>rank 2</td>" in shown
+
+
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     status = told(3)
     status["mountpoint"] = f"/data/{NASTY}"

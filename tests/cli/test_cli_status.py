@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -123,8 +124,9 @@ def test_every_number_has_its_place() -> None:
         "50.0 % of the last 256",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
-        "load of a worker, for a batch: 25.0 % of the last 64 steps are uneven (imbalance 40.0 %), simulated 2.0 %",
+        "\n25.0 % of the last 64 steps are uneven (imbalance 40.0 %); simulated 2.0 % (3.1 %); rank 2 will",
         "more steps are uneven than it explains: rank 2 has fewer workers\n",
+        "\nwhat each process of a loader does for a batch\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
         "plan     what is needed furthest ahead makes room in memory\n",
@@ -133,14 +135,15 @@ def test_every_number_has_its_place() -> None:
     ):
         assert part in text
     assert "simulated 2.0 % (3.1 %); rank 2 will be late in the next steps" in " ".join(text.split())
+    assert "others are not seen" not in text
     assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
     assert text.count("the seed may be wrong") == 1
     assert [cell.strip() for cell in cells(text, "2")] == ["2", "3/90", "17/500", "98,765", "321", "5 MiB", "1.2 s"]
-    load = [cell.strip() for cell in cells(text[text.index("load of a worker") :], "2")]
+    load = [cell.strip() for cell in cells(text[text.index("what each process of a loader") :], "2")]
     assert load == ["2", "3", "7", "1 ms", "300 ms", "20 ms", "0 s", "107 ms", "preprocessing"]
     assert [cell.strip() for cell in cells(text, "RAM")] == ["RAM", "4", "2 KiB", "11", "1 KiB", "-", "-"]
     assert [cell.strip() for cell in cells(text, "PFS")] == ["PFS", "-", "-", "-", "-", "66", "4 KiB"]
-    assert [cell.strip() for cell in cells(text, "peer")] == ["peer", "-", "-", "7", "3 B", "-", "-"]
+    assert [cell.strip() for cell in cells(text, "peers")] == ["peers", "-", "-", "7", "3 B", "-", "-"]
     tier = [cell.strip() for cell in cells(text, "ssd:/scratch")]
     assert tier == ["ssd:/scratch", "50 B", "200 B", "25.0 %", "33", "1"]
     assert [cell.strip() for cell in cells(text, "staging")][:4] == ["staging", "1 GiB", "2 GiB", "50.0 %"]
@@ -240,3 +243,15 @@ def test_watching_ends_quietly(open_dir: Path, tiny: Mounts, ending: str) -> Non
     _, stderr = watch.communicate(timeout=60)
     assert watch.returncode == 0
     assert stderr == (b"" if ending == "interrupted" else f"mlfs: the mount at {path} is gone\n".encode())
+
+
+def test_how_uneven_ranks_are_is_left_out_where_no_two_were_seen_and_is_said_to_be_of_this_node() -> None:
+    status = copy.deepcopy(STATUS)
+    job = status["jobs"][0]
+    job["spec"] = {"world_size": 8}
+    said = "25.0 % of the last 64 steps are uneven (imbalance 40.0 %) of this node's ranks; others are not seen;"
+    assert said in text_of(status)
+    job["load"] |= {"imbalance": None, "imbalanced_steps": None, "steps": 0, "straggler": None, "uneven_because": ""}
+    text = text_of(status)
+    assert "uneven" not in text
+    assert "what each process of a loader does for a batch" in text

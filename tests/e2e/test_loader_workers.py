@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from support import slow_preprocessing
 from support.mounts import MlfsMount
+
+from mlfs.processors import usable_processors
 
 FILES = 96
 
@@ -52,7 +53,7 @@ def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_pat
             before_s = epoch_s(1)
             status = mount.status()
             told = status["jobs"][0]["load"]
-            load, processors = told["ranks"]["0"], len(os.sched_getaffinity(0))
+            load, processors = told["ranks"]["0"], usable_processors()
             assert told["advice"]["workers"] == {"0": processors}
             assert (told["advice"]["gain"] > 1.5) == (processors > 1)
             assert load["limit"] == "preprocessing", load

@@ -13,7 +13,7 @@ from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
-from mlfs.plan.loader_load import FEWEST_BATCHES
+from mlfs.plan.rank_load import FEWEST_BATCHES, Limit
 from mountd import expected_loads
 from mountd.expected_loads import ExpectedLoads, steps_of
 
@@ -82,14 +82,18 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
             assert (first.epoch, first.steps) == (1, FILES // 2 // BATCH)
             await expected.refresh()
             assert list(expected.statistics().values()) == [first]
-            await training.run(range(1, 2))
             await trio.sleep(expected_loads.FRESH_S)
-            await expected.refresh()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(training.run, range(1, 2))
+                await trio.sleep(0.5)
+                await expected.refresh()
             (told,) = expected.statistics().values()
             (load,) = mount.engine.statistics().loads.values()
             assert load.steps >= FEWEST_BATCHES
             assert load.imbalance.apart == pytest.approx(2 / 3, abs=0.1)
             assert load.imbalance.steps > 0.8
+            assert load.straggler == 1
+            assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
             assert told is not first
             assert told.imbalance == (pytest.approx(0.0, abs=1e-6), 0.0), "files are alike, and lie in memory"
             mount.engine.end("train")
@@ -117,6 +121,53 @@ def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path
             (job,) = mount.engine.statistics().jobs
             assert job.batch_files == BATCH
             assert mount.engine.scheduler._following.coming_bytes("train", 0) == BATCH * a_file
+
+    simulate(body)
+
+
+def test_the_bytes_of_a_part_of_a_batch_are_not_told(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES - 4, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "world_size": 2, "seed": 5})
+            streams = build_streams(spec, mount.engine.manifest)
+            await mount.engine.register(spec, streams)
+            epochs = [[streams.epoch_ids(0, rank).tolist() for rank in range(2)]]
+            a_file = mount.engine.samples.sizes[mount.files[0]]
+            for place, entries in enumerate(zip(*epochs[0], strict=True)):
+                left = len(epochs[0][0]) - place
+                coming = BATCH * a_file if left >= BATCH else 0
+                assert mount.engine.scheduler._following.coming_bytes("train", 0) == coming
+                for rank, entry in enumerate(entries):
+                    await mount.read(entry, 100 + rank)
+                await trio.sleep(0.1)
+
+    simulate(body)
+
+
+def test_what_cannot_be_told_is_not_tried_again_at_once_and_of_a_finished_job_nothing_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
+            expected = ExpectedLoads(mount.engine)
+            times = list[float]()
+            monkeypatch.setattr(expected, "_compute", lambda question: times.append(mount.engine.clock()))
+            epochs = shuffled(mount.files, EPOCHS, 2)
+            await mount.engine.register(*given_job(epochs, BATCH))
+            training = Training(mount, epochs, [0.01, 0.01])
+            await training.run(range(1))
+            for _ in range(3):
+                await expected.refresh()
+            assert len(times) == 1
+            assert not expected.statistics()
+            await trio.sleep(expected_loads.FRESH_S)
+            await expected.refresh()
+            assert len(times) == 2
+            await training.run(range(1, 2))
+            await trio.sleep(expected_loads.FRESH_S)
+            assert mount.engine.jobs["train"].finished
+            await expected.refresh()
+            assert len(times) == 2
 
     simulate(body)
 

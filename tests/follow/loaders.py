@@ -124,6 +124,7 @@ class TimedLoader:
         jitter: each time is drawn from 1 - jitter to 1 + jitter of itself. collate_jitter: the same for collate_s.
         exponential: the times of samples are drawn from an exponential distribution of that mean.
         times: how many times as long the samples of a batch take, by its number.
+        pause_s: how long the loop does something else behind a batch, by its number.
     """
 
     batch: int
@@ -139,6 +140,7 @@ class TimedLoader:
     collate_jitter: float = 0.1
     exponential: bool = False
     times: Callable[[int], float] = lambda batch: 1.0
+    pause_s: Callable[[int], float] = lambda batch: 0.0
 
     def opens(self, samples: int, rng: random.Random) -> list[tuple[float, int, int]]:
         """(seconds, process, place in the stream) of an epoch, in the order of time."""
@@ -169,7 +171,8 @@ def opens_in_step(
             number = len(given_s[rank])
             given_s[rank].append(max(ready_s[rank][number], loop_s))
             computes_s = of.drawn(of.step_s, rng) if number >= of.asked_ahead else 0.0
-            ends_s.append(given_s[rank][-1] + computes_s + (of.first_step_s if number == of.asked_ahead else 0.0))
+            computes_s += (of.first_step_s if number == of.asked_ahead else 0.0) + of.pause_s(number)
+            ends_s.append(given_s[rank][-1] + computes_s)
         loop_s = max(ends_s)
 
     for batch in range(batches):

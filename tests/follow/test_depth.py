@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import TimedLoader
 
+from mlfs.follow import depth
 from mlfs.follow.depth import Depth, DepthWatch, depth_of
 from mlfs.follow.shape import Shape
 
@@ -88,6 +90,27 @@ def test_what_several_epochs_tell_is_taken_together() -> None:
         watch.next_epoch(epoch + 1, shape, 120)
     assert watch.epoch == -1  # it is known: nothing more is kept
     assert watch.depth(shape, 120).exact == 3
+
+
+def test_what_the_same_opens_tell_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = list[int]()
+
+    def counted(*args: Any) -> Depth:
+        times.append(1)
+        return depth_of(*args)
+
+    monkeypatch.setattr(depth, "depth_of", counted)
+    watch, shape = DepthWatch(0), Shape(4, 2)
+    opens = TimedLoader(4, 2, 3, step_s=0.2).opens(120, random.Random(1))
+    for at_s, process, x in opens[:-1]:
+        watch.opened(0, x, process, at_s)
+    assert watch.depth(shape, 120) == watch.depth(shape, 120)
+    assert len(times) == 1
+    at_s, process, x = opens[-1]
+    watch.opened(0, x, process, at_s)
+    assert watch.depth(shape, 120).exact == 3
+    watch.depth(Shape(8, 2), 120)
+    assert len(times) == 3
 
 
 def test_an_epoch_that_was_not_seen_whole_tells_nothing() -> None:

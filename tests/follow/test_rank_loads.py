@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from loaders import TimedLoader, opens_in_step
 
-from mlfs.plan.loader_load import KEPT_BATCHES, JobLoad, Limit
+from mlfs.plan.loader_load import KEPT_BATCHES, MOST_KEPT_BATCHES, JobLoad
+from mlfs.plan.rank_load import Limit
 from mlfs.plan.scheduler import rank_loads
 from mlfs.plan.scheduler.rank_loads import RankLoads, Reader
 
@@ -44,6 +46,15 @@ def told(
     *loaders: TimedLoader, samples: int = SAMPLES, epochs: int = 1, seed: int = 1, known: Known | None = None
 ) -> JobLoad:  # fmt: skip
     """What is told of a job whose ranks have such loaders and wait for one another, at the end of its epochs."""
+    loads = seen(*loaders, samples=samples, epochs=epochs, seed=seed, known=known)
+    return loads.statistics(lambda name, rank: 0)["train"]
+
+
+def seen(
+    *loaders: TimedLoader, samples: int = SAMPLES, epochs: int = 1, seed: int = 1, known: Known | None = None,
+    size_bytes: Callable[[int, int], int] = lambda rank, place: 100,
+) -> RankLoads:  # fmt: skip
+    """What was noted of such a job. Args: size_bytes: of a file, by rank and place in the stream."""
     loads, rng, now_s = RankLoads(), random.Random(seed), 0.0
     loads.begin(Job(loader=known or Known()))
     for epoch in range(epochs):
@@ -54,9 +65,9 @@ def told(
         )
         for at_s, rank, process, place in opens:
             reader, base = Reader("train", rank, process + 100 * rank + 10_000 * epoch), epoch * samples
-            loads.read(reader, base + place, base, at_s, 0.0, 100)
+            loads.read(reader, base + place, base, at_s, 0.0, size_bytes(rank, place))
         now_s = opens[-1][0] + 1.0
-    return loads.statistics(lambda name, rank: 0)["train"]
+    return loads
 
 
 def training(loads_s: list[float], step_s: float, steps: int = 40, jitter: float = 0.05, seed: int = 1) -> JobLoad:
@@ -114,6 +125,22 @@ def test_waiting_is_told_apart_from_preprocessing() -> None:
     assert rank.limit is Limit.READS
 
 
+def test_what_reads_of_the_last_file_of_a_batch_wait_is_neither_preprocessing_nor_what_follows_it() -> None:
+    """Four files of 100 ms of work each; READs of the last one wait 300 ms; 50 ms later the next batch begins."""
+    loads, now_s = begun(4), 0.0
+    for place in range(4 * 20):
+        loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, 10)
+        now_s += 0.1
+        if place % 4 == 3:
+            loads.waited("train", 7, 0.3)
+            now_s += 0.35
+    (rank,) = loads.statistics(lambda name, rank: 0)["train"].ranks
+    assert rank.waiting_s == pytest.approx(0.3)
+    assert rank.preprocess_s == pytest.approx(0.4)
+    assert rank.handing_s + rank.idle_s == pytest.approx(0.05)
+    assert rank.step_s == pytest.approx(0.75)
+
+
 def test_without_the_beginning_of_an_epoch_nobody_knows_what_is_idling() -> None:
     loads = begun(2)
     for place in range(2, 60):
@@ -131,6 +158,47 @@ def test_of_two_ranks_the_slower_one_is_the_straggler_and_steps_are_uneven() -> 
     assert load.imbalance.steps > 0.6
     assert load.steps > 10
     assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
+
+
+def test_a_job_that_reads_no_more_has_no_straggler() -> None:
+    """Its script was killed. Steps of 160 ms took 16 s in all."""
+    loads = seen(TimedLoader(BATCH, 2, 2, open_s=0.02), TimedLoader(BATCH, 2, 2, open_s=0.01))
+    for now_s, straggler in ((20.0, 0), (200.0, -1)):
+        load = loads.statistics(lambda name, rank: 0, now_s)["train"]
+        assert (load.straggler, load.reads_now) == (straggler, straggler == 0)
+        assert load.ranks[0].limit is Limit.PREPROCESSING
+
+
+def test_a_job_of_long_steps_reads_on_between_them() -> None:
+    loads = seen(*[TimedLoader(BATCH, 1, 2, open_s=1.0 + rank, step_s=20.0) for rank in range(2)], samples=400)
+    assert loads.statistics(lambda name, rank: 0, 1200.0)["train"].reads_now
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_one_pause_within_an_epoch_changes_nothing(workers: int) -> None:
+    """An evaluation for a hundred steps' time, some batches ago."""
+
+    def ranks(pause_s: float) -> JobLoad:
+        usual = TimedLoader(BATCH, workers, 2, pause_s=lambda batch: pause_s if batch == 70 else 0.0)
+        return told(replace(usual, open_s=0.01), replace(usual, open_s=0.02), samples=100 * BATCH)
+
+    load, without = ranks(20.0), ranks(0.0)
+    assert load.straggler == without.straggler == 1
+    assert [of.limit for of in load.ranks] == [of.limit for of in without.ranks]
+    for of, usual in zip(load.ranks, without.ranks, strict=True):
+        assert of.step_s == pytest.approx(usual.step_s, rel=0.1)
+        assert of.limit in (Limit.OTHER_RANKS, Limit.PREPROCESSING)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_steps_that_are_long_again_and_again_are_no_pauses(workers: int) -> None:
+    """The loop does something else for ten steps' time behind each tenth batch."""
+    loader = TimedLoader(
+        BATCH, workers, 2, open_s=0.001, step_s=0.05, pause_s=lambda batch: 0.5 if batch % 10 == 9 else 0.0
+    )
+    (rank,) = told(loader).ranks
+    assert rank.step_s == pytest.approx(0.1, rel=0.15)
+    assert rank.limit is Limit.TRAINING
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -199,6 +267,23 @@ def test_chance_makes_no_straggler(seed: int) -> None:
     assert told(*[TimedLoader(BATCH, 2, 2, open_s=0.01, exponential=True)] * 2, seed=seed).straggler == -1
 
 
+def test_chance_makes_no_straggler_by_the_bytes_of_what_comes() -> None:
+    """Files differ in size, and what they take has nothing to do with it; nor have batches larger than any before."""
+    named = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        sizes = [[int(rng.lognormvariate(11.5, 0.6)) for _ in range(SAMPLES)] for _ in range(2)]
+        ranks = [TimedLoader(BATCH, 2, 2, open_s=0.01, exponential=True)] * 2
+        loads = seen(*ranks, seed=seed, size_bytes=lambda rank, place, of=sizes: of[rank][place])
+        for start in range(0, SAMPLES, 10 * BATCH):
+            coming = [sum(of[start : start + BATCH]) for of in sizes]
+            named += loads.statistics(lambda name, rank, of=coming: of[rank])["train"].straggler >= 0
+        few, many = int(1e4), int(1e7)
+        for coming in ([few, many], [many, few], [many, many]):
+            named += loads.statistics(lambda name, rank, of=coming: of[rank])["train"].straggler >= 0
+    assert named <= 1
+
+
 def test_a_rank_that_becomes_slow_is_named_within_some_steps() -> None:
     def times(slow: range) -> TimedLoader:
         return TimedLoader(BATCH, 2, 2, open_s=0.01, times=lambda batch: 2.0 if batch in slow else 1.0)
@@ -231,15 +316,30 @@ def test_of_two_training_processes_that_read_by_themselves_the_slower_one_is_the
 
 
 def test_the_next_step_is_predicted_by_its_bytes() -> None:
-    """A file of n bytes takes n ms: a batch of files twice as large takes twice as long."""
+    """A file of n bytes takes n ms: a batch of files twice as large takes twice as long.
+
+    A batch larger than all that were seen counts as the largest of these.
+    """
     loads, now_s = begun(4), 0.0
     for place in range(4 * 40):
         size_bytes = 10 + place // 4 % 20
         loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, size_bytes)
         now_s += size_bytes / 1000
-    for coming in (40, 100):
+    for coming, taken_as in ((40, 40), (100, 100), (200, 116), (4, 40)):
         (rank,) = loads.statistics(lambda name, rank, coming=coming: coming)["train"].ranks
-        assert rank.next_s == pytest.approx(coming / 1000, rel=0.1)
+        assert rank.next_s == pytest.approx(taken_as / 1000, rel=0.1)
+
+
+def test_two_lines_are_told_where_large_files_take_longer_for_each_byte() -> None:
+    """A file takes 1 ms a byte up to 20 bytes, and 5 ms for each byte beyond."""
+    loads, now_s = begun(4), 0.0
+    for place in range(4 * 65):
+        size_bytes = 10 + place // 4 % 20
+        loads.read(Reader("train", 0, 7), place, 0, now_s, 0.0, size_bytes)
+        now_s += (size_bytes + 4 * max(0, size_bytes - 20)) / 1000
+    for size_bytes, taken_s in ((12, 0.012), (20, 0.02), (28, 0.06)):
+        (rank,) = loads.statistics(lambda name, rank, coming=4 * size_bytes: coming)["train"].ranks
+        assert rank.next_s == pytest.approx(4 * taken_s, rel=0.1)
 
 
 def test_a_process_whose_threads_jump_between_batches_tells_nothing() -> None:
@@ -257,7 +357,11 @@ def test_memory_is_bounded() -> None:
             loads.read(Reader("train", 0, process), place, 0, place * 0.01, 0.0, 10)
     (job,) = loads._jobs.values()
     assert len(job.open) == rank_loads.MOST_PROCESSES
-    assert [len(of) for of in job.batches.values()] == [KEPT_BATCHES]
+    assert [len(of) for of in job.batches.values()] == [MOST_KEPT_BATCHES]
+    loads.begin(Job(loader=Known(2)))
+    for place in range(4 * KEPT_BATCHES):
+        loads.read(Reader("train", 0, 7), place, 0, place * 0.01, 0.0, 10)
+    assert [len(of) for of in loads._jobs["train"].batches.values()] == [KEPT_BATCHES]
     loads.forget("train")
     assert not loads.statistics(lambda name, rank: 0)
 
@@ -280,6 +384,14 @@ def test_a_job_that_is_begun_anew_with_other_workers_adds_to_what_was_seen_until
     loads.forget("train")
     loads.begin(Job())
     assert set(loaded(loads, Job(), TimedLoader(BATCH, 3, 2)).pace) == {3}
+
+
+def test_workers_are_counted_though_they_are_many() -> None:
+    workers = 100
+    load = loaded(begun(), Job(), TimedLoader(BATCH, workers, 2, open_s=0.01), samples=BATCH * workers * 5)
+    assert load.ranks[0].workers == workers
+    assert load.ranks[0].step_s == pytest.approx(0.08 / workers, rel=0.1)
+    assert set(load.pace) == {workers}
 
 
 def test_before_all_workers_need_have_been_seen_no_pace_is_told() -> None:

@@ -18,7 +18,7 @@ from mlfs.explain.statistics import (
 from mlfs.follow.agreement import Share
 from mlfs.follow.job_statistics import FindingsStatistics, JobState, JobStatistics, RankStatistics
 from mlfs.plan.epochs import EpochCost
-from mlfs.plan.loader_load import Limit
+from mlfs.plan.rank_load import Limit
 from mlfs.plan.scheduler.neighbours import NeighboursStatistics, Rule
 from mlfs.plan.scheduler.reading_times import EpochTime, ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
@@ -225,4 +225,16 @@ def test_a_loader_that_is_never_idle_is_told_of_where_reads_do_not_wait() -> Non
         "reads do not wait, but the loader does: each of the 2 workers of rank 1 works all the time, 310 ms for a"
         " batch; num_workers 1 for rank 0 (now 2) and 3 for rank 1 (now 2) would make steps up to 1.3 times as fast;"
         " mlfs advise workers --from-mount /data/set says more"
+    )
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_source_that_gave_nothing_is_not_at_its_limit(known: bool) -> None:
+    """All files of the job are empty, or linked to what another one reads."""
+    told = engine(reads({}, stream_bytes=0), reading={"train": waiting(0.25)})
+    if not known:
+        told = replace(told, speeds=replace(told.speeds, places={}))
+    assert headline(mount(told)) == (
+        "epoch 1 waits 25 %: neither the source nor a disk is at its limit; mlfs status shows how far ahead samples"
+        " are ready"
     )

@@ -11,7 +11,8 @@ from made_up import job
 from mlfs.follow.job_statistics import JobState
 from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
 from mlfs.plan.imbalance import Imbalance
-from mlfs.plan.loader_load import JobLoad, Limit, RankLoad
+from mlfs.plan.loader_load import JobLoad
+from mlfs.plan.rank_load import Limit, RankLoad
 from mountd.expected_loads import Expected
 from mountd.load_words import load_status, preprocessing_words, uneven_words
 
@@ -35,6 +36,14 @@ def test_what_cannot_be_simulated_is_null_and_nothing_is_said() -> None:
     told = load_status(job(), uneven(preprocess_s=0.3), None, 4)
     assert (told["simulated"], told["uneven_because"]) == (None, "")
     assert load_status(job(), None, EVEN, 4) == {}
+
+
+def test_how_uneven_one_rank_is_or_ranks_of_no_common_step_are_is_not_known() -> None:
+    two = uneven(preprocess_s=0.3)
+    for load in (replace(two, ranks=two.ranks[:1]), replace(two, imbalance=Imbalance(), steps=0)):
+        told = load_status(job(), load, None, 4)
+        assert (told["imbalance"], told["imbalanced_steps"]) == (None, None)
+        assert told["ranks"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_the_status_says_how_many_workers_a_rank_should_have_and_what_that_gains
     advice, said = one()
     assert advice == {"workers": {"0": 8}, "gain": 4.0}
     assert said == (
-        "reads do not wait, but the loader does: each of the 2 workers that loads works all the time, 100 ms for a"
+        "reads do not wait, but the loader does: each of the 2 workers works all the time, 100 ms for a"
         " batch; num_workers 8 (now 2) would make steps up to 4.0 times as fast;"
         " mlfs advise workers --from-mount /data/x says more"
     )
@@ -124,6 +133,13 @@ def test_where_preprocessing_is_not_the_limit_nothing_is_advised(busy: RankLoad)
 def test_of_one_process_that_nobody_called_a_worker_nothing_is_said() -> None:
     unknown = replace(job().loader, num_workers=Known(None, UNKNOWN))
     assert one(replace(BUSY, workers=1), unknown) == (None, "")
+
+
+def test_of_a_job_that_reads_no_more_no_words_say_that_its_loader_works() -> None:
+    load = JobLoad((BUSY,), Imbalance(), 0, -1, {})
+    of = job(ranks=job().ranks[:1])
+    assert preprocessing_words(load, of, "/data/x", 8)
+    assert not preprocessing_words(replace(load, reads_now=False), of, "/data/x", 8)
 
 
 def test_no_rank_of_a_finished_job_will_be_late() -> None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from made_up import engine, job, mount
+from made_up import engine, job, load, mount
 from prometheus_client.parser import text_string_to_metric_families
 
 from mlfs.plan.scheduler.reading_times import ReadingTime
@@ -40,6 +40,22 @@ def test_the_table_is_that_of_the_code() -> None:
 def test_a_mount_exports_what_the_table_says_and_nothing_else() -> None:
     now = mount(engine(job(), reading={"train": ReadingTime(10.0, 1.5)}))
     assert exported(now) == {one.name: (one.kind, {"mountpoint", *one.labels}, one.meaning) for one in METRICS}
+
+
+def values(now: MountStatistics) -> dict[str, float]:
+    """By name: the value of each metric that a mount exports once."""
+    families = text_string_to_metric_families(metrics(now).decode())
+    return {family.name: family.samples[0].value for family in families if len(family.samples) == 1}
+
+
+def test_how_unevenly_ranks_load_is_told_of_two_ranks_at_least() -> None:
+    found = values(mount(engine(job())))
+    assert (found["mlfs_imbalance"], found["mlfs_imbalanced_steps"]) == (0.6, 0.25)
+    assert (found["mlfs_simulated_imbalance"], found["mlfs_simulated_imbalanced_steps"]) == (0.05, 0.0)
+    alone = replace(load(), ranks=load().ranks[:1])
+    for one in (alone, replace(load(), steps=0)):
+        told = values(mount(engine(job(), loads={"train": one})))
+        assert not {"mlfs_imbalance", "mlfs_imbalanced_steps"} & told.keys()
 
 
 def test_names_say_type_and_unit() -> None:

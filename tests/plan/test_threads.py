@@ -168,3 +168,29 @@ def test_two_lines_are_found_again_and_give_the_fewest_threads_at_the_peak() -> 
         PiecewiseLinear.fit([1, 2, 3], [3, 2, 1])
     other = PiecewiseLinear.fit(threads, 2 * seconds)
     assert nearest_model({100.0: model, 1000.0: other}, 800.0) is other
+
+
+def plain_fit(xs: list[float], ys: list[float]) -> float:
+    """The least squares that two lines leave, each split tried by itself."""
+
+    def squares(x: list[float], y: list[float]) -> float:
+        if len(set(x)) == 1:
+            return float(((np.array(y) - np.mean(y)) ** 2).sum())
+        slope, intercept = np.polyfit(x, y, 1)
+        return float(((np.array(y) - intercept - slope * np.array(x)) ** 2).sum())
+
+    return min(squares(xs[:cut], ys[:cut]) + squares(xs[cut:], ys[cut:]) for cut in range(2, len(xs) - 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(4, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e6]), st.booleans())
+def test_the_two_lines_are_those_of_the_best_split(count: int, seed: int, far: float, again: bool) -> None:
+    """Also where measurements are many, far from zero, or of the same number of threads."""
+    generator = np.random.default_rng(seed)
+    xs = np.sort(far + (generator.integers(0, 6, count) if again else generator.uniform(0, 100, count))).astype(float)
+    ys = generator.uniform(0, 1, count)
+    model = PiecewiseLinear.fit(xs, ys)
+    cuts = [cut for cut in range(2, count - 1) if (xs[cut - 1] + xs[cut]) / 2 == model.split]
+    of = [np.where(np.arange(count) < cut, 0, 1) for cut in cuts]
+    left = [[ys[n] - model.lines[side[n]][0] - model.lines[side[n]][1] * xs[n] for n in range(count)] for side in of]
+    assert min((np.array(off) ** 2).sum() for off in left) == pytest.approx(plain_fit(list(xs), list(ys)), abs=1e-6)

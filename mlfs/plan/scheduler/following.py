@@ -239,7 +239,10 @@ class Following:
         return None
 
     def coming_bytes(self, name: str, rank: int) -> int:
-        """Bytes of the next batch of a local rank of a job; 0 where that is not known."""
+        """Bytes of the next whole batch of a local rank of a job; 0 where that is not known.
+
+        An epoch's last batch may be smaller than the others, and nobody knows what follows it.
+        """
         job, uses = self._jobs[name], self._uses[name]
         position = job.ranks.progress[rank].frontier
         index = uses.streams_at(position)
@@ -247,6 +250,8 @@ class Following:
             return 0
         offset = position - index.base
         coming = index.ids[rank][offset : offset + job.loader.batch_files].tolist()
+        if len(coming) < job.loader.batch_files:
+            return 0
         return sum(self._table.sizes[sample] for sample in coming if sample >= 0)
 
     def source_gave(self, sample: int, size_bytes: int) -> None:

@@ -25,12 +25,14 @@ batches at a time has no such gaps: of its rank nothing is told.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mlfs.plan.loader_load import KEPT_BATCHES, BatchTimes, JobLoad, job_load
+from mlfs.plan.loader_load import KEPT_BATCHES, KEPT_OF_A_WORKER, MOST_KEPT_BATCHES, JobLoad, job_load
+from mlfs.plan.rank_load import BatchTimes
 from mlfs.plan.scheduler.followed import HasLoader
 
 # Processes whose batch is under way, of a job. A loader without persistent workers has new ones in each epoch: those
@@ -57,7 +59,9 @@ class _Open:
     Attributes:
         base: where its epoch begins. first: the position that was read first. began_s: when that read began.
         waited_s: its reads and READs waited so long. gaps_s: between its reads, without the waiting.
-        leads: whether there surely is another one at hand behind it, if a worker is given several when an epoch begins.
+        waited_open_s: how long READs of the file that was opened last have waited: in the gap behind it.
+        leads: whether the process surely has another batch at hand when it has read this one, provided that each worker
+            is given several batches when an epoch begins.
     """
 
     rank: int
@@ -72,6 +76,7 @@ class _Open:
     waited_s: float
     leads: bool
     gaps_s: float = 0.0
+    waited_open_s: float = 0.0
     reads: int = 1
     in_turn: bool = True
 
@@ -85,6 +90,8 @@ class _Job:
         open: by process. batches: by index of the rank, the last ones.
         begun: by rank, where the epoch begins of which the first batch was seen last.
         leading: by rank, the last batches that lead (see `_Open`) in epochs of which the beginning was seen.
+        last_s: when the job has read last.
+        processes: by rank, an epoch's base and the processes that have read a batch of it: the epoch read last.
     """
 
     job: HasLoader
@@ -93,16 +100,31 @@ class _Job:
     batches: dict[int, deque[BatchTimes]] = field(default_factory=dict)
     begun: dict[int, int] = field(default_factory=dict)
     leading: dict[int, deque[BatchTimes]] = field(default_factory=dict)
+    processes: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
+    last_s: float = -math.inf
 
-    def load(self, coming_bytes: Mapping[int, int], pace: Mapping[int, float]) -> JobLoad:
-        """The figures. Args: as of `mlfs.plan.loader_load.job_load`."""
+    def note(self, rank: int, times: BatchTimes) -> None:
+        """A batch was read. As many are kept as show each of the rank's processes."""
+        base, processes = self.processes.get(rank, (times.epoch, set[int]()))
+        if base != times.epoch:
+            processes = set()
+        processes.add(times.process)
+        self.processes[rank] = times.epoch, processes
+        most = max(KEPT_BATCHES, min(MOST_KEPT_BATCHES, KEPT_OF_A_WORKER * len(processes)))
+        kept = self.batches.setdefault(rank, deque(maxlen=most))
+        if (kept.maxlen or 0) < most:
+            kept = self.batches[rank] = deque(kept, maxlen=most)
+        kept.append(times)
+
+    def load(self, coming_bytes: Mapping[int, int], pace: Mapping[int, float], now_s: float = -math.inf) -> JobLoad:
+        """The figures. Args: as of `mlfs.plan.loader_load.job_load`, and what time it is."""
         loader = self.job.loader
         hands_ahead = loader.hands_ahead
         handing_s = {
             rank: [batch.after_s for batch in leading if hands_ahead or batch.at == batch.epoch]
             for rank, leading in self.leading.items()
         }
-        return job_load(self.batches, handing_s, coming_bytes, pace, loader.reader_trains)
+        return job_load(self.batches, handing_s, coming_bytes, pace, loader.reader_trains, now_s - self.last_s)
 
 
 class RankLoads:
@@ -146,11 +168,13 @@ class RankLoads:
         if (batch_files := job.job.loader.batch_files) != job.batch_files:
             # Reads have told that batches are others than was thought: what was noted is of no use.
             self._jobs[name] = job = _Job(job.job, batch_files)
+        job.last_s = at_s
         batch = job.open.get(process)
         if batch is not None and batch.low <= position < batch.high and batch.rank == rank:
             batch.in_turn = batch.in_turn and position > batch.at
-            batch.gaps_s += max(0.0, at_s - batch.last_s - waited_s)
+            batch.gaps_s += max(0.0, at_s - batch.last_s - waited_s - batch.waited_open_s)
             batch.waited_s += waited_s
+            batch.waited_open_s = 0.0
             batch.at, batch.last_s = position, at_s
             batch.size_bytes += size_bytes
             batch.reads += 1
@@ -177,28 +201,32 @@ class RankLoads:
         batch = job.open.get(process) if job is not None else None
         if batch is not None:
             batch.waited_s += seconds
-            batch.gaps_s -= seconds
+            batch.waited_open_s += seconds
 
     def _over(self, job: _Job, process: int, batch: _Open, next_s: float) -> None:
         """A process has begun another batch of the same epoch at `next_s`."""
         gaps = batch.at - batch.first
         if not batch.in_turn or gaps < 1 or batch.reads < WHOLE * job.batch_files:
             return
-        a_file_s = max(0.0, batch.gaps_s) / gaps
-        after_s, preprocess_s = next_s - batch.last_s - a_file_s, a_file_s * (gaps + 1)
+        a_file_s = batch.gaps_s / gaps
+        preprocess_s = a_file_s * (gaps + 1)
+        after_s = next_s - batch.last_s - batch.waited_open_s - a_file_s  # the last file's READs wait behind its open
         times = BatchTimes(batch.low, batch.base, process, batch.size_bytes, batch.waited_s, preprocess_s, after_s)
-        job.batches.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES)).append(times)
+        job.note(batch.rank, times)
         if batch.leads and job.begun.get(batch.rank) == batch.base:
             job.leading.setdefault(batch.rank, deque(maxlen=KEPT_BATCHES)).append(times)
 
-    def statistics(self, coming_bytes: Callable[[str, int], int]) -> Mapping[str, JobLoad]:
+    def statistics(
+        self, coming_bytes: Callable[[str, int], int], now_s: float = -math.inf
+    ) -> Mapping[str, JobLoad]:  # fmt: skip
         """Figures by the name of the job; a job of which no batch was read to its end is missing.
 
         Args:
             coming_bytes: given a job and the index of a rank, the bytes of its next batch, 0 where they are not known.
+            now_s: what time it is; without it jobs are taken to go on reading.
         """
         return {
-            name: job.load({rank: coming_bytes(name, rank) for rank in job.batches}, self._pace.get(name, {}))
+            name: job.load({rank: coming_bytes(name, rank) for rank in job.batches}, self._pace.get(name, {}), now_s)
             for name, job in self._jobs.items()
             if job.batches
         }

@@ -177,12 +177,12 @@ class Scheduler:
             self._warming.statistics(), self._rank_waits.statistics(),
         )  # fmt: skip
 
-    def loads(self) -> Mapping[str, JobLoad]:
+    def loads(self, now_s: float) -> Mapping[str, JobLoad]:
         """By job, what its ranks' loaders do with their time: computed when asked for, which costs milliseconds.
 
         Jobs of which no batch was read yet are missing.
         """
-        return self._rank_waits.loads.statistics(self._following.coming_bytes)
+        return self._rank_waits.loads.statistics(self._following.coming_bytes, now_s)
 
     def ahead(self, name: str) -> tuple[Ahead, ...]:
         """What is staged ahead of each local rank of a job; nothing for a job that is not followed."""
