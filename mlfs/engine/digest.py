@@ -20,10 +20,12 @@ EVENTS_DELAY_S = 0.01
 # Most of them in one step: the loop has requests to answer in between.
 EVENTS_A_TURN = 512
 MOST_READERS = 4096
-# Stand for the process of an event that is no open.
-RELEASED, GAVE = -1, -2
-# Stand for what the source gave: for an open of a file in place, for one that is waited for, for one that is refused.
-IN_PLACE, WAITS, REFUSED = -1, -2, -3
+# Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
+# reader goes on, or is refused; a release; bytes that the source gave to a reader who has it open.
+OPENS, WAITS, GOES_ON, REFUSED, RELEASED, GAVE = range(6)
+# What was seen and is not told yet: its kind, the file, the reader's thread, when, and the bytes that the source gave
+# (of GOES_ON and GAVE). It is a plain tuple, as two are made for each open.
+_Seen = tuple[int, int, int, float, int]
 
 
 def name_of(pid: int) -> str:
@@ -69,7 +71,7 @@ class Digest:
         self._clock = clock
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._events: deque[tuple[int, int, float, int]] = deque()
+        self._events: deque[_Seen] = deque()
         self._waited_s: dict[int, float] = {}  # by file, in READs, not told yet
         self._busy = False
         self._soon = Coalesced(EVENTS_DELAY_S)
@@ -82,21 +84,21 @@ class Digest:
     def opened(self, entry: int, pid: int) -> None:
         """A reader opens a file that is in place."""
         self._soon.call()
-        self._events.append((entry, pid, self._clock(), IN_PLACE))
+        self._events.append((OPENS, entry, pid, self._clock(), 0))
 
     def waits(self, entry: int, pid: int) -> None:
         """A reader opens a file that is not in place: `goes_on` has to follow, or `refused`."""
         self._soon.call()
-        self._events.append((entry, pid, self._clock(), WAITS))
+        self._events.append((WAITS, entry, pid, self._clock(), 0))
 
     def goes_on(self, entry: int, pid: int, source_bytes: int) -> None:
         """A reader who waited has the file open. `source_bytes`: what the source gave for it."""
         self._soon.call()
-        self._events.append((entry, pid, self._clock(), source_bytes))
+        self._events.append((GOES_ON, entry, pid, self._clock(), source_bytes))
 
     def goes_on_in_worker(self, entry: int, pid: int, source_bytes: int) -> None:
         """The same from a worker, before the reader can know: what he does next counts later. `soon` has to follow."""
-        self._events.append((entry, pid, self._clock(), source_bytes))
+        self._events.append((GOES_ON, entry, pid, self._clock(), source_bytes))
 
     def soon(self) -> None:
         """On the loop: take in what was opened and closed, a moment later."""
@@ -105,17 +107,17 @@ class Digest:
     def refused(self, entry: int, pid: int) -> None:
         """A reader who waited gets an error."""
         self._soon.call()
-        self._events.append((entry, pid, self._clock(), REFUSED))
+        self._events.append((REFUSED, entry, pid, self._clock(), 0))
 
     def released(self, entry: int) -> None:
         """A reader closed the file."""
         self._soon.call()
-        self._events.append((entry, RELEASED, 0.0, 0))
+        self._events.append((RELEASED, entry, 0, 0.0, 0))
 
     def source_gave(self, entry: int, size_bytes: int) -> None:
         """The source gave bytes of the file to a reader who holds it open."""
         self._soon.call()
-        self._events.append((entry, GAVE, 0.0, size_bytes))
+        self._events.append((GAVE, entry, 0, 0.0, size_bytes))
 
     def waited(self, entry: int, seconds: float) -> None:
         """A reader has waited in a READ of the file."""
@@ -134,7 +136,7 @@ class Digest:
                 while left:
                     turn = min(left, EVENTS_A_TURN)
                     left -= turn
-                    self._take_in([self._event(*self._events.popleft()) for _ in range(turn)])
+                    self._take_in([self._event(self._events.popleft()) for _ in range(turn)])
                     await trio.lowlevel.checkpoint()
             finally:
                 self._busy = False
@@ -155,18 +157,19 @@ class Digest:
         if isinstance(event, ReadSeen):
             self._tell(event.sample, event.process, event.parent)
 
-    def _event(self, entry: int, pid: int, at_s: float, source_bytes: int) -> Event:
-        """What an open or a release is to the scheduler."""
-        if pid == GAVE:
+    def _event(self, seen: _Seen) -> Event:
+        """What it is to the scheduler."""
+        kind, entry, pid, at_s, source_bytes = seen
+        if kind == GAVE:
             return SourceGave(entry, source_bytes)
-        if pid == RELEASED:
+        if kind == RELEASED:
             return Released(entry)
         process, parent = self._kin(pid)
-        if source_bytes == REFUSED:
+        if kind == REFUSED:
             return Refused(entry, process)
-        if source_bytes >= 0:
+        if kind == GOES_ON:
             return Opened(entry, process, at_s, source_bytes)
-        return ReadSeen(entry, process, parent, at_s, waits=source_bytes == WAITS)
+        return ReadSeen(entry, process, parent, at_s, waits=kind == WAITS)
 
     def _kin(self, pid: int) -> tuple[int, int]:
         """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""

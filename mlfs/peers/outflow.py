@@ -3,9 +3,9 @@
 Pure. In: when bytes were given to the transport, and how many of them it has not sent yet. Out: a limit in bytes.
 
 Between two nodes a transport has one connection, in which a message waits behind all bytes that were given before it.
-So with much under way over a slow link a request reaches its owner late. Given is therefore what the link takes in
-`WAIT_S`, as measured; a fast link gets all that its peer asks for. This is congestion control by delay, as in TCP Vegas
-(Brakmo and Peterson, 1995), over a queue of our own.
+Over a slow link a request would so reach its owner late. Therefore an agent gives no more at a time than the link sends
+within `WAIT_S`, as far as that was measured; over a fast link that is all that the peer asks for. This is congestion
+control by delay, as in TCP Vegas (Brakmo and Peterson, 1995), over a queue of our own.
 """
 
 from __future__ import annotations
@@ -63,8 +63,18 @@ class Outflow:
         self._given.append(_Given(now_s, self._total_bytes, unsent_bytes - self._stuck_bytes))
 
     def _look(self, unsent_bytes: int, now_s: float) -> None:
-        """See what has been sent since the last look, and learn how long that took: it ended between the two."""
+        """See what has been sent since the last look, and learn from it how fast the link is."""
         looked_s, self._looked_s = self._looked_s, now_s
+        self._see_stuck(unsent_bytes, now_s)
+        sent_bytes = self._total_bytes - (unsent_bytes - self._stuck_bytes)
+        last = None
+        while self._given and self._given[0].total_bytes <= sent_bytes:
+            last = self._given.popleft()
+        if last is not None:  # the link has sent it at some time between the two looks
+            self._learn(last.under_way_bytes, looked_s - last.at_s, max(now_s - last.at_s, 1e-6))
+
+    def _see_stuck(self, unsent_bytes: int, now_s: float) -> None:
+        """Count bytes as stuck when nothing was sent for `STUCK_S`; what was sent after all is not stuck."""
         if unsent_bytes < self._unsent_bytes or unsent_bytes == self._stuck_bytes:
             self._sent_s = now_s
         self._unsent_bytes = unsent_bytes
@@ -72,17 +82,17 @@ class Outflow:
         if now_s - self._sent_s > STUCK_S:
             self._stuck_bytes, self._sent_s = unsent_bytes, now_s
             self._given.clear()
-        sent_bytes = self._total_bytes - (unsent_bytes - self._stuck_bytes)
-        last = None
-        while self._given and self._given[0].total_bytes <= sent_bytes:
-            last = self._given.popleft()
-        if last is None:
-            return
-        least_s, most_s = looked_s - last.at_s, max(now_s - last.at_s, 1e-6)
+
+    def _learn(self, under_way_bytes: int, least_s: float, most_s: float) -> None:
+        """The link has sent so many bytes, and took between `least_s` and `most_s` for it: set the limit by that.
+
+        It is lowered where the link surely took longer than WAIT_S, and raised where it surely did not, to twice what
+        was under way at most, as nothing is known of more. In between the two it stays.
+        """
         if least_s > WAIT_S:
-            in_time_bytes = int(last.under_way_bytes * WAIT_S / least_s)
+            in_time_bytes = int(under_way_bytes * WAIT_S / least_s)
             self._limit_bytes = min(self._most_bytes, max(LEAST_BYTES, in_time_bytes))
-        elif most_s <= WAIT_S:  # what was not tried is not known: no more than twice of what was
-            in_time_bytes = int(last.under_way_bytes * WAIT_S / most_s)
-            tried_bytes = min(in_time_bytes, 2 * last.under_way_bytes, self._most_bytes)
+        elif most_s <= WAIT_S:
+            in_time_bytes = int(under_way_bytes * WAIT_S / most_s)
+            tried_bytes = min(in_time_bytes, 2 * under_way_bytes, self._most_bytes)
             self._limit_bytes = max(self._limit_bytes, tried_bytes)
