@@ -7,9 +7,10 @@ source and bytes over the links; for each data set what the papers say of such a
 scripts/demo-cluster: a network namespace, a mount and an agent each, links and the source limited alike. The readers
 compute nothing (scripts/read_in_order.py). Root is needed.
 
-All nodes share the cores of one machine, so measured first is what these allow: what the nodes' readers get, all at
-once, when each mount holds in its RAM all that its reader wants. The simulator takes it for what a loader works
-through.
+All nodes share the cores of one machine, so measured first is what these allow. What the nodes' readers get, all at
+once, when each mount holds in its RAM all that its reader wants, is what the simulator takes for a loader's rate. What
+that computes for each byte, and plain TCP for each byte over a link, gives the least that an epoch takes the cores: the
+simulator knows no cores.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from cluster_model import Modelled
 from cluster_net import Network, check_able
 from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
 from demo import BIN, Run, console, slow_source, source_counts
-from demo_cluster import PAYLOAD, Seen, core_seconds, make_arrays
+from demo_cluster import PAYLOAD, Seen, busy_share, core_seconds, make_arrays, over_links
 
 from mlfs.plan.scale_out import ScaleOut
+from mlfs.served.balance import imbalance
 
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0
 DIRECT_EPOCHS = 1  # without a mount one epoch is like the other
@@ -38,9 +41,12 @@ SIZES = (0.5, 1.0, 2.0)
 SIDE = 384  # of a picture: 442 kB
 # What each way of reading through mlfs is registered with as --serve.
 SERVED = {"true order": "", "locality": "locality", "opportunistic": "opportunistic"}
+# What each node sends to each other one to find out what plain TCP computes for a byte.
+TCP_BYTES = 100_000_000
 # What Yang and Cong measured (VI-A): so many times less loading time than direct reads at so many nodes, where so much
 # of a batch moves (Fig. 6, local batches of 32).
 PAPER_NODES, PAPER_TIMES, PAPER_MOVED_SHARE = 256, 34, 0.069
+DRAWN_BATCHES = 10_000
 
 
 class Room(NamedTuple):
@@ -54,6 +60,23 @@ FAST = Room(100_000_000, 32_000_000)
 # An epoch of half the caches is six windows long, so its end counts for little: the model does not know that the nodes
 # stop there, and with a window of two thirds of an epoch most of what it predicts depends on that.
 SLOW = Room(200_000_000, 16_000_000)
+
+
+class Machine(NamedTuple):
+    """What the cores allow, which all nodes share.
+
+    Attributes:
+        loader_mbps: millions of bytes a second that each node's reader gets of its own mount's RAM, all nodes at once.
+        read_s, sent_s: seconds of a core for a million bytes that are read so, and that plain TCP sends.
+    """
+
+    loader_mbps: float
+    read_s: float
+    sent_s: float
+
+    def least_s(self, read_mb: float, sent_mb: float) -> float:
+        """The seconds that all cores together take for no more than that."""
+        return (self.read_s * read_mb + self.sent_s * sent_mb) / (os.cpu_count() or 1)
 
 
 class Expected(NamedTuple):
@@ -76,41 +99,54 @@ def served_slow(work: Path, data: Path, rounds: int) -> None:
 def _compare(work: Path, rate_mbit: int, sizes: Sequence[float], room: Room) -> None:
     """Read data sets of some sizes in all ways."""
     check_able()
-    mbps = _mbps(rate_mbit)
     caches = NODES * room.ram_bytes
     files = round(max(sizes) * caches / (3 * SIDE * SIDE + 128))
     total = make_arrays(work / "images", files, SIDE)
     half = _part(work, work / "images", round(files * room.ram_bytes / 2 / total))
-    loader_mbps = _own_ram_mbps(work, half, room)
+    machine = _of_machine(work, half, room)
     console.print(
-        f"  each node's reader gets {loader_mbps:.0f} MB/s of its own mount's RAM, all {NODES} at once: more the "
-        f"{os.cpu_count()} cores do not allow",
+        f"  each node's reader gets {machine.loader_mbps:.0f} MB/s of its own mount's RAM, all {NODES} at once: more "
+        f"the {os.cpu_count()} cores do not allow; a core computes {1000 * machine.read_s:.2f} s to read 1 GB so, and "
+        f"{1000 * machine.sent_s:.2f} s to send it over plain TCP",
         highlight=False,
         soft_wrap=True,
     )
     for size in sizes:
         part = _part(work, work / "images", round(files * size / max(sizes)))
-        modelled = Modelled(
-            part, NODES, mbps, 100_000.0, str(room.ram_bytes), str(room.staging_bytes), EPOCHS, BATCH_SIZE, SEED,
-            loader_MBps=loader_mbps,
-        )  # fmt: skip
-        ways = {name: replace(modelled, serve=serve) for name, serve in SERVED.items()}
-        expected = {name: Expected(way.epochs_of_model(work), way.scheduled_s(work)) for name, way in ways.items()}
-        data_mb = total * size / max(sizes) / 1e6
-        console.print(
-            f"  data set of {size:g} x all caches; read of the source once: {data_mb / mbps:.2f} s", highlight=False
-        )
-        direct, seen, _ = _measured(work, part, rate_mbit, "direct", room)
-        _print_direct(direct, seen)
-        runs, moved = {}, {}
-        for name in SERVED:
-            runs[name], seen, links_s = _measured(work, part, rate_mbit, name, room)
-            _print(name, runs[name], seen, links_s, expected[name])
-            moved[name] = _over_links(seen) / 1e6 / data_mb
-        rates = ScaleOut(
-            data_mb, modelled.compute_MBps, mbps, loader_mbps, remote_rate=NODES * mbps, balance_rate=NODES * mbps
-        )
-        _print_papers(rates, min(1.0, 1 / size), moved["locality"], direct, runs)
+        _compare_size(work, part, size, total * size / max(sizes) / 1e6, rate_mbit, room, machine)
+
+
+def _compare_size(
+    work: Path, part: Path, size: float, data_mb: float, rate_mbit: int, room: Room, machine: Machine
+) -> None:  # fmt: skip
+    """Read one data set in all ways, and say what the simulator and the papers say of it.
+
+    Args:
+        part: the data set. size: how large it is beside all caches together. data_mb: in millions of bytes.
+    """
+    mbps = _mbps(rate_mbit)
+    modelled = Modelled(
+        part, NODES, mbps, 100_000.0, str(room.ram_bytes), str(room.staging_bytes), EPOCHS, BATCH_SIZE, SEED,
+        loader_MBps=machine.loader_mbps,
+    )  # fmt: skip
+    ways = {name: replace(modelled, serve=serve) for name, serve in SERVED.items()}
+    expected = {name: Expected(way.epochs_of_model(work), way.scheduled_s(work)) for name, way in ways.items()}
+    console.print(
+        f"  data set of {size:g} x all caches; read of the source once: {data_mb / mbps:.2f} s", highlight=False
+    )
+    direct, seen, _ = _measured(work, part, rate_mbit, "direct", room)
+    _print_direct(direct, seen)
+    runs, links_mb = {}, {}
+    for name in SERVED:
+        runs[name], seen, links_s = _measured(work, part, rate_mbit, name, room)
+        links_mb[name] = over_links(seen) / 1e6
+        least_s = machine.least_s(data_mb, links_mb[name])
+        _print(name, runs[name], seen, links_s, least_s, expected[name])
+    rates = ScaleOut(
+        data_mb, modelled.compute_MBps, mbps, machine.loader_mbps, remote_rate=NODES * mbps,
+        balance_rate=NODES * mbps,
+    )  # fmt: skip
+    _print_papers(rates, min(1.0, 1 / size), direct, runs, links_mb)
 
 
 def _mbps(rate_mbit: int) -> float:
@@ -138,12 +174,12 @@ def _mount_flags(room: Room) -> list[str]:
     return ["--ram", str(room.ram_bytes), "--staging", str(room.staging_bytes), "--infer", "off"]
 
 
-def _own_ram_mbps(work: Path, part: Path, room: Room) -> float:
-    """Millions of bytes a second that a node's reader gets, all nodes at once, of a mount that holds all of `part`.
+def _of_machine(work: Path, part: Path, room: Room) -> Machine:
+    """Measure what the cores allow: each node reads `part` of its own mount's RAM, then each sends to each other one.
 
     Without peers: a job of its own on each node, whose epochs after the first read no byte but of the mount's RAM.
     """
-    run, base = Run(OWN_RAM), work / "own-ram"
+    run, base, busy_s = Run(OWN_RAM), work / "own-ram", list[float]()
     base.mkdir()
     with Network(NODES, "", base) as network:
         cluster = Cluster(network, base)
@@ -151,9 +187,24 @@ def _own_ram_mbps(work: Path, part: Path, room: Room) -> float:
             for node in cluster.nodes:
                 cluster.command(node, "mlfs", "register", node.data, *_flags(OWN_RAM, world_size=1).split())
             words = ['"$DATA"/.mlfs/order/bench/{epoch}/0', "--epochs", str(EPOCHS), "--batch-size", str(BATCH_SIZE)]
-            cluster.train(run, lambda node: node.data, words, lambda: None, program="read_in_order.py")
-    total = sum(path.stat().st_size for path in part.rglob("*.npy"))
-    return total / 1e6 / statistics.median(epoch.seconds for epoch in run.epochs[1:])
+            cluster.train(
+                run, lambda node: node.data, words, lambda: busy_s.append(core_seconds()[0]),
+                program="read_in_order.py",
+            )  # fmt: skip
+        sent = [_busy_to_send_s(cluster, count) for count in (0, TCP_BYTES)]
+    mb = sum(path.stat().st_size for path in part.rglob("*.npy")) / 1e6
+    return Machine(
+        mb / statistics.median(epoch.seconds for epoch in run.epochs[1:]),
+        (busy_s[-1] - busy_s[0]) / (EPOCHS - 1) / (NODES * mb),
+        (sent[1] - sent[0]) / (NODES * (NODES - 1) * TCP_BYTES / 1e6),
+    )
+
+
+def _busy_to_send_s(cluster: Cluster, count: int) -> float:
+    """What all cores compute while each node sends so many bytes to each other one."""
+    before_s = core_seconds()[0]
+    cluster.all_to_all_s(count)
+    return core_seconds()[0] - before_s
 
 
 def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> tuple[Run, list[Seen], float]:
@@ -189,13 +240,8 @@ def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> 
             with cluster.mounted(source, _mount_flags(room)):
                 read('"$DATA"/.mlfs/order/bench/{epoch}/{rank}', None, _flags(name).split())
                 run.status = cluster.statuses()[0]
-        links_s = cluster.all_to_all_s(round(_over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
+        links_s = cluster.all_to_all_s(round(over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
     return run, seen, links_s
-
-
-def _over_links(seen: Sequence[Seen]) -> float:
-    """The bytes that an epoch after the first sends over the links."""
-    return (sum(seen[-1].sent) - sum(seen[1].sent)) / (len(seen) - 2)
 
 
 def _write_lists(part: Path, lists: Path) -> None:
@@ -210,16 +256,11 @@ def _write_lists(part: Path, lists: Path) -> None:
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
 
 
-def _busy(before: Seen, after: Seen) -> float:
-    """The share of the cores' time in which they computed."""
-    return (after.busy_s - before.busy_s) / (after.all_s - before.all_s)
-
-
 def _print_direct(run: Run, seen: Sequence[Seen]) -> None:
     source = (seen[1].source - seen[0].source) / 1e6
     console.print(
         f"    direct        an epoch {run.epochs[0].seconds:5.2f} s; source {source:.0f} MB;"
-        f" cores {_busy(seen[0], seen[1]):.0%} busy",
+        f" cores {busy_share(seen[0], seen[1]):.0%} busy",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
 
@@ -228,8 +269,15 @@ def _later_s(run: Run) -> float:
     return statistics.mean(epoch.seconds for epoch in run.epochs[1:])
 
 
-def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: Expected) -> None:
-    """A line: the first epoch, and the mean of the later ones, beside what the simulator says of them."""
+def _print(
+    name: str, run: Run, seen: Sequence[Seen], links_s: float, least_s: float, expected: Expected
+) -> None:  # fmt: skip
+    """A line: the first epoch, and the mean of the later ones, beside what the simulator says of them.
+
+    Args:
+        links_s: what plain TCP takes for what a later epoch sends over the links. least_s: what the cores take for an
+            epoch at least.
+    """
     first_s, later_s = run.epochs[0].seconds, _later_s(run)
     source = [(seen[1].source - seen[0].source) / 1e6, (seen[-1].source - seen[1].source) / 1e6 / (len(seen) - 2)]
     first, rest = expected.model[0]["seconds"], statistics.mean(epoch["seconds"] for epoch in expected.model[1:])
@@ -237,27 +285,39 @@ def _print(name: str, run: Run, seen: Sequence[Seen], links_s: float, expected: 
     scheduled = statistics.mean(expected.scheduled_s[1:])
     console.print(
         f"    {name:13} epoch 0 {first_s:5.2f} s, later {later_s:5.2f} s;"
-        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {_over_links(seen) / 1e6:.0f} MB;"
-        f" cores {_busy(seen[1], seen[-1]):.0%} busy; plain TCP {links_s:.2f} s for its links;"
+        f" source {source[0]:.0f} and {source[1]:.0f} MB, links {over_links(seen) / 1e6:.0f} MB;"
+        f" cores {busy_share(seen[1], seen[-1]):.0%} busy, which take {least_s:.2f} s at least:"
+        f" {later_s / least_s:.2f} of it;"
+        f" plain TCP {links_s:.2f} s for its links;"
         f" model {first:.2f} s, {rest:.2f} s, {pfs:.0f} MB: {first_s / first:.2f} and {later_s / rest:.2f} of it;"
         f" by the scheduler {scheduled:.2f} s: {later_s / scheduled:.2f}",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
 
 
+def _moved_share() -> float:
+    """How much of a batch moves, as in Fig. 6: samples fall to nodes by chance. The mean of many batches."""
+    batches = np.random.default_rng(SEED).multinomial(NODES * BATCH_SIZE, [1 / NODES] * NODES, DRAWN_BATCHES)
+    return float(imbalance(batches).mean())
+
+
 def _print_papers(
-    rates: ScaleOut, cached_share: float, moved_share: float, direct: Run, runs: Mapping[str, Run]
+    rates: ScaleOut, cached_share: float, direct: Run, runs: Mapping[str, Run], links_mb: Mapping[str, float]
 ) -> None:
     """What the papers say of this cluster, beside what was measured.
 
     Args:
-        rates: of the source, the links and the readers. cached_share: of the data, in all caches together. moved_share:
-            of what is cached, that went over the links in the locality order. runs: by the name in SERVED.
+        rates: of the source, the links and the readers. cached_share: of the data, in all caches together. runs,
+            links_mb: by the name in SERVED; millions of bytes that an epoch after the first sends over the links.
     """
+    moved_share = _moved_share()
     said = {
         "true order": rates.loading_s(NODES, rates.cached_io_s(NODES, cached_share)),
-        "locality": rates.loading_s(NODES, rates.local_io_s(cached_share, min(1.0, moved_share / cached_share))),
+        "locality": rates.loading_s(NODES, rates.local_io_s(cached_share, moved_share)),
     }
+    cached_mb = cached_share * rates.data
+    moved_mb = {"true order": cached_mb * (NODES - 1) / NODES, "locality": cached_mb * moved_share}
+    over_links = [f"{name} {mb:.0f} (here {links_mb[name]:.0f})" for name, mb in moved_mb.items()]
     large = replace(rates, balance_rate=rates.balance_rate * PAPER_NODES / NODES)
     large_s = large.loading_s(PAPER_NODES, large.local_io_s(cached_share, PAPER_MOVED_SHARE))
     direct_s, direct_said_s = direct.epochs[0].seconds, rates.loading_s(NODES)
@@ -268,7 +328,8 @@ def _print_papers(
     console.print(
         f"    Yang and Cong, eq. 4, 7 and 8 with these rates, times as fast as direct: {', '.join(times)};"
         f" locality at {PAPER_NODES} nodes {large.loading_s(PAPER_NODES) / large_s:.0f}"
-        f" (on their cluster they measured {PAPER_TIMES})\n"
+        f" (on their cluster they measured {PAPER_TIMES});"
+        f" MB over the links, with {moved_share:.1%} of a batch that moves: {', '.join(over_links)}\n"
         f"    DeepIO: {faster['opportunistic']:.1f} times as fast as direct, in {spec['rounds']} rounds;"
         f" {spec['level_reached']:.1%} of a uniform shuffle's entropy, {spec['published_level']:.2%} by their eq. 4",
         highlight=False, soft_wrap=True,

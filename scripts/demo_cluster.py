@@ -67,6 +67,20 @@ def core_seconds() -> tuple[float, float]:
     return busy / hertz, (busy + idle + iowait) / hertz
 
 
+def over_links(seen: Sequence[Seen]) -> float:
+    """The bytes that an epoch after the first sends over the links, as a mean.
+
+    Args:
+        seen: before epoch 0, and after each epoch.
+    """
+    return (sum(seen[-1].sent) - sum(seen[1].sent)) / (len(seen) - 2)
+
+
+def busy_share(before: Seen, after: Seen) -> float:
+    """The share of the cores' time in which they computed."""
+    return (after.busy_s - before.busy_s) / (after.all_s - before.all_s)
+
+
 def make_arrays(directory: Path, files: int, side: int) -> int:
     """Arrays of pixels, each class around a colour of its own. Returns their bytes.
 
@@ -145,7 +159,7 @@ def figures(
         holds = holds and good
         text = f"{name}: {figure:.2f} (limit: {relation} {limit:g})" + ("" if good else "  MISSED")
         console.print(text, style="green" if good else "bold red", highlight=False)
-    cores = (seen[-1].busy_s - seen[1].busy_s) / (seen[-1].all_s - seen[1].all_s)
+    cores = busy_share(seen[1], seen[-1])
     cores_s = (seen[-1].busy_s - seen[1].busy_s) / (len(seen) - 2) / (os.cpu_count() or 1)
     console.print(
         f"the {os.cpu_count()} cores, which all nodes share, were {cores:.0%} busy in epochs after the first: what an"
@@ -198,8 +212,7 @@ def demo(args: argparse.Namespace) -> int:
 
                 look()
                 cluster.train(through, lambda node: node.data, words, look, job.split())
-        later = (sum(seen[-1].sent) - sum(seen[1].sent)) // (len(seen) - 2)
-        links_s = cluster.all_to_all_s(later // (args.nodes * max(1, args.nodes - 1)))
+        links_s = cluster.all_to_all_s(int(over_links(seen)) // (args.nodes * max(1, args.nodes - 1)))
         console.print(epochs_table(direct, through, model, seen))
         console.print(links_table(seen))
         return 0 if figures(args, total, alone.epochs[1].seconds, direct, through, model, seen, links_s) else 1

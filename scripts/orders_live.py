@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.job import parse_job
+from mlfs.job import only_fields, parse_job
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.streams import build_streams
 from mlfs.served.balance import imbalance
@@ -164,7 +164,7 @@ def locality(mount: Mount, files: int) -> None:
 def _keepers(mount: Mount) -> npt.NDArray[np.int16]:
     """By dataset index, the node that keeps the sample."""
     fields = json.loads((mount.path / ".mlfs/jobs/train.json").read_bytes())
-    spec = parse_job({name: value for name, value in fields.items() if name not in ("state", "samples")})
+    spec = parse_job(only_fields(fields))
     fd = os.open(mount.path, os.O_RDONLY)
     try:
         order = build_streams(spec, scan(fd)).order
