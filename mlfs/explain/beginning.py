@@ -120,7 +120,13 @@ def _end_of(epoch: int, history: list[Open]) -> int:
     return end
 
 
+def processes_ready(beginning: Beginning, n_samples: int) -> int:
+    """How many processes have read enough to tell where the epoch begins, if they read from its beginning."""
+    needed = reads_needed(n_samples)
+    return sum(len(head) >= needed for head in beginning.heads)
+
+
 def enough(beginning: Beginning, n_samples: int) -> bool:
     """Whether a process has read enough to tell where its epoch begins, or so many have read that waiting is no use."""
-    needed = reads_needed(n_samples)
-    return any(len(head) >= needed for head in beginning.heads) or len(beginning.opens) >= _PATIENCE * needed
+    many = len(beginning.opens) >= _PATIENCE * reads_needed(n_samples)
+    return many or processes_ready(beginning, n_samples) > 0

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from mlfs.explain.attempt import Attempt
-from mlfs.explain.beginning import Beginning, Beginnings, enough
+from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.families import Families
@@ -323,27 +323,42 @@ class CorrectionSearch:
         return case.job is job and self._jobs.jobs.get(job.spec.name) is job
 
     async def _find_place(self, case: Case, drawing: Drawing) -> bool:
-        """Look for the epoch in the words of the registered seed's generator: near where it should be, then far."""
+        """Look for the epoch in the words of the registered seed's generator.
+
+        Of a loader's workers only one reads from where the epoch begins, and it need not be the first that has read
+        enough. So where the reads tell nothing, it is looked once more when more processes have read enough by then.
+        """
         job, n_samples = case.job, len(case.job.streams.sample_ids)
         begun, told = case.beginnings.latest(job), case.begun
         case.begun = None
         if told is not None and (begun.opens or begun.epoch == told.computed):
             return await self._go_on_at(case, drawing, begun, told.words, job.score.observed)
-        while begun.opens and not enough(begun, n_samples):
-            if not self._is_followed(case, job) or not disagrees(job):
-                return False
-            await self._more_opens.wait()
+        while begun.opens and self._is_followed(case, job) and disagrees(job):
+            if not enough(begun, n_samples):
+                await self._more_opens.wait()
+                begun = case.beginnings.latest(job)
+                continue
+            ready, seen = processes_ready(begun, n_samples), job.score.observed
+            found = await self._place_of(case, drawing, begun, ready)
+            if found is not None:
+                return await self._go_on_at(case, drawing, begun, found.words, seen)
             begun = case.beginnings.latest(job)
-        if not begun.opens:
-            return False
-        seen = job.score.observed
-        runner, places = self._jobs.runner, whereabouts(job, drawing, begun.epoch)
+            if processes_ready(begun, n_samples) <= ready:
+                break
+        return False
+
+    async def _place_of(self, case: Case, drawing: Drawing, begun: Beginning, ready: int) -> PlaceFound | None:
+        """Where the epoch begins, by what was read of it: looked for near where it should be, then far.
+
+        Args:
+            ready: how many processes have read enough.
+        """
+        job, runner = case.job, self._jobs.runner
+        places = whereabouts(job, drawing, begun.epoch)
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
         asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near, job.spec.weights_file or "")
         found = await runner.run(POOL, place_nearby, data_set, asked)
-        if found is None:
-            found = await self._find_place_far_away(case, data_set, asked._replace(spans=places.far))
-        return found is not None and await self._go_on_at(case, drawing, begun, found.words, seen)
+        return found or await self._find_place_far_away(case, data_set, asked._replace(spans=places.far), ready)
 
     async def _go_on_at(self, case: Case, drawing: Drawing, begun: Beginning, words: int, seen: int) -> bool:
         """Have the job go on with an epoch that begins after so many words.
@@ -363,17 +378,33 @@ class CorrectionSearch:
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(case, job) and await self._find_variant(case, correction)
 
-    async def _find_place_far_away(self, case: Case, data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
-        """The same in a process of its own: tens of millions of words."""
-        attempt = case.attempt = Attempt(self._jobs.runner, self._jobs.clock, set())
+    async def _find_place_far_away(
+        self, case: Case, data_set: DataSet, asked: WordsAsked, ready: int
+    ) -> PlaceFound | None:  # fmt: skip
+        """The same in a process of its own: tens of millions of words.
+
+        Args:
+            ready: how many processes have read enough. It is ended once more have: what they tell may lie near.
+        """
+        job, attempt, found = case.job, Attempt(self._jobs.runner, self._jobs.clock, set()), None
+        case.attempt = attempt
+
+        async def end_once_more_are_ready() -> None:
+            while processes_ready(case.beginnings.latest(job), len(job.streams.sample_ids)) <= ready:
+                await self._more_opens.wait()
+            attempt.end()
+
         try:
-            async with attempt.searching([data_set], words=asked) as events:
+            async with attempt.searching([data_set], words=asked) as events, trio.open_nursery() as nursery:
+                nursery.start_soon(end_once_more_are_ready)
                 async for event in events:
                     if event is None or isinstance(event, PlaceFound):
-                        return event
+                        found = event
+                        break
+                nursery.cancel_scope.cancel()
         finally:
             case.attempt = None
-        return None
+        return found
 
     async def _confirm(
         self, case: Case, found: Correction, families: Families, opens: list[Open], seen: int, proved: bool = False

@@ -295,3 +295,37 @@ def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, re
             assert job.ranks.current_epochs()[1] in (3, 4)  # the last epoch, or its end
 
     simulate(body)
+
+
+@pytest.mark.parametrize("ahead", [16, 32, 48])
+def test_a_worker_that_does_not_read_from_the_epochs_beginning_may_be_the_first_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Its reads alone tell nothing, and what the others' tell is not missed for that: words are found in each epoch."""
+    monkeypatch.setattr("mlfs.explain.words.FAR", 1 << 12)
+    registered = {"seed": 1, "sampler": "torch-random", "generator": "default"}
+
+    async def body() -> None:
+        # The search takes as long as the others take to read enough, on a machine that has much else to do.
+        async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22, seconds={"variants": 0.1}) as mount:
+            spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
+            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            script = registered | {"words_before": 1000, "words_between": 2}
+            for epoch, opens in enumerate(script_opens(mount, script, range(3), 2)):
+                first = opens[0][1]
+                of_second = [opened for opened in opens if opened[1] != first][:ahead]
+                of_first = [opened for opened in opens if opened[1] == first][:ahead]
+                begun = [*of_second, *of_first]
+                for entry, pid in of_second:  # as fast as it can, so that they are counted together
+                    await mount.read(entry, pid)
+                await read_all(mount, of_first)
+                await trio.sleep(1)
+                job = mount.engine.jobs["train"]
+                assert job.score.agreement_of_last(len(begun)) == 1.0, epoch
+                await read_all(mount, [opened for opened in opens if opened not in begun])
+                await trio.sleep(1)
+            job = mount.engine.jobs["train"]
+            assert job.findings.way_out == "--words-before 1000 --words-between 2"
+            assert job.score.agreement_of_last(FILES) == 1.0
+
+    simulate(body)
