@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -30,6 +31,7 @@ _NOT_OF_THE_ORDER = {
 # So long a node waits at most for a job that another one is told: nodes agree within seconds on what each keeps.
 PATIENCE_S = 10.0
 LOOK_EVERY_S = 0.1
+SAID_AFTER_S = 2.0
 
 
 class ServedJob(NamedTuple):
@@ -107,8 +109,12 @@ def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob
     found = _look_for(mount, place, name)
     if isinstance(found, ServedJob) or not _has_peers(mount):
         return found
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and not isinstance(found, ServedJob):
+    began_s, is_said = time.monotonic(), False
+    while not isinstance(found, ServedJob) and (waited_s := time.monotonic() - began_s) < PATIENCE_S:
+        if waited_s >= SAID_AFTER_S and not is_said:
+            is_said = True
+            words = f"mlfs: {found}: waiting up to {PATIENCE_S:g} s for one that another node is told"
+            print(words, file=sys.stderr, flush=True)
         time.sleep(LOOK_EVERY_S)
         found = _look_for(mount, place, name)
     return found if isinstance(found, ServedJob) else f"{found}, nor was it within {PATIENCE_S:g} s on another node"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from mlfs.errors import JobError
-from mlfs.torch import ServedBatchSampler, ServedSampler
+from mlfs.torch import ServedBatchSampler, ServedSampler, served_job
 from mlfs.torch import sampler as sampler_module
 
 EPOCHS = [[3, 1, 2, 0], [0, 2, 1, 3], [1, 0, 3, 2]]
@@ -185,3 +186,37 @@ def test_batches_of_distributed_samplers_own_order_need_a_size(mount: Path) -> N
     own.set_epoch(1)
     indices = list(own)
     assert list(sampler) == [indices[:2], indices[2:4], indices[4:]]
+
+
+def with_peers(mount: Path, nodes: int) -> str:
+    """The mount has joined others, and has no job yet. Returns what says the job."""
+    (mount / ".mlfs" / "status").write_text(json.dumps({"peers": {"nodes": nodes} if nodes else None}))
+    path = mount / ".mlfs" / "jobs" / "train.json"
+    job = path.read_text()
+    path.unlink()
+    return job
+
+
+def test_a_job_that_another_node_is_told_is_waited_for_and_the_wait_is_said(
+    mount: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(served_job, "SAID_AFTER_S", 0.1)
+    job = with_peers(mount, 3)
+    told = threading.Timer(0.5, (mount / ".mlfs" / "jobs" / "train.json").write_text, [job])
+    told.start()
+    assert list(sampler_of(mount)) == EPOCHS[0]
+    told.join()
+    said = capsys.readouterr().err
+    assert said.count("waiting up to 10 s for one that another node is told") == 1
+
+
+@pytest.mark.parametrize(("nodes", "waits"), [(0, False), (1, False), (2, True)])
+def test_a_job_that_nobody_is_told_is_waited_for_only_among_peers(
+    mount: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, waits: bool
+) -> None:
+    monkeypatch.setattr(served_job, "PATIENCE_S", 0.3)
+    with_peers(mount, nodes)
+    with pytest.raises(JobError) as error:
+        ServedSampler(mount, rank=0, num_replicas=1, fall_back=False)
+    assert "no job with a served order is registered" in str(error.value)
+    assert ("nor was it within 0.3 s on another node" in str(error.value)) == waits
