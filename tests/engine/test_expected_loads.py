@@ -172,6 +172,23 @@ def test_what_cannot_be_told_is_not_tried_again_at_once_and_of_a_finished_job_no
     simulate(body)
 
 
+def test_of_a_job_that_was_over_before_anybody_asked_it_is_told_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
+            expected = ExpectedLoads(mount.engine)
+            epochs = shuffled(mount.files, EPOCHS, 2)
+            await mount.engine.register(*given_job(epochs, BATCH))
+            await Training(mount, epochs, [0.01, 0.01]).run(range(2))
+            assert mount.engine.jobs["train"].finished
+            await expected.refresh()
+            (told,) = expected.statistics().values()
+            await trio.sleep(expected_loads.FRESH_S)
+            await expected.refresh()
+            assert list(expected.statistics().values()) == [told]
+
+    simulate(body)
+
+
 def test_steps_that_are_to_come_are_looked_at_and_few_of_very_many() -> None:
     streams = [np.arange(10), np.append(100 + np.arange(9), -2)]
     assert steps_of(streams, 4, 1).tolist() == [
