@@ -266,9 +266,9 @@ class Control:
                 del self._coming[spec.name]
 
     async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
-        runner, before = self.engine.runner, self._job(spec.name.encode())
+        runner, before = self.engine.runner, self.engine.registered(spec.name)
         told_nodes, spec = spec.nodes, self.engine.with_nodes(spec)
-        had = before.spec.nodes if before is not None else None
+        had = before.nodes if before is not None else None
         nodes_anew = spec.nodes is not None and spec.nodes not in (told_nodes, had)
         streams = await runner.run("register", self._prepare, spec, coming)
         job = await self.engine.register(spec, streams)

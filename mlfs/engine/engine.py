@@ -233,6 +233,10 @@ class Engine:
         """A job to be registered, with the nodes on which the order rests that mlfs serves it. Raises: JobError."""
         return self._shared.with_nodes(spec)
 
+    def registered(self, name: str) -> JobSpec | None:
+        """See `SharedJobs.registered`."""
+        return self._shared.registered(name)
+
     def late(self, name: str) -> Sequence[int]:
         """See `SharedJobs.late`."""
         return self._shared.late(name)

@@ -140,13 +140,17 @@ class SharedJobs:
 
     # -- orders that mlfs serves
 
+    def registered(self, name: str) -> JobSpec | None:
+        """A job as it was registered: here, or on another node where this one has just come. None where it is not."""
+        here, counts = self._jobs.jobs.get(name), self._registrations.fields(name)
+        if here is not None:
+            return (here.told or here).spec
+        return None if counts is None else parse_job(counts)
+
     def with_nodes(self, spec: JobSpec) -> JobSpec:
         """A job to be registered, with the nodes on which its order rests, if mlfs serves it. Raises: JobError."""
-        here, counts = self._jobs.jobs.get(spec.name), self._registrations.fields(spec.name)
-        before = None if counts is None else parse_job(counts)  # of the others, where this node has just come
-        if here is not None:
-            before = (here.told or here).spec  # as it was registered
-        filled_in = with_nodes(spec, before, self._plan.members, self._capacities(), self.buffer_bytes)
+        before, members = self.registered(spec.name), self._plan.members
+        filled_in = with_nodes(spec, before, members, self._capacities(), self.buffer_bytes)
         self._rest_on.pop(spec.name, None)
         if filled_in.nodes != spec.nodes:
             self._rest_on[spec.name] = self._registrations.last(spec.name)

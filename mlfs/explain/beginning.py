@@ -27,12 +27,15 @@ class Beginning(NamedTuple):
     """See the module.
 
     Attributes:
+        opens: none where the epoch began before all that is remembered.
         heads: the first reads of each process, as entries, in the order in which the processes began.
+        passes: how many epochs went by since the last one that came as predicted.
     """
 
     epoch: int
     opens: list[Open]
     heads: list[list[int]]
+    passes: int = 0
 
     def data_set(self, ids: SampleIds) -> DataSet:
         """The first reads as indices of the job's data set. A worker thread's work."""
@@ -43,7 +46,7 @@ class Beginnings:
     """Where the epochs of a job begin whose order is not known: each as many opens after the other as an epoch has.
 
     Attributes:
-        passes: how many epochs went by, the last time that it was asked, since the last one that came as predicted.
+        passes: of the last one that was told (`latest`).
     """
 
     def __init__(self) -> None:
@@ -52,15 +55,20 @@ class Beginnings:
 
     def latest(self, job: JobRun) -> Beginning:
         """The epoch that is being read, if the last one that came as predicted does not go on."""
+        begun = self.peek(job)
+        self.passes = begun.passes
+        return begun
+
+    def peek(self, job: JobRun) -> Beginning:
+        """The same, which leaves it to be told: `another_began` goes by what was told."""
         begun, observed = beginning_of(job), job.score.observed
         if begun.epoch != self._lost[0]:
             self._lost = begun.epoch, observed - len(begun.opens)
-        self.passes, count = self._passed(job)
-        if not self.passes:
+        passes, count = self._passed(job)
+        if not passes and count <= len(job.score.history):
             return begun
-        # None where it began before all that is remembered.
         opens = begun.opens[-count:] if 0 < count <= len(begun.opens) else []
-        return Beginning(min(begun.epoch + self.passes, job.spec.epochs - 1), opens, _heads(opens))
+        return Beginning(min(begun.epoch + passes, job.spec.epochs - 1), opens, _heads(opens), passes)
 
     def another_began(self, job: JobRun, opens: int) -> bool:
         """Whether a later epoch than at the last time has so many opens by now. Asked for each few reads: cheap."""

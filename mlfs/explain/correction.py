@@ -342,9 +342,9 @@ class CorrectionSearch:
             found = await self._place_of(case, drawing, begun, ready)
             if found is not None:
                 return await self._go_on_at(case, drawing, begun, found.words, seen)
-            begun = case.beginnings.latest(job)
-            if processes_ready(begun, n_samples) <= ready:
-                break
+            before, begun = begun, case.beginnings.peek(job)
+            if begun.passes != before.passes or processes_ready(begun, n_samples) <= ready:
+                break  # an epoch that has begun meanwhile calls for a search of its own
         return False
 
     async def _place_of(self, case: Case, drawing: Drawing, begun: Beginning, ready: int) -> PlaceFound | None:
@@ -358,7 +358,9 @@ class CorrectionSearch:
         data_set = await runner.run(POOL, begun.data_set, job.streams.sample_ids)
         asked = WordsAsked(drawing.seed, drawing.seeded, drawing.ahead, places.near, job.spec.weights_file or "")
         found = await runner.run(POOL, place_nearby, data_set, asked)
-        return found or await self._find_place_far_away(case, data_set, asked._replace(spans=places.far), ready)
+        if found is not None:
+            return found
+        return await self._find_place_far_away(case, data_set, asked._replace(spans=places.far), begun.passes, ready)
 
     async def _go_on_at(self, case: Case, drawing: Drawing, begun: Beginning, words: int, seen: int) -> bool:
         """Have the job go on with an epoch that begins after so many words.
@@ -379,20 +381,25 @@ class CorrectionSearch:
         return self._is_followed(case, job) and await self._find_variant(case, correction)
 
     async def _find_place_far_away(
-        self, case: Case, data_set: DataSet, asked: WordsAsked, ready: int
+        self, case: Case, data_set: DataSet, asked: WordsAsked, passes: int, ready: int
     ) -> PlaceFound | None:  # fmt: skip
         """The same in a process of its own: tens of millions of words.
 
         Args:
-            ready: how many processes have read enough. It is ended once more have: what they tell may lie near.
+            passes: of the epoch's beginning. ready: how many processes have read enough of it. The search is ended once
+                more have, as long as what they have read first is remembered: what that tells may lie near.
         """
         job, attempt, found = case.job, Attempt(self._jobs.runner, self._jobs.clock, set()), None
         case.attempt = attempt
 
         async def end_once_more_are_ready() -> None:
-            while processes_ready(case.beginnings.latest(job), len(job.streams.sample_ids)) <= ready:
+            begun = case.beginnings.peek(job)
+            while begun.opens and begun.passes == passes:
+                if processes_ready(begun, len(job.streams.sample_ids)) > ready:
+                    attempt.end()
+                    return
                 await self._more_opens.wait()
-            attempt.end()
+                begun = case.beginnings.peek(job)
 
         try:
             async with attempt.searching([data_set], words=asked) as events, trio.open_nursery() as nursery:

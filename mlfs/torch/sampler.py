@@ -80,7 +80,7 @@ class ServedSampler(Sampler[int]):
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # an epoch and what is read in it
         self._saved_order: str | None = None  # of the state in whose middle of an epoch it goes on
         length = len(dataset) if length is None and dataset is not None else length
-        self._name = named(f"{name}/{length}/{self.num_replicas}")
+        self._name = named(f"{name}/{self.num_replicas}")
         found = find_served_job(path, name)
         self.job = found if isinstance(found, ServedJob) else None
         if isinstance(found, ServedJob):

@@ -21,15 +21,16 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 
-# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins,
-# how its loader reads.
-_NOT_OF_THE_ORDER = {
-    "ranks", "state", "epochs", "start_epoch", "start_step", "num_workers", "prefetch_factor", "persistent_workers",
-    "loader_drop_last",
-}  # fmt: skip
+# What a job is told besides what its order rests on: which ranks run on this node, how far it is read, where it begins.
+_NOT_OF_THE_ORDER = {"ranks", "state", "epochs", "start_epoch", "start_step", "prefetch_factor"}
+# What the loader does, of which DistributedSampler's order knows nothing. Other samplers draw from a generator from
+# which the loader draws too.
+_LOADERS = {"num_workers", "persistent_workers", "loader_drop_last"}
+_KNOWS_NO_LOADER = {"torch-distributed"}
 
-# So long a node waits at most for a job that another one is told: nodes agree within seconds on what each keeps.
-PATIENCE_S = 10.0
+# So long a node waits at most for a job that another one is told. A job begins when all nodes know what each holds and
+# have planned with it: for either of both it waits ten seconds at most (`mlfs.engine.shared_plan`).
+PATIENCE_S = 25.0
 LOOK_EVERY_S = 0.1
 SAID_AFTER_S = 2.0
 
@@ -53,7 +54,8 @@ class ServedJob(NamedTuple):
     @classmethod
     def of(cls, mountpoint: Path, job: Mapping[str, Any]) -> ServedJob:
         """Of what MOUNT/.mlfs/jobs/NAME.json says."""
-        order = json.dumps({name: job[name] for name in sorted(job.keys() - _NOT_OF_THE_ORDER)})
+        besides = _NOT_OF_THE_ORDER | (_LOADERS if job.get("sampler") in _KNOWS_NO_LOADER else set())
+        order = json.dumps({name: job[name] for name in sorted(job.keys() - besides)})
         return cls(
             mountpoint, job["name"], job["samples"], job["epochs"], job["world_size"], job["batch_size"],
             hashlib.sha256(order.encode()).hexdigest()[:16],

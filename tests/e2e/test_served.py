@@ -180,9 +180,9 @@ def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(so
 RANK = """
 import sys, torch.distributed as dist
 from mlfs.torch import ServedSampler
-store, rank, path, seed = sys.argv[1:]
+store, rank, path, seed, length = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{store}", rank=int(rank), world_size=2)
-sampler = ServedSampler(path, length=240, seed=int(seed))
+sampler = ServedSampler(path, length=int(length), seed=int(seed))
 said = ""
 for epoch in (0, 1):
     sampler.set_epoch(epoch)
@@ -195,24 +195,27 @@ print(said)
 """
 
 
-def words_of_ranks(paths: Sequence[Path], seeds: Sequence[int]) -> list[str]:
+def words_of_ranks(paths: Sequence[Path], seeds: Sequence[int], lengths: Sequence[int] = (240, 240)) -> list[str]:
     """What RANK prints in two processes of one group."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path), str(seed)],
+            [sys.executable, "-W", "ignore", "-c", RANK, port, str(rank), str(path), str(seed), str(length)],
             stdout=subprocess.PIPE, text=True,
         )
-        for rank, (path, seed) in enumerate(zip(paths, seeds, strict=True))
+        for rank, (path, seed, length) in enumerate(zip(paths, seeds, lengths, strict=True))
     ]  # fmt: skip
     return [rank.communicate(timeout=120)[0].strip() for rank in ranks]
 
 
-def test_ranks_without_a_mount_that_shuffle_differently_are_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seeds", "lengths"), [((1, 2), (240, 240)), ((1, 1), (240, 241))])
+def test_ranks_without_a_mount_that_shuffle_differently_are_told_so(
+    tmp_path: Path, seeds: Sequence[int], lengths: Sequence[int]
+) -> None:
     assert words_of_ranks([tmp_path] * 2, (1, 1)) == ["120 120"] * 2
-    words = words_of_ranks([tmp_path] * 2, (1, 2))
+    words = words_of_ranks([tmp_path] * 2, seeds, lengths)
     assert "the ranks do not read one order in epoch 0: this rank reads DistributedSampler's own order" in "".join(
         words
     )

@@ -29,6 +29,7 @@ def mount(tmp_path: Path) -> Path:
     """A directory that looks like a mount with a job whose order is served."""
     control = tmp_path / ".mlfs"
     fields = {"name": "train", "serve": "locality", "samples": 4, "epochs": 3, "world_size": 1, "batch_size": 2}
+    fields["sampler"] = "torch-distributed"
     (control / "jobs").mkdir(parents=True)
     (control / "jobs" / "train.json").write_text(json.dumps(fields))
     (control / "status").touch()
@@ -92,7 +93,7 @@ def test_a_state_of_the_middle_of_another_order_is_refused_and_the_next_epoch_is
     indices = iter(before)
     assert [next(indices) for _ in range(2)] == EPOCHS[0][:2]
     state = before.state_dict()
-    register(mount, num_workers=4, prefetch_factor=8, epochs=4)  # of which the order knows nothing
+    register(mount, num_workers=4, persistent_workers=True, prefetch_factor=8, epochs=4)  # no matter of the order
     assert list(sampler_of(mount, state)) == EPOCHS[0][2:]
     register(mount, nodes=[{"node": 0, "ranks": "0", "keeps_bytes": [7]}])
     now = sampler_of(mount, state)
@@ -207,7 +208,7 @@ def test_a_job_that_another_node_is_told_is_waited_for_and_the_wait_is_said(
     assert list(sampler_of(mount)) == EPOCHS[0]
     told.join()
     said = capsys.readouterr().err
-    assert said.count("waiting up to 10 s for one that another node is told") == 1
+    assert said.count("waiting up to 25 s for one that another node is told") == 1
 
 
 @pytest.mark.parametrize(("nodes", "waits"), [(0, False), (1, False), (2, True)])
@@ -220,3 +221,17 @@ def test_a_job_that_nobody_is_told_is_waited_for_only_among_peers(
         ServedSampler(mount, rank=0, num_replicas=1, fall_back=False)
     assert "no job with a served order is registered" in str(error.value)
     assert ("nor was it within 0.3 s on another node" in str(error.value)) == waits
+
+
+@pytest.mark.promise("served-resumed")
+@pytest.mark.parametrize("change", [{"persistent_workers": True}, {"num_workers": 4}, {"loader_drop_last": True}])
+def test_a_state_is_of_another_order_where_the_loader_draws_from_the_generator_that_shuffles(
+    mount: Path, change: dict[str, object]
+) -> None:
+    """Persistent workers draw fewer words between two epochs of torch's RandomSampler, and so on."""
+    register(mount, sampler="torch-random")
+    before = sampler_of(mount)
+    next(iter(before))
+    register(mount, **change)
+    with pytest.raises(JobError, match="behind index 1 of the order of the job train"):
+        list(sampler_of(mount, before.state_dict()))
