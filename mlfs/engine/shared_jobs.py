@@ -303,6 +303,7 @@ class SharedJobs:
 
     def _give_up(self, name: str, but: Mapping[str, Any] | None = None) -> None:
         """Another job of that name counts by now, or none: what is under way for others does not begin."""
+        self._late.pop(name, None)
         for beginning in self._beginning.get(name, ()):
             if beginning.fields != but:
                 beginning.scope.cancel()
