@@ -183,7 +183,7 @@ class Engine:
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
-        self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, lambda: self.scheduler.table.held_by)
+        self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, self.scheduler.keeping.holds)
         self._shared = SharedJobs(
             self._jobs, self._planner, self._shared_plan, runner, build, lambda: self.scheduler.capacities_bytes,
             limits.staging_bytes // 2,

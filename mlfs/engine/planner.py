@@ -423,7 +423,7 @@ class Planner:
         sizes, members = np.asarray(self._sizes), self._members
         plan: Plan | None
         if members is not None:
-            readers = list(self._readers.values())
+            readers = [self._readers[name] for name in sorted(self._readers)]  # the same on all nodes
             kept_at = kept_by_all(self._kept_at)
             plan = await self._runner.run("plan", members.plan, sizes, readers, kept_at)
             still = len(readers) == len(self._readers)

@@ -6,7 +6,9 @@ read samples of the source twice, and nothing worse. So a plan begins when all n
 for a sample goes by its newest plan at once: who asks knows that all have it.
 
 When nodes join, when the view of who is there changes (mlfs.plan.views), and for each new job or order, all tell what
-they hold (mlfs.plan.holdings), and plan with that: what lies somewhere stays there, and is not read again.
+they hold (mlfs.plan.holdings), and plan with that: what lies somewhere stays there, and is not read again. Planning
+takes a while, in which nodes go on by the plan before. When the new one begins, each tells what it has got meanwhile
+that the new plan gives to others: it owns that.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import trio
 
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
-from mlfs.plan.holdings import Holdings, pieces
+from mlfs.plan.holdings import Holdings, pieces, together
 from mlfs.plan.members import Members
+from mlfs.plan.placement import NOWHERE
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.views import View, Views, parse_view
@@ -34,7 +38,12 @@ AGREEMENT_PATIENCE_S = 10.0
 # A node that has been lost for so many times the peers' patience is lost for good.
 PATIENCES = 10
 
+# So many numbers of samples fit into one word between servers.
+SAMPLES_IN_A_WORD = 4000
+
 Tell = Callable[[Mapping[str, Any]], None]
+Flags = npt.NDArray[np.bool_]
+Samples = npt.NDArray[np.int64]
 
 
 class _Agreement:
@@ -59,7 +68,7 @@ class SharedPlan:
     """See the module. Without members, before `begin` and after `end`, plans are this node's own.
 
     Args:
-        step: takes events for the scheduler. held_by: by sample, the place that keeps it, 0 for none.
+        step: takes events for the scheduler. holds: by sample, whether this node holds it or is about to.
     """
 
     def __init__(
@@ -68,13 +77,13 @@ class SharedPlan:
         runner: Runner,
         clock: Callable[[], float],
         step: Callable[..., None],
-        held_by: Callable[[], bytes | bytearray],
+        holds: Callable[[], Flags],
     ) -> None:
         self._planner = planner
         self._runner = runner
         self._clock = clock
         self._step = step
-        self._held_by = held_by
+        self._holds = holds
         self._members: Members | None = None
         self._tell: Tell = lambda _: None
         self._views: Views | None = None
@@ -83,6 +92,8 @@ class SharedPlan:
         self._agreements: dict[str, _Agreement] = {}
         self._agreeing = 0
         self._pending: list[Plan | None] = []  # the newest plan, where it waits for the others'
+        self._told: Flags | None = None  # while plans are agreed on, what this node first told that it holds
+        self._got = np.empty(0, dtype=np.int16)  # by sample, the node that got it while a plan was agreed on, or -1
         self._planned = False
         self._planned_for = View()
 
@@ -118,6 +129,8 @@ class SharedPlan:
         self._planned_for = View()
         self._heard.clear()
         self._holdings.clear()
+        self._told = None
+        self._got = np.empty(0, dtype=np.int16)
         for agreement in self._agreements.values():
             agreement.stir()
         self._agreements.clear()
@@ -135,6 +148,8 @@ class SharedPlan:
             name = str(value["of"])
             self._holdings_of(name).hear(node, value["held"])
             self._agreement(f"held {name}").stir()
+        if "got" in value:
+            self._note_got(node, np.array([int(sample) for sample in value["got"]], dtype=np.int64))
         if "view" in value and self._views.hear(parse_view(value["view"])):
             self._take(self._views.current)
 
@@ -226,9 +241,10 @@ class SharedPlan:
         """Tell what this node holds, hear what the others do. None if by then another view counts."""
         members = self._members
         assert members is not None
-        holdings = self._holdings_of(name)
-        held = np.frombuffer(bytes(self._held_by()), dtype=np.uint8) != 0
+        holdings, held = self._holdings_of(name), self._holds()
         holdings.add(members.own, held)
+        if self._told is None:  # of several plans that are agreed on at once, the last may rest on what was told first
+            self._told = held
         told = await self._runner.run("plan", pieces, held)
         for number, piece in enumerate(told):
             self._tell({"of": name, "held": [number, len(told), piece]})
@@ -237,7 +253,8 @@ class SharedPlan:
         self._holdings.pop(name, None)
         if self._views is not views or views.current is not view or self._members is None:
             return None
-        return replace(self._members, away=view.away, holder=holder)
+        # What is told for several plans at once all nodes come to know, though not in the same order.
+        return replace(self._members, away=view.away, holder=together(self._members.holder, holder, view.away))
 
     async def _all_ready(self, name: str, views: Views, view: View) -> Sequence[int]:
         """Say that this node has planned, and wait until the others have. Returns those that have not."""
@@ -272,7 +289,9 @@ class SharedPlan:
         return self._agreements.setdefault(name, _Agreement())
 
     def _holdings_of(self, name: str) -> Holdings:
-        return self._holdings.setdefault(name, Holdings(len(self._held_by())))
+        if name not in self._holdings:
+            self._holdings[name] = Holdings(len(self._holds()))
+        return self._holdings[name]
 
     def plan_made(self, plan: Plan | None) -> None:
         """A new plan: it waits until all nodes have theirs, where they wait for each other."""
@@ -285,3 +304,37 @@ class SharedPlan:
         pending, self._pending = self._pending, []
         for plan in pending:
             self._step(e.Planned(plan))
+            if plan is not None and plan.owner is not None:
+                self._correct((plan.owner >= 0) | (plan.classes == NOWHERE))
+        if not self._agreeing:
+            self._told = None
+
+    def _correct(self, elsewhere: Flags) -> None:
+        """What nodes have got since they told what they hold lies there, whomever the plan gives it to.
+
+        Args:
+            elsewhere: by sample, whether the plan that has just begun gives it to another node, or to none.
+        """
+        away = () if self._views is None else self._views.current.away
+        for node in {*self._got[self._got >= 0].tolist()} - {*away}:
+            self._owns(node, np.flatnonzero(self._got == node))
+        if self._told is None or self._members is None:
+            return
+        samples = np.flatnonzero(self._holds() & ~self._told & elsewhere)
+        for start in range(0, len(samples), SAMPLES_IN_A_WORD):
+            self._tell({"got": samples[start : start + SAMPLES_IN_A_WORD].tolist()})
+        if len(samples):
+            self._note_got(self._members.own, samples)
+
+    def _owns(self, node: int, samples: Samples) -> None:
+        here = self._members is not None and node == self._members.own
+        self._step(e.HeldBy(-1 if here else node, samples))
+
+    def _note_got(self, node: int, samples: Samples) -> None:
+        """A node has got samples while a plan was agreed on. Raises: ValueError."""
+        if not len(self._got):
+            self._got = np.full(len(self._holds()), -1, dtype=np.int16)
+        if samples.min(initial=0) < 0 or samples.max(initial=0) >= len(self._got):
+            raise ValueError("it holds samples that there are not")
+        self._got[samples] = node
+        self._owns(node, samples)

@@ -45,6 +45,24 @@ def from_pieces(parts: Sequence[str], samples: int) -> Flags:
     return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=samples).astype(np.bool_)
 
 
+def together(some: Holders | None, others: Holders | None, away: Sequence[int] = ()) -> Holders | None:
+    """By sample, a node that holds it by either of two tellings, -1 for none; None if nothing is held anywhere.
+
+    Nodes may hear of several plans at once, each of which has a telling of its own, in any order. Where two tellings
+    name different nodes, the choice is the same in whatever order they are taken together.
+
+    Args:
+        away: nodes that do not count.
+    """
+    known = [np.where(np.isin(one, away), -1, one).astype(np.int16) for one in (some, others) if one is not None]
+    if len(known) < 2:
+        return known[0] if known and (known[0] >= 0).any() else None
+    first, second = known
+    scattered = ((np.arange(len(first), dtype=np.int64) * 0x9E3779B1) >> 12 & 0x7FFF).astype(np.int16)
+    in_second = (first < 0) | ((second >= 0) & ((second ^ scattered) > (first ^ scattered)))
+    return np.where(in_second, second, first)
+
+
 class Holdings:
     """What nodes have told of what they hold at one moment: the same on all nodes once all have.
 

@@ -1,117 +1,18 @@
-"""A job with a served order, registered on several nodes at once: all serve one order, and no other one begins.
-
-The nodes are real but for their network, which is in memory and takes its time, and their mounts' jobs.
-"""
+"""A job with a served order, registered on several nodes at once: all serve one order, and no other one begins."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from itertools import permutations
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import trio
-from fakes import InlineRunner, simulate
+from nodes_beside import ABOUT, NODES, PAGE, Node, run
 
-from mlfs.engine.planner import Planner
-from mlfs.engine.shared_jobs import SharedJobs
-from mlfs.engine.shared_plan import AGREEMENT_PATIENCE_S, SharedPlan
+from mlfs.engine.shared_plan import AGREEMENT_PATIENCE_S
 from mlfs.errors import JobError
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.registry import build_order
-from mlfs.orders.served import ServedOrder
-from mlfs.orders.streams import JobStreams
-from mlfs.plan.members import members_of
-
-N, PAGE, NODES = 60, 4096, 3
-SIZES = np.full(N, PAGE, dtype=np.int64)
-ABOUT = {node: {"capacities_bytes": [10 * PAGE, 0], "buffer_bytes": (node + 1) * 8 * PAGE} for node in range(NODES)}
-
-
-def build(spec: JobSpec) -> JobStreams:
-    entries = np.arange(N)
-    return JobStreams(spec, entries, ServedOrder(build_order(spec, N), spec, SIZES, entries))
-
-
-class Jobs:
-    """The jobs of a mount, and all that ever began."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, JobRun] = {}
-        self.manifest = SimpleNamespace(size=SIZES)
-        self.began: list[JobRun] = []
-
-    async def install(self, job: JobRun) -> None:
-        await trio.sleep(0.001)
-        self.jobs[job.name] = job
-        self.began.append(job)
-
-    def end(self, name: str) -> None:
-        self.jobs.pop(name, None)
-
-
-class Node:
-    """What a server has of its cluster."""
-
-    def __init__(self) -> None:
-        runner: Any = InlineRunner({"orders": 0.02, "plan": 0.01})
-        jobs: Any = Jobs()
-        self.jobs: Jobs = jobs
-        self.planner = Planner(
-            memoryview(SIZES),
-            lambda: [10 * PAGE, 0],
-            runner,
-            lambda plan: self.plan.plan_made(plan),  # noqa: PLW0108 - made later
-        )
-        self.plan = SharedPlan(self.planner, runner, trio.current_time, lambda *_: None, lambda: bytes(N))
-        self.shared = SharedJobs(jobs, self.planner, self.plan, runner, build, lambda: [10 * PAGE, 0], 0)
-
-    def hear(self, node: int, value: Mapping[str, Any]) -> None:
-        self.plan.hear(node, value)
-        self.shared.hear(node, value)
-
-    async def register(self, spec: JobSpec, prepared_after_s: float = 0.0) -> JobRun:
-        """As the control file does it."""
-        spec = self.shared.with_nodes(spec)
-        streams = build(spec)
-        await trio.sleep(prepared_after_s)
-        return await self.shared.register(spec, streams)
-
-
-def run(body: Callable[[list[Node]], Coroutine[Any, Any, None]], draw: random.Random) -> None:
-    """Run a body on nodes that have joined; the words of a node reach another one in their order, after a while."""
-
-    async def link(node: Node, own: int, words: trio.MemoryReceiveChannel[Mapping[str, Any]]) -> None:
-        async for word in words:
-            await trio.sleep(draw.uniform(0.001, 0.05))
-            node.hear(own, word)
-
-    async def beside() -> None:
-        nodes = [Node() for _ in range(NODES)]
-        async with trio.open_nursery() as nursery:
-            ends: dict[int, list[trio.MemorySendChannel[Mapping[str, Any]]]] = {own: [] for own in range(NODES)}
-            for own, other in permutations(range(NODES), 2):
-                end, words = trio.open_memory_channel[Mapping[str, Any]](1000)
-                ends[own].append(end)
-                nursery.start_soon(link, nodes[other], own, words)
-
-            def tell(own: int, value: Mapping[str, Any]) -> None:
-                for end in ends[own]:
-                    end.send_nowait(value)
-
-            async with trio.open_nursery() as joining:
-                for own, node in enumerate(nodes):
-                    nursery.start_soon(node.planner.run)
-                    members = members_of(own, ABOUT)
-                    joining.start_soon(node.shared.begin, members, lambda value, own=own: tell(own, value), 1.0)
-            await body(nodes)
-            nursery.cancel_scope.cancel()
-
-    simulate(beside)
 
 
 def job(**fields: Any) -> JobSpec:

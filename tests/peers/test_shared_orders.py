@@ -64,7 +64,8 @@ def test_an_order_found_on_one_node_is_told_to_all_and_followed_from_the_first_r
         read(cluster, 0, list(reversed(range(FILES))))
         wait_until(lambda: plans(cluster) == ["by hash"] * 2, 60)
         assert not seeds(cluster, 1)
-        assert sum(cluster.fetched("pfs")) <= 1.05 * FILES  # but for what was being read while plans changed, once
+        # What is read at the moment when a plan begins may be read by two nodes (docs/peers.md).
+        assert FILES <= sum(cluster.fetched("pfs")) <= FILES + 4
 
 
 def test_a_node_that_was_told_an_order_learns_its_ranks_from_its_reads(source: Path, tmp_path: Path) -> None:

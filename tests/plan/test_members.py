@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfs.plan.epoch_readers import Readers
-from mlfs.plan.holdings import Holdings, from_pieces, pieces
+from mlfs.plan.holdings import Holdings, from_pieces, pieces, together
 from mlfs.plan.members import Members
 from mlfs.plan.placement import NOWHERE
 from mlfs.plan.views import View, Views, parse_view
@@ -94,6 +96,39 @@ def test_holders_have_equal_parts_of_what_several_hold() -> None:
     rest = holdings.holders({5})
     assert rest is not None
     assert set(rest.tolist()) == {2, 7}
+
+
+HOLDERS = st.lists(st.integers(-1, 4), min_size=40, max_size=40).map(lambda of: np.array(of, np.int16))
+
+
+@given(st.lists(HOLDERS, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_tellings_give_the_same_holders_in_whatever_order_they_are_taken_together(
+    told: list[np.ndarray], draw: random.Random
+) -> None:
+    found = reduce(together, told, None)
+    again = reduce(together, draw.sample(told, len(told)), None)
+    if found is None or again is None:
+        assert found is again
+        assert np.max(told) == -1
+        return
+    assert (found == again).all()
+    assert ((found >= 0) == (np.max(told, axis=0) >= 0)).all()
+    assert (np.array(told) == found).any(axis=0).all()
+
+
+@given(HOLDERS, HOLDERS)
+def test_nodes_that_are_away_hold_nothing(one: np.ndarray, two: np.ndarray) -> None:
+    left = [np.where(np.isin(each, (1, 3)), -1, each) for each in (one, two)]
+    found = together(one, two, (1, 3))
+    assert found is not None
+    assert (found == together(*left)).all()
+
+
+def test_of_what_two_tellings_differ_in_each_node_has_its_part() -> None:
+    some, others = np.full(10_000, 2, dtype=np.int16), np.full(10_000, 5, dtype=np.int16)
+    found = together(some, others)
+    assert found is not None
+    assert 4_500 < (found == 2).sum() < 5_500
 
 
 @pytest.mark.parametrize("piece", ["not base64", "AAAA", pieces(np.ones(800, dtype=np.bool_))[0]])

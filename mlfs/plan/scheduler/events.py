@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.scheduler.config import PlaceInfo
@@ -246,6 +247,13 @@ class Planned(NamedTuple):
     plan: Plan | None
 
 
+class HeldBy(NamedTuple):
+    """A node holds samples that the plan gives to others, or is about to: it owns them. Its number, -1 for this one."""
+
+    node: int
+    samples: npt.NDArray[np.int64]
+
+
 class PlacesMeasured(NamedTuple):
     """The bandwidth of each place was measured anew: bytes a second by place, 0 where it is not known."""
 
@@ -303,6 +311,6 @@ class TimePassed(NamedTuple):
 Event = (
     ReadSeen | Opened | Refused | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
     | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized
-    | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | JobBroken | SourceHung | PlacesMeasured
-    | PeersJoined | PeerAsks | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
+    | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
+    | PlacesMeasured | PeersJoined | PeerAsks | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

@@ -196,6 +196,25 @@ class Fetching:
         if running is not None:
             running.hang()
 
+    def reroute(self, samples: Sequence[int] | None = None) -> None:
+        """Who owns what has changed: queued samples go to where they are got fastest by now. Args: None for all."""
+        moved: dict[int, list[Wanted]] = {}
+        for sample in list(self._queued) if samples is None else [s for s in samples if s in self._queued]:
+            wanted, held_by = self._queued[sample], self._table.held_by[sample]
+            if held_by and wanted.place == held_by:
+                continue
+            place = self._routing.nearest(sample, held_by, self._keeping.owner(sample))
+            if place != wanted.place:
+                self._queued[sample] = wanted._replace(place=place)  # the one that is in line is passed over
+                moved.setdefault(self._pool_of[place], []).append(self._queued[sample])
+        turn = {sample: number for number, sample in enumerate(self._queued)} if moved else {}
+        for pool, wants in moved.items():
+            items = self._queues[pool].items
+            wants += [wanted for wanted in items if self._queued.get(wanted.sample) is wanted]
+            wants.sort(key=lambda wanted: turn[wanted.sample])
+            items.clear()
+            items.extend(wants)
+
     def peer_lost(self, place: int) -> None:
         """What is queued at a peer that does not answer comes from the source."""
         queue = self._queues[self._pool_of[place]]

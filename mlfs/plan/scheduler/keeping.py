@@ -14,7 +14,7 @@ without peers (`mlfs.plan.scheduler.evicting`): where nodes plan together, other
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -184,12 +184,37 @@ class Keeping:
         """A place has given copies up, and holds so many bytes now."""
         self._used_bytes[place], self._lacking_bytes[place] = used_bytes, 0
 
+    def holds(self) -> npt.NDArray[np.bool_]:
+        """By sample, whether this node holds it or is about to: a fetch of it is under way that a place waits for."""
+        holds: npt.NDArray[np.bool_] = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) != 0
+        holds[list(self._promises)] = True
+        return holds
+
+    def held_by_node(self, node: int, samples: npt.NDArray[np.int64]) -> None:
+        """A node owns samples that the plan gives to others, as it holds them. Args: node: -1 for this one.
+
+        What this node holds as well stays as it is planned: no node has a use for the other copy.
+        """
+        if self._plan is None or self._plan.owner is None:
+            return
+        owner, classes = self._plan.owner, self._plan.classes
+        if node < 0:
+            classes[samples] = np.where(classes[samples] == NOWHERE, MEMORY, classes[samples])
+            owner[samples] = -1
+            return
+        there = samples[~self.holds()[samples]]
+        for sample in there[classes[there] != NOWHERE].tolist():
+            self._need_no_more(sample, int(classes[sample]))
+        owner[there], classes[there] = node, NOWHERE
+
     def adopt(self, plan: Plan | None) -> None:
         """Keep samples by this plan from now on."""
         self._plan = plan
         self._reserved_bytes = []
         if plan is None:
             return
+        if plan.owner is not None:  # who owns what may change (`held_by_node`), and the plan is not ours to write to
+            self._plan = replace(plan, classes=plan.classes.copy(), owner=plan.owner.copy())
         sizes = np.asarray(self._table.sizes).astype(np.int64)
         sizes += -sizes % PAGE_BYTES
         missing = np.frombuffer(self._table.held_by, dtype=np.uint8) == 0
@@ -310,9 +335,12 @@ class Keeping:
         if not self._table.held_by[sample] and self._reserved_bytes and self._plan is not None:
             planned = int(self._plan.classes[sample])
             if planned != NOWHERE:
-                size = self._table.footprint(sample)
-                self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - size)
+                self._need_no_more(sample, planned)
         self._hold(sample, place)
+
+    def _need_no_more(self, sample: int, planned: int) -> None:
+        """No room of the class is needed for a sample any more that is planned for it."""
+        self._reserved_bytes[planned] = max(0, self._reserved_bytes[planned] - self._table.footprint(sample))
 
     def _note_unread(self, sample: int, place: int) -> None:
         """A copy that no job reads came after its part was looked through: found late, or a stranger's."""

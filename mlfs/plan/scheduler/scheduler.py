@@ -113,15 +113,16 @@ class Scheduler:
             e.JobEnded: self._job_ended,
             e.EpochKnown: self._epoch_known,
             e.EpochUnknown: self._epoch_unknown,
-            e.JobBroken: self._job_broken,
+            e.JobBroken: lambda broken, now_s: self._following.broken(broken.job, broken.error),
             e.SourceHung: self._source_hung,
             e.Planned: self._planned,
-            e.PlacesMeasured: self._places_measured,
+            e.HeldBy: self._held_by,
+            e.PlacesMeasured: lambda measured, now_s: self._keeping.measured(measured.bytes_per_s),
             e.PeersJoined: self._peers_joined,
             e.PeerAsks: self._peer_asks,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
-            e.WarmUp: self._warm_up,
+            e.WarmUp: lambda warm_up, now_s: self._warming.begin(warm_up.samples),
             e.Stopped: self._stopped,
             e.TimePassed: self._time_passed,
         }
@@ -148,7 +149,7 @@ class Scheduler:
 
     @property
     def keeping(self) -> Keeping:
-        """What is kept; for tests."""
+        """What is kept."""
         return self._keeping
 
     @property
@@ -463,17 +464,17 @@ class Scheduler:
     def _epoch_unknown(self, unknown: e.EpochUnknown, now_s: float) -> None:
         self._following.epoch_unknown(unknown.job, unknown.epoch)
 
-    def _job_broken(self, broken: e.JobBroken, now_s: float) -> None:
-        self._following.broken(broken.job, broken.error)
-
     def _source_hung(self, _: e.SourceHung, now_s: float) -> None:
         self._routing.come_back(now_s)
 
     def _planned(self, planned: e.Planned, now_s: float) -> None:
         self._keeping.adopt(planned.plan)
+        if planned.plan is not None and planned.plan.owner is not None:
+            self._fetching.reroute()
 
-    def _places_measured(self, measured: e.PlacesMeasured, now_s: float) -> None:
-        self._keeping.measured(measured.bytes_per_s)
+    def _held_by(self, held: e.HeldBy, now_s: float) -> None:
+        self._keeping.held_by_node(held.node, held.samples)
+        self._fetching.reroute(held.samples.tolist())
 
     # -- peers
 
@@ -491,9 +492,6 @@ class Scheduler:
 
     def _peer_back(self, back: e.PeerBack, now_s: float) -> None:
         self._routing.peer_lost(back.place, False)
-
-    def _warm_up(self, warm_up: e.WarmUp, now_s: float) -> None:
-        self._warming.begin(warm_up.samples)
 
     def _stopped(self, stopped: e.Stopped, now_s: float) -> None:
         self._fetching.stop(stopped.stop)
