@@ -14,6 +14,7 @@ from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.look_ahead import nearest
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import STATE_NAMES, State
+from mlfs.plan.scheduler.statistics import Statistics
 
 
 class Broken(AssertionError):
@@ -49,9 +50,10 @@ class Watch:
             self._take(event)
         for command in commands:
             self._follow(command)
-        self._check_table()
-        self._check_places()
-        self._check_looks()
+        statistics = self._scheduler.statistics()
+        self._check_table(statistics)
+        self._check_places(statistics)
+        self._check_looks(statistics)
 
     # -- the account
 
@@ -136,7 +138,7 @@ class Watch:
 
     # -- what must hold
 
-    def _check_table(self) -> None:
+    def _check_table(self, statistics: Statistics) -> None:
         table = self._table
         total = beyond = 0
         followed = any(job.predicting and not job.finished for job in self._scheduler.jobs.values())
@@ -156,10 +158,10 @@ class Watch:
                 raise Broken(f"sample {sample} is {STATE_NAMES[state]}, its fetch is {self._flying.get(sample)}")
         if total != table.window_bytes:
             raise Broken(f"the window counts {table.window_bytes} bytes, its samples have {total}")
-        if total - beyond > self._scheduler.statistics().window_full_bytes:
+        if total - beyond > statistics.window_full_bytes:
             raise Broken(f"the window has {total} bytes, {beyond} of them for readers who waited")
 
-    def _check_places(self) -> None:
+    def _check_places(self, statistics: Statistics) -> None:
         promised = [0] * len(self._places)
         total = 0
         for (_, sample), (place, bytes_) in self._promised.items():
@@ -169,13 +171,13 @@ class Watch:
         for number, info in enumerate(self._places):
             if promised[number] and self._used_bytes[number] + promised[number] > info.capacity_bytes:
                 raise Broken(f"{info.name}: {self._used_bytes[number]} bytes used, {promised[number]} promised")
-        told = self._scheduler.statistics().keeping.promised_bytes
+        told = statistics.keeping.promised_bytes
         if told != total:
             raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
 
-    def _check_looks(self) -> None:
+    def _check_looks(self, statistics: Statistics) -> None:
         """The look-ahead stands still only where all has been looked at, or where the next sample has to wait."""
-        statistics, table = self._scheduler.statistics(), self._table
+        table = self._table
         if statistics.looking or statistics.stopped or table.window_bytes > table.window_capacity_bytes:
             return
         if nearest(self._scheduler.uses) is None:
