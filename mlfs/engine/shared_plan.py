@@ -316,8 +316,9 @@ class SharedPlan:
             elsewhere: by sample, whether the plan that has just begun gives it to another node, or to none.
         """
         away = () if self._views is None else self._views.current.away
-        for node in {*self._got[self._got >= 0].tolist()} - {*away}:
-            self._owns(node, np.flatnonzero(self._got == node))
+        got = np.flatnonzero(self._got >= 0)
+        for node in {*self._got[got].tolist()} - {*away}:
+            self._owns(node, got[self._got[got] == node])
         if self._told is None or self._members is None:
             return
         samples = np.flatnonzero(self._holds() & ~self._told & elsewhere)

@@ -202,7 +202,8 @@ class Keeping:
             classes[samples] = np.where(classes[samples] == NOWHERE, MEMORY, classes[samples])
             owner[samples] = -1
             return
-        there = samples[~self.holds()[samples]]
+        here = np.frombuffer(self._table.held_by, dtype=np.uint8)[samples] != 0
+        there = samples[~(here | np.isin(samples, list(self._promises)))]
         for sample in there[classes[there] != NOWHERE].tolist():
             self._need_no_more(sample, int(classes[sample]))
         owner[there], classes[there] = node, NOWHERE
