@@ -216,15 +216,8 @@ class Fetching:
             items.extend(wants)
 
     def peer_lost(self, place: int) -> None:
-        """What is queued at a peer that does not answer comes from the source."""
-        queue = self._queues[self._pool_of[place]]
-        lost = [wanted for wanted in queue.items if wanted.place == place]
-        kept = [wanted for wanted in queue.items if wanted.place != place]
-        queue.items.clear()
-        queue.items.extend(kept)
-        for wanted in lost:
-            if self._queued.get(wanted.sample) is wanted:
-                self._queue(wanted._replace(place=SOURCE))
+        """What is queued at a peer that does not answer comes from where it is got fastest without it."""
+        self.reroute([wanted.sample for wanted in self._queued.values() if wanted.place == place])
 
     # -- for a reader who waits
 

@@ -186,7 +186,7 @@ class Keeping:
 
     def holds(self) -> npt.NDArray[np.bool_]:
         """By sample, whether this node holds it or is about to: a fetch of it is under way that a place waits for."""
-        holds: npt.NDArray[np.bool_] = np.frombuffer(bytes(self._table.held_by), dtype=np.uint8) != 0
+        holds: npt.NDArray[np.bool_] = np.frombuffer(self._table.held_by, dtype=np.uint8) != 0
         holds[list(self._promises)] = True
         return holds
 
