@@ -5,6 +5,7 @@ The classes behind them are in tests/support: `from support.mounts import MlfsMo
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -25,6 +26,21 @@ from support.trees import image_folder, make_tree
 # Whoever starts us may ignore Ctrl-C (a shell does for what it starts in the background), and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same after nohup
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
+
+
+def _own_mount_namespace() -> None:
+    """Tests that run beside each other see no mounts of each other, and what they mount hangs nobody else.
+
+    Whoever may not have a namespace of its own (no root) tests in the one that is there.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        raise OSError(ctypes.get_errno(), "the mounts of the tests' own namespace cannot be made private")
+
+
+_own_mount_namespace()
 
 settings.register_profile("mlfs", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 settings.load_profile("mlfs")
