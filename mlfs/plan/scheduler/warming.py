@@ -150,7 +150,25 @@ class Warming:
             self._look_at(self._later.popleft(), batch)
         while len(batch) < most and (self._chunk or self._next_chunk()):
             self._look_at(self._chunk.popleft(), batch)
+        if not batch and self._later:
+            self._look_at_later(batch, most)
         return batch
+
+    def _look_at_later(self, batch: list[int], most: int) -> None:
+        """Look at all that was left to others, as there is nothing else.
+
+        Each of their ends wakes the warm-up once, and none may be to come: a look at as many as a lane takes would
+        leave the rest for ever, where a lane takes fewer than have ended.
+        """
+        ids = np.fromiter(self._later, np.int64, len(self._later))
+        states = np.frombuffer(self._table.state, dtype=np.uint8)[ids]
+        is_held = np.frombuffer(self._table.held_by, dtype=np.uint8)[ids] != 0
+        is_settled = is_held | ((states != State.QUEUED) & (states != State.FETCHING))
+        settled = ids[is_settled].tolist()
+        self._later = deque(ids[~is_settled].tolist())
+        while settled and len(batch) < most:
+            self._look_at(settled.pop(), batch)
+        self._later.extendleft(settled)
 
     def _next_chunk(self) -> bool:
         """Look at some more samples; False when there are none."""

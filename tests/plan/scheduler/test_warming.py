@@ -33,6 +33,7 @@ class Node:
         self.answered: set[int] = set()
         self.held = 0
         self.now_s = 0.0
+        self.seconds = 0.004  # that a fetch takes
 
     @property
     def told(self) -> WarmingStatistics:
@@ -59,8 +60,19 @@ class Node:
                 self.fetches[at] = fetch._replace(items=left)
                 self.step(e.Recalled(recall.fetch, recall.sample))
 
+    def end_some(self, count: int) -> None:
+        """Drawn fetches end, and the scheduler hears of all of them at once."""
+        told: list[e.Event] = []
+        while self.fetches and count:
+            told += self._ended()
+            count -= 1
+        self.step(*told)
+
     def end_one(self, failing: float = 0.0) -> None:
         """A drawn fetch ends."""
+        self.step(*self._ended(failing))
+
+    def _ended(self, failing: float = 0.0) -> list[e.Event]:
         fetch = self.fetches.pop(self.rng.randrange(len(self.fetches)))
         landed, kept = [], []
         for item in fetch.items:
@@ -71,7 +83,7 @@ class Node:
             if item.keep_in and item.place == SOURCE:
                 self.held += PAGE
                 kept.append(e.Kept(fetch.fetch, item.sample, item.keep_in[0], self.held))
-        self.step(e.FetchEnded(fetch.fetch, landed, 0.004, 0.0), *kept)
+        return [e.FetchEnded(fetch.fetch, landed, self.seconds, 0.0), *kept]
 
     def run(self, failing: float = 0.0) -> None:
         for _ in range(10 * N):
@@ -169,3 +181,22 @@ def test_what_others_want_goes_first() -> None:
     node.step(e.Stopped(False))
     node.run()
     assert sorted(node.read) == list(range(N))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_others_fetch_meanwhile_does_not_hold_its_end_up(seed: int) -> None:
+    """A warm-up finds samples under way, and leaves them to those who have them fetched. Once they are there nothing
+    happens any more, and nobody reads: the warm-up has ended by then."""
+    node = Node(seed, 2 * N)
+    rng = node.rng
+    node.seconds = rng.choice([0.004, 0.3])  # a lane takes some samples at once of a fast source, one of a slow one
+    node.step(e.WarmUp(np.arange(40)))
+    node.run()
+    others = rng.sample(range(40, N), rng.randrange(8, 60))
+    for ticket, sample in enumerate(others, 1):
+        node.step(e.ReadWaits(ticket, sample))
+    node.step(e.WarmUp(np.array(rng.sample(range(N), N) if rng.random() < 0.5 else others)))
+    while node.fetches or (node.told.state is WarmingState.RUNNING and node.scheduler._warming.has_more):
+        node.end_some(rng.randrange(1, 20)) if node.fetches else node.step(e.TimePassed())
+    assert node.told.state is WarmingState.FINISHED, node.told
+    assert counted(node.told) == node.told.whole.samples
