@@ -64,8 +64,9 @@ class MountPages:
         invalidate: (inode), the binding's FUSE_NOTIFY_INVAL_INODE: pages and attributes.
 
     Attributes:
-        looking: the native id of the thread that opens files to see which pages are there, 0 when none does. Only one
-            thread does (the pool mlfs.engine.page_watch.POOL).
+        looking: the native id of the thread that opens files to see which pages are there, None when none does. Only
+            one thread does (the pool mlfs.engine.page_watch.POOL). It is None and not 0, as 0 is what the kernel calls
+            each reader in another pid namespace.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MountPages:
         self._store = store
         self._invalidate = invalidate
         self._attributes_gone = bytearray(len(manifest))
-        self.looking = 0
+        self.looking: int | None = None
         self.pushed = 0
         self.refused = 0
 
@@ -118,7 +119,7 @@ class MountPages:
             return all_resident(fd, size_bytes)
         finally:
             os.close(fd)
-            self.looking = 0
+            self.looking = None
 
     def drop(self, entry: int) -> None:
         """See PageCache."""

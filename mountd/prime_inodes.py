@@ -41,7 +41,8 @@ class InodePrimer:
     """See the module.
 
     Attributes:
-        thread: the native id of the thread that lists, 0 when none does: its listings get attributes.
+        thread: the native id of the thread that lists, None when none does: its listings get attributes. (0 is what the
+            kernel calls each reader in another pid namespace.)
 
     Args:
         mountpoint: absolute path of the mount.
@@ -49,7 +50,7 @@ class InodePrimer:
 
     def __init__(self, manifest: Manifest, mountpoint: bytes, runner: Runner) -> None:
         self.manifest = manifest
-        self.thread = 0
+        self.thread: int | None = None
         self._prefix = mountpoint.rstrip(b"/") + b"/"
         self._runner = runner
         self._paused = False
@@ -118,4 +119,4 @@ class InodePrimer:
         except OSError as error:
             log.debug("listing %r: %s", self.manifest.path(directory), error)
         finally:
-            self.thread = 0
+            self.thread = None
