@@ -31,7 +31,7 @@ from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
 from mlfs.tree.scan_lock import ScanLock, Stamp, Waits, stamp_of
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 _KIND = "an index of mlfs"
 _MAGIC = b"mlfsidx\n"

@@ -22,8 +22,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-# The columns, with n entries, k symbolic links, d devices and u unreadable directories. Names and link targets are two
-# blobs of bytes; offsets into a blob are uint32 while it is below 4 GiB (`offsets_dtype`).
+from mlfs.tree.hard_links import HardLinks
+from mlfs.tree.past import Past, PastContents
+
+# The columns, with n entries, k symbolic links, d devices, l hard links and u unreadable directories. Names and link
+# targets are two blobs of bytes; offsets into a blob are uint32 while it is below 4 GiB (`offsets_dtype`).
 COLUMNS: Final[Mapping[str, str]] = {
     "parent": "u4",  # [n] the root is its own parent
     "first_child": "u4",  # [n + 1] the children of e are first_child[e] .. first_child[e + 1] - 1
@@ -32,6 +35,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "gid": "u4",  # [n]
     "nlink": "u4",  # [n]
     "size": "i8",  # [n] bytes
+    "blocks": "i8",  # [n] st_blocks: units of 512 bytes that the file takes at the source
     "mtime_ns": "i8",  # [n]
     "ctime_ns": "i8",  # [n]
     "name_offset": "offset",  # [n + 1]
@@ -41,6 +45,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "targets": "u1",
     "device": "u4",  # [d] ids of the device nodes, ascending
     "device_rdev": "u8",  # [d]
+    "linked": "u4",  # [l] ids of files that have another name in the tree, ascending
+    "linked_first": "u4",  # [l] the first of the file's names
     "unreadable": "u4",  # [u] ids of directories that could not be listed at the scan, ascending
 }
 
@@ -71,10 +77,11 @@ def _index_of(ids: memoryview, entry: int) -> int:
 
 
 class Manifest:
-    """The source tree at the time of the scan; about 56 bytes an entry and the bytes of its name.
+    """The source tree at the time of the scan; about 64 bytes an entry and the bytes of its name.
 
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
-    thread (the daemon's loop). The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a
+    thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
+    of one file. The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a
     plain int in a fraction of the time of numpy's scalar, so request handlers read those.
 
     Args:
@@ -91,6 +98,7 @@ class Manifest:
     gid: NDArray[np.uint32]
     nlink: NDArray[np.uint32]
     size: NDArray[np.int64]
+    blocks: NDArray[np.int64]
     mtime_ns: NDArray[np.int64]
     ctime_ns: NDArray[np.int64]
     name_offset: NDArray[np.unsignedinteger[Any]]
@@ -100,6 +108,8 @@ class Manifest:
     targets: NDArray[np.uint8]
     device: NDArray[np.uint32]
     device_rdev: NDArray[np.uint64]
+    linked: NDArray[np.uint32]
+    linked_first: NDArray[np.uint32]
     unreadable: NDArray[np.uint32]
 
     def __init__(
@@ -113,6 +123,8 @@ class Manifest:
         self.vanished = vanished
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
+        self.past = PastContents()
+        self.hard_links = HardLinks(self.linked, self.linked_first)
         self._make_views()
         if problems is None:
             unreadable = self.unreadable[:MAX_PROBLEMS].tolist()
@@ -127,6 +139,7 @@ class Manifest:
         self.gid_view = self.gid.data
         self.nlink_view = self.nlink.data
         self.size_view = self.size.data
+        self.blocks_view = self.blocks.data
         self.mtime_ns_view = self.mtime_ns.data
         self.ctime_ns_view = self.ctime_ns.data
         self.generation_view = self.generation.data
@@ -286,6 +299,8 @@ class Manifest:
         mode: int | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        nlink: int | None = None,
+        blocks: int | None = None,
     ) -> None:
         """Take over the attributes of a source file that has changed, and bump its generation.
 
@@ -293,18 +308,28 @@ class Manifest:
             entry: a regular file's id; ValueError for anything else, also when `mode` is of another type.
             size: bytes.
             mtime_ns, ctime_ns: since the epoch.
-            mode, uid, gid: left as they are when None.
+            mode, uid, gid, nlink: left as they are when None. blocks: when None, as many as the size takes.
         """
         if not self.is_file(entry) or (mode is not None and not stat.S_ISREG(mode)):
             raise ValueError(f"entry {entry} is not a regular file")
+        self.past.keep(entry, self.generation_view[entry], self._as_past(entry))
         self.total_bytes += size - self.size_view[entry]
         self.size[entry] = size
         self.mtime_ns[entry] = clamp_ns(mtime_ns)
         self.ctime_ns[entry] = clamp_ns(ctime_ns)
-        for column, value in ((self.mode, mode), (self.uid, uid), (self.gid, gid)):
+        self.blocks[entry] = -(-size // 512) if blocks is None else blocks
+        for column, value in ((self.mode, mode), (self.uid, uid), (self.gid, gid), (self.nlink, nlink)):
             if value is not None:
                 column[entry] = value
         self.generation[entry] = (self.generation_view[entry] + 1) % _GENERATIONS
+
+    def _as_past(self, entry: int) -> Past:
+        first = self.hard_links.first_of(entry)
+        return Past(
+            self.mode_view[entry], self.nlink_view[entry], self.uid_view[entry], self.gid_view[entry],
+            self.size_view[entry], self.blocks_view[entry], self.mtime_ns_view[entry], self.ctime_ns_view[entry],
+            first, self.generation_view[first],
+        )  # fmt: skip
 
 
 _NS_MIN, _NS_MAX = -(1 << 63), (1 << 63) - 1

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.errors import ExitCode, MlfsError, SourceError
+from mlfs.tree.hard_links import columns_of as hard_link_columns
 from mlfs.tree.manifest import MAX_PROBLEMS, Manifest, clamp_ns, offsets_dtype
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.stable_stat import settled_status
@@ -42,8 +43,10 @@ _PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
-# The columns of a row, in the order that `_row` fills them.
-_ROW = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns")
+_U64: Final = (1 << 64) - 1
+# The columns of a row, in the order that `_row` fills them, and those of 64 bits.
+_ROW = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns", "blocks")
+_WIDE: Final = frozenset({"size", "mtime_ns", "ctime_ns", "blocks"})
 
 
 class ScanStopped(MlfsError):
@@ -140,6 +143,7 @@ class Listing(NamedTuple):
     lengths: NDArray[np.uint32]  # [entries] of the names
     links: list[tuple[int, bytes]]  # position and target of the symbolic links
     devices: list[tuple[int, int]]  # position and st_rdev of the device nodes
+    linked: list[tuple[int, int, int]]  # position, st_dev and st_ino of files with several links
     own: tuple[int, ...] | None  # the directory's own row, as it was just before the listing
     error: OSError | None = None  # why there are no entries
 
@@ -148,7 +152,7 @@ _NOTHING: Final = np.zeros((0, len(_ROW)), dtype=np.int64)
 
 
 def _failed(error: OSError) -> Listing:
-    return Listing(_NOTHING, b"", np.zeros(0, dtype=np.uint32), [], [], None, error)
+    return Listing(_NOTHING, b"", np.zeros(0, dtype=np.uint32), [], [], [], None, error)
 
 
 def _row(status: os.stat_result) -> tuple[int, ...]:
@@ -160,6 +164,7 @@ def _row(status: os.stat_result) -> tuple[int, ...]:
         status.st_size,
         clamp_ns(status.st_mtime_ns),
         clamp_ns(status.st_ctime_ns),
+        status.st_blocks,
     )
 
 
@@ -204,6 +209,7 @@ class DirectoryLister:
         names: list[bytes] = []
         rows = array.array("q")
         special: dict[bytes, bytes | int] = {}
+        linked: dict[bytes, tuple[int, int]] = {}
         uncounted = 0
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -215,6 +221,8 @@ class DirectoryLister:
                         special[name] = os.readlink(name, dir_fd=fd)
                     elif kind in (stat.S_IFCHR, stat.S_IFBLK):
                         special[name] = status.st_rdev
+                    if status.st_nlink > 1 and kind != stat.S_IFDIR:
+                        linked[name] = status.st_dev, status.st_ino
                 except FileNotFoundError:
                     continue  # gone since it was listed: as if it had been gone before
                 names.append(name)
@@ -223,7 +231,7 @@ class DirectoryLister:
                 if uncounted == _STOP_EVERY:
                     uncounted = self._count(uncounted)
         self._count(uncounted)
-        return _pack(names, rows, special, own)
+        return _pack(names, rows, special, linked, own)
 
     def _count(self, files: int) -> int:
         """Add to the count of entries seen; returns 0, the count to go on with."""
@@ -238,7 +246,11 @@ class DirectoryLister:
 
 
 def _pack(
-    names: list[bytes], rows: array.array[int], special: dict[bytes, bytes | int], own: tuple[int, ...]
+    names: list[bytes],
+    rows: array.array[int],
+    special: dict[bytes, bytes | int],
+    linked: dict[bytes, tuple[int, int]],
+    own: tuple[int, ...],
 ) -> Listing:
     order = sorted(range(len(names)), key=names.__getitem__)
     table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(_ROW))[order] if order else _NOTHING
@@ -253,7 +265,8 @@ def _pack(
                 links.append((position, value))
             elif value is not None:
                 devices.append((position, value))
-    return Listing(table, b"".join(in_order), lengths, links, devices, own)
+    several = [(position, *linked[name]) for position, name in enumerate(in_order) if name in linked] if linked else []
+    return Listing(table, b"".join(in_order), lengths, links, devices, several, own)
 
 
 class _Builder:
@@ -263,18 +276,19 @@ class _Builder:
     """
 
     def __init__(self, root: os.stat_result) -> None:
-        self.columns = {name: array.array("q" if name.endswith("ns") or name == "size" else "I") for name in _ROW}
+        self.columns = {name: array.array("q" if name in _WIDE else "I") for name in _ROW}
         self.parent = array.array("I")
         self.name_offset = array.array("Q", [0])
         self.names = bytearray()
         self.links: list[tuple[int, bytes]] = []
         self.devices: list[tuple[int, int]] = []
+        self.linked = array.array("Q")  # id, st_dev and st_ino of each file with several links
         self.unreadable = array.array("I")
         self.problems: list[str] = []
         self.vanished = 0
         self._paths: dict[int, bytes] = {}
         own = np.array([_row(root)], dtype=np.int64)
-        self.append(0, Listing(own, b"", np.zeros(1, dtype=np.uint32), [], [], None))
+        self.append(0, Listing(own, b"", np.zeros(1, dtype=np.uint32), [], [], [], None))
 
     def append(self, directory: int, listing: Listing) -> list[int]:
         """Add a directory's entries; returns the ids of those that are directories themselves."""
@@ -296,6 +310,8 @@ class _Builder:
         self.names += listing.names
         self.links.extend((first + position, target) for position, target in listing.links)
         self.devices.extend((first + position, rdev) for position, rdev in listing.devices)
+        for position, device, inode in listing.linked:
+            self.linked.extend((first + position, device & _U64, inode & _U64))
         kinds = listing.rows[:, 0] & 0o170000
         below: list[int] = (np.flatnonzero(kinds == stat.S_IFDIR) + first).tolist()
         return below
@@ -340,6 +356,10 @@ class _Builder:
             name: np.frombuffer(column, dtype="i8" if column.typecode == "q" else "u4")
             for name, column in self.columns.items()
         }
+        seen = np.frombuffer(self.linked, dtype="i8").reshape(-1, 3)
+        ids = seen[:, 0]
+        alike = [columns[name][ids].astype("i8") for name in ("nlink", "mode", "size", "mtime_ns", "ctime_ns")]
+        linked, linked_first = hard_link_columns(np.column_stack([ids, *alike, seen[:, 1:]]))
         columns |= {
             "parent": parent,
             "first_child": first_child,
@@ -350,6 +370,8 @@ class _Builder:
             "targets": np.frombuffer(targets, dtype="u1"),
             "device": np.array([entry for entry, _ in self.devices], dtype="u4"),
             "device_rdev": np.array([rdev for _, rdev in self.devices], dtype="u8"),
+            "linked": linked,
+            "linked_first": linked_first,
             "unreadable": np.sort(np.array(self.unreadable, dtype="u4")),
         }
         return Manifest(columns, vanished=self.vanished, problems=tuple(self.problems))

@@ -30,6 +30,7 @@ def attributes(manifest: Manifest, entry: int) -> tuple[int, ...]:
         manifest.size_view[entry],
         manifest.mtime_ns_view[entry],
         manifest.ctime_ns_view[entry],
+        manifest.blocks_view[entry],
     )
 
 
@@ -42,6 +43,7 @@ def of_stat(status: os.stat_result) -> tuple[int, ...]:
         status.st_size,
         status.st_mtime_ns,
         status.st_ctime_ns,
+        status.st_blocks,
     )
 
 
