@@ -9,6 +9,7 @@ does it in a thread that may be left behind; what is mounted and who uses it is 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -21,6 +22,8 @@ from typing import NamedTuple, TypeVar
 from mlfs.errors import ExitCode, MlfsError
 
 FSTYPE = "fuse.mlfs"
+# What the mount of ours shows that takes commands, and no data.
+COMMANDS_ROOT = "/.mlfs/commands"
 PROBE_TIMEOUT_S = 5.0
 _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
@@ -41,11 +44,26 @@ class MountEntry(NamedTuple):
     """For ours `mlfs:SOURCE`."""
     options: frozenset[str] = frozenset()
     """Options of this mount and of its file system: `ro`, `relatime`, `vers=4.2`."""
+    root: str = "/"
+    """The directory of its file system that this mount shows."""
 
     @property
     def is_mlfs(self) -> bool:
-        """Whether a daemon of ours serves it, or did."""
-        return self.fstype == FSTYPE
+        """Whether it shows a data set and a daemon of ours serves it, or did."""
+        return self.fstype == FSTYPE and not self.takes_commands
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether it is no data set's mount, but the one beside it through which commands go."""
+        return self.fstype == FSTYPE and self.root == COMMANDS_ROOT
+
+    def is_same(self, other: MountEntry | None) -> bool:
+        """Whether it is this very mount, whatever has become of its options."""
+        return other is not None and self[:4] == other[:4]
+
+    def is_among(self, entries: list[MountEntry]) -> bool:
+        """Whether this very mount is one of these."""
+        return any(map(self.is_same, entries))
 
 
 class Health(Enum):
@@ -86,6 +104,7 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
                 fstype=_unescape(after[0]),
                 source=_unescape(after[1]) if len(after) > 1 else "",
                 options=frozenset(",".join(_unescape(part) for part in (fields[5], *after[2:3])).split(",")),
+                root=_unescape(fields[3]),
             )
         )
     return entries
@@ -223,18 +242,20 @@ def unmount(path: str, only: MountEntry | None = None) -> bool:
     With `only` that mount and no other: True also when it is gone already. A daemon and `mlfs unmount` may both try:
     what lies below the mount that the first of them took away (the source's own, say) is not for the second.
     """
-    if only is not None:
-        entries = mount_table()
-        if only not in entries:
-            return True
-        if topmost(entries, only.mountpoint) != only:
-            return False  # somebody has mounted something over it
+    entries = mount_table()
+    top = topmost(entries, path)
+    gone = only is not None and not only.is_among(entries)
+    if not gone and only is not None and not only.is_same(top):
+        return False  # somebody has mounted something over it
     try:
-        return _unmount(path, lazy=False)
+        done = gone or _unmount(path, lazy=False)
     except MlfsError:
-        if only is not None and only not in mount_table():
-            return True
-        raise
+        if only is None or only.is_among(mount_table()):
+            raise
+        done = True
+    if done and (entry := only or top):
+        release_commands(entry.device)
+    return done
 
 
 def detach(path: str, only: MountEntry | None = None) -> None:
@@ -242,12 +263,30 @@ def detach(path: str, only: MountEntry | None = None) -> None:
 
     With `only` that mount and no other, and it is no error when it is gone already.
     """
-    if only is not None and only not in mount_table():
-        return
-    if only is not None and topmost(mount_table(), only.mountpoint) != only:
-        raise MlfsError(f"something else is mounted over {path}", f"umount {path}", ExitCode.MOUNT_POINT)
-    if not _unmount(path, lazy=True):
-        raise MlfsError(f"{path} is busy and could not be detached", f"try: fusermount3 -u -z {path}")
+    entries = mount_table()
+    top = topmost(entries, path)
+    if only is None or only.is_among(entries):
+        if only is not None and not only.is_same(top):
+            raise MlfsError(f"something else is mounted over {path}", f"umount {path}", ExitCode.MOUNT_POINT)
+        if not _unmount(path, lazy=True):
+            raise MlfsError(f"{path} is busy and could not be detached", f"try: fusermount3 -u -z {path}")
+    if entry := only or top:
+        release_commands(entry.device)
+
+
+def release_commands(device: str) -> bool:
+    """Take away the mount through which commands go to a file system, when its data is not mounted here any more.
+
+    It would keep the file system alive for ever. Whether nothing of the file system is mounted here now.
+    """
+    here = [entry for entry in mount_table() if entry.device == device and entry.fstype == FSTYPE]
+    if any(not entry.takes_commands for entry in here):
+        return False
+    for entry in here:
+        _umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_DETACH)
+        with contextlib.suppress(OSError):
+            os.rmdir(entry.mountpoint)  # what other mount namespaces have there goes with it
+    return True
 
 
 def _unmount(path: str, *, lazy: bool) -> bool:

@@ -38,6 +38,15 @@ def test_mountinfo_with_any_bytes_in_names() -> None:
     assert not entries[1].is_mlfs
 
 
+def test_the_mount_for_commands_is_no_mount_of_a_data_set_and_a_mount_is_known_whatever_its_options() -> None:
+    lines = [b"50 40 0:50 %s /m rw - fuse.mlfs mlfs:/data ro,user_id=0" % root for root in (b"/", b"/.mlfs/commands")]
+    data, commands = mounts.parse_mountinfo(b"\n".join(lines))
+    assert (data.is_mlfs, data.takes_commands, data.root) == (True, False, "/")
+    assert (commands.is_mlfs, commands.takes_commands) == (False, True)
+    assert data.is_among([data._replace(options=frozenset({"rw"}))])
+    assert not data.is_same(data._replace(mount_id=51))
+
+
 def test_of_stacked_mounts_the_topmost_is_found_in_any_order() -> None:
     entries = mounts.parse_mountinfo(MOUNTINFO)
     path = "/data/with space\\and\nnewline"
