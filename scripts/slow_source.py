@@ -8,13 +8,14 @@ kernel caches no data (direct_io), so every read comes here and is counted. Meta
 
 Two virtual files stand in the root and in no listing. `.slow_source_stats` gives {"opens", "bytes", "failed",
 "waiting", "by_path": {path: opens}, "bytes_by_path": {path: bytes}, "listed_by_path": {path: opens of the directory},
-"looked_up_by_path": {path: lookups of the name}}: an open counts when it arrives, also one that is made to fail; bytes
-are those handed out; waiting are the requests that hang now. `.slow_source_control` takes one JSON object a line:
+"looked_up_by_path": {path: lookups of the name}, "most_looks": looks at attributes that were under way at once}: an
+open counts when it arrives, also one that is made to fail; bytes are those handed out; waiting are the requests that
+hang now. `.slow_source_control` takes one JSON object a line:
 
     {"fail": {"path": "a/b", "errno": 5, "times": 2, "op": "open"}}   op: open (default), read, any; path "*": all files
     {"hang": {"path": "a", "op": "list"}}       list: of a directory, which `any` leaves alone
     {"hang": {"path": "a/b", "op": "any"}}      requests for it wait until {"release": {"path": "a/b"}}
-    {"latency_s": 0.01}  {"bandwidth_bytes_s": 1e8}  {"reset_counts": true}
+    {"latency_s": 0.01}  {"look_latency_s": 0.01}  {"bandwidth_bytes_s": 1e8}  {"reset_counts": true}
 
 A line that is none of these fails in write(2) with EINVAL. `fusermount3 -u MOUNTPOINT` or SIGTERM ends it; SIGUSR1 and
 the end write the statistics to --stats FILE. Without --foreground the command returns once the mount serves.
@@ -79,6 +80,7 @@ class Counts:
     bytes: int = 0
     failed: int = 0
     waiting: int = 0
+    most_looks: int = 0
     by_path: Counter[str] = field(default_factory=Counter)
     bytes_by_path: Counter[str] = field(default_factory=Counter)
     listed_by_path: Counter[str] = field(default_factory=Counter)
@@ -94,7 +96,7 @@ class Counts:
 
     def reset(self) -> None:
         """Reset all counts but `waiting`: those requests still wait."""
-        self.opens = self.bytes = self.failed = 0
+        self.opens = self.bytes = self.failed = self.most_looks = 0
         self.by_path.clear()
         self.bytes_by_path.clear()
         self.listed_by_path.clear()
@@ -199,6 +201,8 @@ class SlowSource(pyfuse3.Operations):
         self.faults = Faults(self.counts)
         self.on_ready: Callable[[], None] = lambda: None
         self._latency_s = latency_s
+        self._look_latency_s = 0.0
+        self._looks = 0
         self._bandwidth = bandwidth
         self._attr_timeout_s = attr_timeout_s
         # Inode n is path n - 1. Never forgotten: a test's tree is small, and a path keeps its number.
@@ -242,12 +246,22 @@ class SlowSource(pyfuse3.Operations):
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         path = self._child(parent_inode, name)
         self.counts.looked_up_by_path[os.fsdecode(path)] += 1
-        with _fuse_errors():
-            return self._attributes(path)
+        return await self._look(path)
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return await self._look(self._path(inode))
+
+    async def _look(self, path: bytes) -> pyfuse3.EntryAttributes:
+        """A look at attributes, as long as one takes."""
+        self._looks += 1
+        self.counts.most_looks = max(self.counts.most_looks, self._looks)
+        try:
+            if self._look_latency_s and path not in (b"", STATS_NAME, CONTROL_NAME):
+                await trio.sleep(self._look_latency_s)
+        finally:
+            self._looks -= 1
         with _fuse_errors():
-            return self._attributes(self._path(inode))
+            return self._attributes(path)
 
     async def setattr(self, inode: int, attr: pyfuse3.EntryAttributes, *rest: Any) -> pyfuse3.EntryAttributes:
         """Truncating the control file is how shells and Python's open(..., "w") begin."""
@@ -343,6 +357,8 @@ class SlowSource(pyfuse3.Operations):
                 getattr(self.faults, order)(**value)
             elif order == "latency_s":
                 self._latency_s = float(value)
+            elif order == "look_latency_s":
+                self._look_latency_s = float(value)
             elif order == "bandwidth_bytes_s":
                 self._bandwidth.bytes_s = float(value)
             elif order == "reset_counts":

@@ -5,7 +5,8 @@ to reuse a saved one, when a mount starts, before any request is served.
 
 The scan goes level by level. The directories of one depth are listed in parallel, and their listings are appended in
 order, which gives the breadth-first ids of the manifest without sorting the whole. Each listing is packed into arrays
-by the thread that made it, so no Python object of a file outlives its directory.
+by the thread that made it, so no Python object of a file outlives its directory. Where the source takes its time to
+answer, a directory's entries are looked at by all threads that have nothing else to do (`mlfs.tree.scan_entries`).
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 
 from mlfs.errors import ExitCode, MlfsError, SourceError
 from mlfs.tree.hard_links import columns_of as hard_link_columns
-from mlfs.tree.manifest import MAX_PROBLEMS, Manifest, clamp_ns, offsets_dtype
+from mlfs.tree.manifest import MAX_PROBLEMS, Manifest, offsets_dtype
 from mlfs.tree.openat import open_beneath
+from mlfs.tree.scan_entries import Entries, LendAHand, Looked, row_of
 from mlfs.tree.stable_stat import settled_status
 
 Progress = Callable[[int, int], None]
@@ -37,14 +39,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_S = 0.1  # how often progress is told, and how soon a stop is heard
-_STOP_EVERY = 1024  # entries of a directory between two looks at the stop flag: a few milliseconds on a local disk
 # Paths of directories that are kept. A level is listed in order, so those that are needed next are the last ones.
 _PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 _U64: Final = (1 << 64) - 1
-# The columns of a row, in the order that `_row` fills them, and those of 64 bits.
+# The columns of a row, in the order that `row_of` fills them, and those of 64 bits.
 _ROW = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns", "blocks")
 _WIDE: Final = frozenset({"size", "mtime_ns", "ctime_ns", "blocks"})
 
@@ -118,6 +119,14 @@ class Pool:
         while waiting:
             yield self._next(waiting)
 
+    def lend_a_hand(self, call: Callable[[], None]) -> None:
+        """Have every other thread that finds the time make this call, which may come when there is nothing left to do.
+
+        Called by a thread of the pool, which must wait for none of these calls to begin.
+        """
+        for _ in range(self.workers - 1):
+            self._tasks.put((Future(), lambda _: call(), None))
+
     def _next(self, waiting: deque[Future[Result]]) -> Result:
         future = waiting.popleft()
         self._poll()
@@ -155,19 +164,6 @@ def _failed(error: OSError) -> Listing:
     return Listing(_NOTHING, b"", np.zeros(0, dtype=np.uint32), [], [], [], None, error)
 
 
-def _row(status: os.stat_result) -> tuple[int, ...]:
-    return (
-        status.st_mode,
-        status.st_uid,
-        status.st_gid,
-        status.st_nlink,
-        status.st_size,
-        clamp_ns(status.st_mtime_ns),
-        clamp_ns(status.st_ctime_ns),
-        status.st_blocks,
-    )
-
-
 class DirectoryLister:
     """Lists directories. The threads of one scan share it: the root, the counts for the progress, the stop flag."""
 
@@ -182,78 +178,48 @@ class DirectoryLister:
         """The scan is over: threads that still list directories fail."""
         self._stopped = True
 
-    def list_all(self, paths: list[bytes]) -> list[Listing]:
+    def list_all(self, paths: list[bytes], lend_a_hand: LendAHand) -> list[Listing]:
         """List some directories, given by their paths; an error of one is in its listing."""
         listings = []
         for path in paths:
             try:
-                listings.append(self._list(path))
+                listings.append(self._list(path, lend_a_hand))
             except OSError as error:
                 listings.append(_failed(error))
             with self._lock:
                 self.directories += 1
         return listings
 
-    def _list(self, path: bytes) -> Listing:
+    def _list(self, path: bytes, lend_a_hand: LendAHand) -> Listing:
         self._check_stopped()
         # The root is opened anew as well: descriptors that are duplicates share the position of the listing.
         fd = open_beneath(self.root_fd, path, _LIST)
         try:
-            return self._read(fd)
+            return self._read(fd, lend_a_hand)
         finally:
             os.close(fd)
 
-    def _read(self, fd: int) -> Listing:
+    def _read(self, fd: int, lend_a_hand: LendAHand) -> Listing:
         # The stamps are a tick old before the listing, so a change after it gives the directory others.
-        own = _row(settled_status(fd))
-        names: list[bytes] = []
-        rows = array.array("q")
-        special: dict[bytes, bytes | int] = {}
-        linked: dict[bytes, tuple[int, int]] = {}
-        uncounted = 0
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                    kind = stat.S_IFMT(status.st_mode)
-                    if kind == stat.S_IFLNK:
-                        special[name] = os.readlink(name, dir_fd=fd)
-                    elif kind in (stat.S_IFCHR, stat.S_IFBLK):
-                        special[name] = status.st_rdev
-                    if status.st_nlink > 1 and kind != stat.S_IFDIR:
-                        linked[name] = status.st_dev, status.st_ino
-                except FileNotFoundError:
-                    continue  # gone since it was listed: as if it had been gone before
-                names.append(name)
-                rows.extend(_row(status))
-                uncounted += 1
-                if uncounted == _STOP_EVERY:
-                    uncounted = self._count(uncounted)
-        self._count(uncounted)
-        return _pack(names, rows, special, linked, own)
+        own = row_of(settled_status(fd))
+        entries = Entries(fd, [os.fsencode(name) for name in os.listdir(fd)], self._count)
+        return _pack(entries.look_at_all(lend_a_hand), own)
 
-    def _count(self, files: int) -> int:
-        """Add to the count of entries seen; returns 0, the count to go on with."""
+    def _count(self, files: int) -> None:
+        """Add to the count of entries seen."""
         self._check_stopped()
         with self._lock:
             self.files += files
-        return 0
 
     def _check_stopped(self) -> None:
         if self._stopped:
             raise InterruptedError(errno.EINTR, "the scan was stopped")
 
 
-def _pack(
-    names: list[bytes],
-    rows: array.array[int],
-    special: dict[bytes, bytes | int],
-    linked: dict[bytes, tuple[int, int]],
-    own: tuple[int, ...],
-) -> Listing:
+def _pack(looked: Looked, own: tuple[int, ...]) -> Listing:
+    names, special, linked = looked.names, looked.special, looked.linked
     order = sorted(range(len(names)), key=names.__getitem__)
-    table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(_ROW))[order] if order else _NOTHING
+    table = np.frombuffer(looked.rows, dtype=np.int64).reshape(-1, len(_ROW))[order] if order else _NOTHING
     in_order = [names[i] for i in order]
     lengths = np.fromiter(map(len, in_order), dtype=np.uint32, count=len(in_order))
     links: list[tuple[int, bytes]] = []
@@ -287,7 +253,7 @@ class _Builder:
         self.problems: list[str] = []
         self.vanished = 0
         self._paths: dict[int, bytes] = {}
-        own = np.array([_row(root)], dtype=np.int64)
+        own = np.array([row_of(root)], dtype=np.int64)
         self.append(0, Listing(own, b"", np.zeros(1, dtype=np.uint32), [], [], [], None))
 
     def append(self, directory: int, listing: Listing) -> list[int]:
@@ -427,7 +393,7 @@ def _scan_level(level: list[int], builder: _Builder, lister: DirectoryLister, po
     below: list[int] = []
 
     def work(chunk: tuple[list[int], list[bytes]]) -> tuple[list[int], list[Listing]]:
-        return chunk[0], lister.list_all(chunk[1])
+        return chunk[0], lister.list_all(chunk[1], pool.lend_a_hand)
 
     for ids, listings in pool.map(work, _chunks(level, pool.workers, builder.path)):
         for directory, listing in zip(ids, listings, strict=True):
