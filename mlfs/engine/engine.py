@@ -358,13 +358,18 @@ class Engine:
         self.runner.on_loop(self._adopt_change, entry, change)
 
     def _adopt_change(self, entry: int, change: FileChange) -> None:
-        manifest = self.manifest
+        manifest, rights = self.manifest, change.rights or self.manifest.rights(entry)
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
         if known == (change.size_bytes, clamp_ns(change.mtime_ns), clamp_ns(change.ctime_ns)):
+            if rights != manifest.rights(entry):
+                manifest.set_rights(entry, rights)
+                for sample in self.samples.of_file(entry):
+                    self._driver.step(e.CopyLost(sample))
+                log.info("others may read it than before, at the source: %r", manifest.path(entry))
             return
         samples = list(self.samples.of_file(entry))
         before = [self.samples.sizes[sample] for sample in samples]
-        manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns)
+        manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns, **rights._asdict())
         for sample, old_bytes in zip(samples, before, strict=True):
             self._driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
         self._changed_files += 1

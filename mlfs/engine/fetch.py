@@ -225,7 +225,7 @@ class Fetcher:
         try:
             if opened.changed:
                 version = opened.version
-                self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns))
+                self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
             for sample in self._samples.of_file(entry):
                 self._verified[sample] = 1
         except BaseException:

@@ -25,6 +25,7 @@ from mlfs.places.source import Source
 from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
+from mlfs.tree.attributes import Rights
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
 
@@ -54,6 +55,7 @@ class FileChange(NamedTuple):
     size_bytes: int
     mtime_ns: int
     ctime_ns: int
+    rights: Rights | None = None
 
 
 class Content(NamedTuple):
@@ -203,12 +205,12 @@ class SourcePlace:
         entry = samples.file_of(sample)
         if samples.is_whole_file(sample):
             found = self._source.read_whole(entry, close_later)
-            change = FileChange(found.size, found.mtime_ns, found.ctime_ns) if found.changed else None
+            change = FileChange(found.size, found.mtime_ns, found.ctime_ns, found.rights) if found.changed else None
             return Content(found.data, Version(found.size, found.mtime_ns, clamp_ns(found.ctime_ns)), change)
         with closing(self._source.open(entry)) as opened:
             data = opened.read(samples.offset_of(sample), samples.length_of(sample))
             size_bytes, mtime_ns, _ = opened.version
-            change = FileChange(size_bytes, mtime_ns, opened.ctime_ns) if opened.changed else None
+            change = FileChange(size_bytes, mtime_ns, opened.ctime_ns, opened.rights) if opened.changed else None
             return Content(data, Version(len(data), mtime_ns, clamp_ns(opened.ctime_ns)), change)
 
     def close_read(self) -> None:

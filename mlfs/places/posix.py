@@ -81,7 +81,7 @@ def _rights_and_links(status: os.stat_result) -> tuple[int, int, int, int, int]:
 class PosixFile:
     """See `mlfs.places.source.OpenFile`."""
 
-    __slots__ = ("_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "version")
+    __slots__ = ("_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights", "version")
 
     def __init__(
         self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, changed: bool
@@ -93,6 +93,7 @@ class PosixFile:
         self.fd = fd
         self.version = FileVersion(content.size, content.mtime_ns, content.ino)
         self.ctime_ns = content.ctime_ns
+        self.rights = content.rights
         self.changed = changed
         self._seen = _rights_and_links(os.fstat(fd))
 
@@ -299,7 +300,7 @@ class PosixSource:
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
         if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
             self.count(1, size)
-            return WholeFile(data, size, now.mtime_ns, now.ctime_ns, False)
+            return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
         return len(data)
 
     def _changed(self, entry: int, content: FileAttributes) -> bool:
@@ -311,7 +312,15 @@ class PosixSource:
         """
         manifest = self._manifest
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
-        return known != (content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns))
+        return known != (
+            content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns)
+        ) or self._for_others(entry, content)  # fmt: skip
+
+    def _for_others(self, entry: int, content: FileAttributes) -> bool:
+        """Whether others may read the file than the manifest says. Its number of names says nothing of that."""
+        manifest = self._manifest
+        known = manifest.mode_view[entry], manifest.uid_view[entry], manifest.gid_view[entry]
+        return known != (content.mode, content.uid, content.gid)
 
     def read_whole(self, entry: int, close_later: bool = False) -> WholeFile:
         thread = threading.get_ident()  # as `at_work`, which takes a microsecond more on everybody's way
@@ -350,7 +359,8 @@ class PosixSource:
                 if before == attributes_now(fd):
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    return WholeFile(data, size, before.mtime_ns, before.ctime_ns, self._changed(entry, before))
+                    changed = self._changed(entry, before)
+                    return WholeFile(data, size, before.mtime_ns, before.ctime_ns, changed, before.rights)
                 before = settled_attributes(fd)
         finally:
             self.count(1, bytes_read)

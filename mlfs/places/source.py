@@ -13,13 +13,16 @@ import os
 from contextlib import closing
 from typing import NamedTuple, Protocol
 
+from mlfs.tree.attributes import Rights
+
 
 class WholeFile(NamedTuple):
     """A whole file, and the attributes of exactly this content.
 
     Attributes:
         size: in bytes; `len(data)`.
-        changed: whether size or mtime_ns differ from what the manifest said at the time of the call.
+        changed: whether it, or who may read it, is not what the manifest said at the time of the call.
+        rights: who may read it, where that was looked at.
     """
 
     data: bytes | bytearray
@@ -27,6 +30,7 @@ class WholeFile(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     changed: bool
+    rights: Rights | None = None
 
 
 class FileVersion(NamedTuple):
@@ -54,7 +58,11 @@ class OpenFile(Protocol):
 
     @property
     def changed(self) -> bool:
-        """Whether size or mtime_ns at open differed from what the manifest said then."""
+        """Whether it, or who may read it, was not what the manifest said at open."""
+
+    @property
+    def rights(self) -> Rights:
+        """Who might read it, as it was at open."""
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, fewer only where the file ends.

@@ -1,4 +1,4 @@
-"""The attributes of an open file that tell its content from another one: size, times of change, mode, inode number.
+"""The attributes of an open file that tell its content from another one, and who may read it.
 
 In: a descriptor of a file of the source. Out: `FileAttributes`. Used by `mlfs.places.posix` before and after each read.
 
@@ -14,11 +14,22 @@ import struct
 from typing import NamedTuple
 
 _AT_EMPTY_PATH = 0x1000
-_ALL_BUT_ATIME = 0x01 | 0x02 | 0x40 | 0x80 | 0x100 | 0x200  # type, mode, mtime, ctime, ino, size
+# type, mode, nlink, uid, gid, mtime, ctime, ino, size
+_ALL_BUT_ATIME = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80 | 0x100 | 0x200
 _STATX_BYTES = 256
-_STATX = struct.Struct("28xH2xQQ48xqI4xqI")  # mode, ino, size, ctime, mtime: linux/stat.h, on all architectures
+_STATX = struct.Struct("16xIIIH2xQQ48xqI4xqI")
+# nlink, uid, gid, mode, ino, size, ctime, mtime: linux/stat.h, on all architectures
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Rights(NamedTuple):
+    """Who may read a file or list a directory: its mode, with the file type, and whose it is; and its names."""
+
+    mode: int
+    uid: int
+    gid: int
+    nlink: int
 
 
 class FileAttributes(NamedTuple):
@@ -29,13 +40,30 @@ class FileAttributes(NamedTuple):
     ctime_ns: int
     mode: int
     ino: int
+    uid: int
+    gid: int
+    nlink: int
+
+    @property
+    def rights(self) -> Rights:
+        """Those of the attributes that say who may read it."""
+        return Rights(self.mode, self.uid, self.gid, self.nlink)
+
+
+def attributes_of(status: os.stat_result) -> FileAttributes:
+    """The same of what stat(2) says."""
+    return FileAttributes(
+        status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_ino,
+        status.st_uid, status.st_gid, status.st_nlink,
+    )  # fmt: skip
 
 
 def attributes_now(fd: int) -> FileAttributes:
     """The attributes of an open file now. Raises: OSError."""
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     if not hasattr(_libc, "statx") or _libc.statx(fd, b"", _AT_EMPTY_PATH, _ALL_BUT_ATIME, buffer) != 0:
-        status = os.fstat(fd)  # no statx, or it failed: then this says why
-        return FileAttributes(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_ino)
-    mode, ino, size, ctime_s, ctime_ns, mtime_s, mtime_ns = _STATX.unpack_from(buffer)
-    return FileAttributes(size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns, mode, ino)
+        return attributes_of(os.fstat(fd))  # no statx, or it failed: then this says why
+    nlink, uid, gid, mode, ino, size, ctime_s, ctime_ns, mtime_s, mtime_ns = _STATX.unpack_from(buffer)
+    return FileAttributes(
+        size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns, mode, ino, uid, gid, nlink
+    )  # fmt: skip

@@ -22,6 +22,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from mlfs.tree.attributes import Rights
 from mlfs.tree.hard_links import HardLinks
 from mlfs.tree.past import Past, PastContents
 
@@ -262,6 +263,10 @@ class Manifest:
     def is_file(self, entry: int) -> bool:
         return stat.S_ISREG(self.mode_view[entry])
 
+    def rights(self, entry: int) -> Rights:
+        """Who may read the entry."""
+        return Rights(self.mode_view[entry], self.uid_view[entry], self.gid_view[entry], self.nlink_view[entry])
+
     # -- all of them
 
     def _of_type(self, file_type: int) -> NDArray[np.uint32]:
@@ -330,6 +335,12 @@ class Manifest:
             self.size_view[entry], self.blocks_view[entry], self.mtime_ns_view[entry], self.ctime_ns_view[entry],
             first, self.generation_view[first],
         )  # fmt: skip
+
+    def set_rights(self, entry: int, rights: Rights) -> None:
+        """Take over who may read an entry of any type, whose content stays. ValueError for another file type."""
+        if stat.S_IFMT(rights.mode) != stat.S_IFMT(self.mode_view[entry]):
+            raise ValueError(f"entry {entry} is of another type")
+        self.mode[entry], self.uid[entry], self.gid[entry], self.nlink[entry] = rights
 
 
 _NS_MIN, _NS_MAX = -(1 << 63), (1 << 63) - 1

@@ -15,6 +15,7 @@ from mlfs.places.place import SOURCE, FileChange, Place, PlaceKind, Places, Sour
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
+from mlfs.tree.attributes import attributes_of
 from mlfs.tree.samples import Version
 
 
@@ -48,7 +49,7 @@ class TestSource(PlaceContract):
         assert found is not None
         length = data.samples.length_of(sample)
         assert (bytes(found.data), found.version) == (new[:length], Version(length, 5, path.stat().st_ctime_ns))
-        assert found.changed == FileChange(len(new), 5, path.stat().st_ctime_ns)
+        assert found.changed == FileChange(len(new), 5, path.stat().st_ctime_ns, attributes_of(path.stat()).rights)
 
     def test_a_file_that_became_too_short_gives_what_it_has(self, place: Place, data: DataSet) -> None:
         sample, path = self.largest(data)
