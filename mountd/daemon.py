@@ -52,7 +52,7 @@ from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan_lock import Holder
 from mlfs.units import format_size
-from mountd import mounts, runtime
+from mountd import holders, mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
@@ -367,9 +367,9 @@ class _Service:
                 reopen_log()
 
     async def _let_readers_finish(self, engine: Engine, patience: trio.CancelScope) -> None:
-        told: list[mounts.User] = []
+        told: list[holders.User] = []
         while not await engine.runner.run("stop", self._unmounted):
-            users = await engine.runner.run("stop", mounts.users_of, self.config.mountpoint, {os.getpid()})
+            users = await engine.runner.run("stop", holders.users_of, self.config.mountpoint, {os.getpid()})
             for pid, name, what in users if users != told else ():
                 log.info("in use by %d (%s): %s", pid, name, what)
             told = users

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mountd import runtime
+from mountd.holders import User, other_mounts, users_of
 from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
     Health,
     MountEntry,
-    User,
     call_with_timeout,
     detach,
     enclosing_mlfs,
@@ -25,7 +25,6 @@ from mountd.mounts import (
     resolve,
     unmount,
     user_of,
-    users_of,
 )
 from mountd.runtime import Record, agent_socket
 from mountd.turn import one_start_at_a_time
@@ -54,6 +53,7 @@ __all__ = [
     "mount_table",
     "mounted_already",
     "one_start_at_a_time",
+    "other_mounts",
     "probe",
     "recorded_daemon",
     "recorded_daemons",

@@ -1,10 +1,10 @@
-"""What is mounted, which mounts are dead or hung, who uses one, and how to take one away.
+"""What is mounted, which mounts are dead or hung, and how to take one away.
 
-In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`, `User`. Called by
-`mountd.preflight`, the daemon's start and end, and through `mountd.door` by commands.
+In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`. Called by `mountd.preflight`,
+the daemon's start and end, and through `mountd.door` by commands. Who uses a mount is said by `mountd.holders`.
 
 A mount whose server hangs blocks whoever touches it, for ever. So nothing here touches a mount except `probe`, which
-does it in a thread that may be left behind; what is mounted and who uses it is read from /proc.
+does it in a thread that may be left behind; what is mounted is read from /proc.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -46,6 +46,8 @@ class MountEntry(NamedTuple):
     """Options of this mount and of its file system: `ro`, `relatime`, `vers=4.2`."""
     root: str = "/"
     """The directory of its file system that this mount shows."""
+    propagation: frozenset[str] = frozenset()
+    """Its peer groups: `shared:5`, `master:7`."""
 
     @property
     def is_mlfs(self) -> bool:
@@ -77,14 +79,6 @@ class Health(Enum):
     MISSING = "missing"
 
 
-class User(NamedTuple):
-    """A process that keeps a mount busy."""
-
-    pid: int
-    name: str
-    what: str
-
-
 def parse_mountinfo(text: bytes) -> list[MountEntry]:
     """The entries of a mountinfo file. Names may hold any bytes: the kernel writes some of them as octal escapes."""
     entries = []
@@ -105,6 +99,7 @@ def parse_mountinfo(text: bytes) -> list[MountEntry]:
                 source=_unescape(after[1]) if len(after) > 1 else "",
                 options=frozenset(",".join(_unescape(part) for part in (fields[5], *after[2:3])).split(",")),
                 root=_unescape(fields[3]),
+                propagation=frozenset(field.decode() for field in fields[6 : fields.index(b"-", 6)]),
             )
         )
     return entries
@@ -326,86 +321,3 @@ def _fusermount(path: str, lazy: bool) -> bool:
         raise MlfsError(f"nothing is mounted at {path}", "see: findmnt -t fuse.mlfs", ExitCode.NOT_MOUNTED)
     hint = "unmount it as the user who mounted it, or as root"
     raise MlfsError(f"cannot unmount {path}: {said}", hint, ExitCode.NOT_PERMITTED)
-
-
-def users_of(path: str, exclude: Collection[int] = ()) -> list[User]:
-    """Processes with an open file, working directory or mapping on the mount at `path` (one entry a process).
-
-    Where `path` is no mount point, whatever lies below it counts. Other users' processes are seen by root only.
-    """
-    resolved = resolve(path)
-    entry = topmost(mount_table(), resolved)
-    users = []
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
-        if pid in exclude:
-            continue
-        what = _use(pid, resolved, entry)
-        if what is not None:
-            users.append(User(pid, _process_name(pid), what))
-    return users
-
-
-def _use(pid: int, path: str, entry: MountEntry | None) -> str | None:
-    """What the process has on the mount, in words; None for nothing."""
-    root = path.rstrip("/") + "/"
-    for link, what in _links(pid):
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
-        below = target == path or target.startswith(root)
-        # The same path may mean the directory below the mount: the shell that stood in it when it was mounted over.
-        if below and (entry is None or _mount_id(link) in (entry.mount_id, None)):
-            return what if what != "open" else f"open: {target[len(root) :] or '.'}"
-    return "mapped file" if _maps_file_on(pid, root, entry) else None
-
-
-def _links(pid: int) -> Iterator[tuple[str, str]]:
-    yield f"/proc/{pid}/cwd", "working directory"
-    yield f"/proc/{pid}/root", "root directory"
-    yield f"/proc/{pid}/exe", "running program"
-    try:
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            yield f"/proc/{pid}/fd/{fd}", "open"
-    except OSError:
-        return
-
-
-def _mount_id(link: str) -> int | None:
-    """The id of the mount that a link of /proc/PID leads to, None when it is not known. Asks the mount nothing."""
-    try:
-        # O_PATH through a link of /proc jumps to the file without a look-up or an open on its file system.
-        fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-            match = re.search(r"^mnt_id:\s*(\d+)", file.read(), re.MULTILINE)
-            return int(match[1]) if match else None
-    finally:
-        os.close(fd)
-
-
-def _maps_file_on(pid: int, root: str, entry: MountEntry | None) -> bool:
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            lines = file.read().split(b"\n")
-    except OSError:
-        return False
-    # In maps only newlines are escaped. The device is written in hexadecimal there, in decimal in mountinfo.
-    prefix = os.fsencode(root).replace(b"\n", b"\\012")
-    major, minor = (int(part) for part in entry.device.split(":")) if entry else (0, 0)
-    device = f"{major:02x}:{minor:02x}".encode()
-    for line in lines:
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].startswith(prefix) and (entry is None or fields[3] == device):
-            return True
-    return False
-
-
-def _process_name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return os.fsdecode(file.read().rstrip(b"\n"))
-    except OSError:
-        return "?"

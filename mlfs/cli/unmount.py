@@ -34,7 +34,8 @@ examples:
   mlfs unmount /data/imagenet
   mlfs unmount /data/imagenet --timeout 5m   wait longer for readers
   mlfs unmount /data/imagenet --force        take it away: their reads fail then
-  mlfs unmount --all                         all of yours here, and their agents
+  mlfs unmount --all                         all of yours here, and their agents; it asks
+  mlfs unmount --all --yes                   the same without asking, as in an epilog
 
 A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
 """
@@ -52,8 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--all",
         action="store_true",
-        help="end all that you have mounted here, and the agents of `mlfs peers` (default: no)",
+        help="end all that you have mounted here, and the agents of `mlfs peers`; lists them and asks (default: no)",
     )
+    parser.add_argument("--yes", action="store_true", help="with --all: do not ask (default: ask)")
     parser.add_argument(
         "--timeout", metavar="TIME", default="30s", help="how long to wait for readers: 250ms, 30s, 5m (default: 30s)"
     )
@@ -71,16 +73,18 @@ def run(args: argparse.Namespace) -> int:
     if (args.mount is None) != args.all:
         raise ConfigError("give a mount point, or --all", "mlfs unmount --help says more")
     if args.all:
-        return _unmount_all(timeout_s, args.force)
+        return _unmount_all(timeout_s, args.force, args.yes)
     return _unmount(door.resolve(args.mount), timeout_s, args.force)
 
 
-def _unmount_all(timeout_s: float, force: bool) -> int:
+def _unmount_all(timeout_s: float, force: bool, agreed: bool) -> int:
     """End each mount that this user has made here, the last first, and its agent. Raises the first error at the end."""
     newest = sorted(door.recorded_daemons(), key=lambda record: -record.started)
     mountpoints = list(dict.fromkeys(record.mountpoint for record in newest))
     if not mountpoints:
         print("there are no mounts of yours on this machine")
+    elif not agreed:
+        _ask(newest)
     errors: list[MlfsError] = []
     for mountpoint in mountpoints:
         agent = _agent_of(mountpoint)
@@ -95,6 +99,22 @@ def _unmount_all(timeout_s: float, force: bool) -> int:
     if errors:
         raise errors[0]
     return ExitCode.OK
+
+
+def _ask(records: list[Record]) -> None:
+    """List the mounts and ask whether to end them: root's are those of all sessions of this machine. Raises for no."""
+    count = f"{len(records)} mount{'s' * (len(records) > 1)}"
+    if sys.stdin is None or not sys.stdin.isatty():
+        all_of_them = ", ".join(record.mountpoint for record in records)
+        message = f"unmount --all would end {count} ({all_of_them}), and there is no terminal to ask on"
+        raise ConfigError(message, "give --yes, or one MOUNT")
+    for record in records:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started))
+        source = "itself" if record.source == record.mountpoint else record.source
+        print(printable(f"{record.mountpoint}, over {source} since {since}, served by process {record.pid}"))
+    print(f"end {count}? [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise MlfsError("nothing was unmounted", "answer y, give --yes, or one MOUNT")
 
 
 def _agent_of(mountpoint: str) -> Record | None:
@@ -137,9 +157,12 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
         _say(f"{mountpoint} does not answer; trying to unmount it all the same")
     try:
         drained = not hung and _control(mountpoint, "drain")
-        done = door.unmount(mountpoint, entry) or (not force and _wait_for_users(entry, timeout_s, daemon, drained))
+        free = force or not _elsewhere(entry, daemon)
+        done = (free and door.unmount(mountpoint, entry)) or (
+            not force and _wait_for_users(entry, timeout_s, daemon, drained)
+        )
         if not done and not force:
-            raise _busy(mountpoint, timeout_s, daemon)
+            raise _busy(entry, timeout_s, daemon)
     except BaseException as error:
         # This is done after Ctrl-C, too: a mount that stays goes on fetching ahead. Where it cannot be done (kill -9)
         # the daemon does not hear of this any more, and goes on by itself (mountd.ending).
@@ -240,33 +263,40 @@ def _wait_for_users(entry: MountEntry, timeout_s: float, daemon: Record | None, 
     while time.monotonic() < deadline:
         if time.monotonic() - looked > 1.0 or not looked:
             looked = time.monotonic()
-            now = _in_words(_users(mountpoint, daemon))
+            now = _in_words(_holders(entry, daemon))
             if now != told:
                 _say(f"{mountpoint} is in use by {now}; waiting")
                 told = now
             if drained:
                 _control(mountpoint, "drain")  # still at it
         time.sleep(min(_RETRY_S, max(0.0, deadline - time.monotonic())))
-        if door.unmount(mountpoint, entry):
+        if not _elsewhere(entry, daemon) and door.unmount(mountpoint, entry):
             return True
     return False
 
 
-def _users(mountpoint: str, daemon: Record | None) -> list[User]:
-    return door.users_of(mountpoint, exclude={os.getpid(), *([daemon.pid] if daemon else [])})
+def _holders(entry: MountEntry, daemon: Record | None) -> list[User]:
+    """Processes that use the mount, and other mounts of its file system."""
+    exclude = {os.getpid(), *([daemon.pid] if daemon else [])}
+    return [*door.users_of(entry.mountpoint, exclude), *_elsewhere(entry, daemon)]
+
+
+def _elsewhere(entry: MountEntry, daemon: Record | None) -> list[User]:
+    """Other mounts of the file system, which stay when this one goes: without the daemon their reads fail."""
+    return door.other_mounts(entry, [daemon.pid] if daemon else [])
 
 
 def _in_words(users: list[User]) -> str:
     if not users:
         return "a process that this user cannot see"
-    shown = [f"{user.name} (pid {user.pid}, {user.what})" for user in users[:_SHOWN_USERS]]
+    shown = [user.words for user in users[:_SHOWN_USERS]]
     rest = len(users) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-def _busy(mountpoint: str, timeout_s: float, daemon: Record | None) -> MlfsError:
-    who = _in_words(_users(mountpoint, daemon))
-    message = f"{mountpoint} is still in use after {timeout_s:g} s by {who}"
+def _busy(entry: MountEntry, timeout_s: float, daemon: Record | None) -> MlfsError:
+    who = _in_words(_holders(entry, daemon))
+    message = f"{entry.mountpoint} is still in use after {timeout_s:g} s by {who}"
     return MlfsError(message, "it stays mounted; end them, give a longer --timeout, or use --force", ExitCode.BUSY)
 
 

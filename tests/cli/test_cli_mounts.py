@@ -15,7 +15,7 @@ import pytest
 from cli_support import Mounts, wait_for
 
 from mlfs.errors import ExitCode, MlfsError
-from mountd import mounts
+from mountd import holders, mounts
 from mountd.mounts import Health
 
 MOUNTINFO = (
@@ -106,7 +106,7 @@ def test_a_stopped_server_is_hung_and_does_not_hang_us(open_dir: Path, tiny: Mou
     assert mounts.mount_at(str(open_dir / "m")) is not None
     assert mounts.resolve(f"{open_dir}/link/x") == f"{open_dir}/m/data.bin/x"
     assert [e.mountpoint for e in mounts.enclosing_mlfs(f"{open_dir}/m/deep/er")] == [f"{open_dir}/m"]
-    assert mounts.users_of(str(open_dir / "m"), exclude={os.getpid()}) == []
+    assert holders.users_of(str(open_dir / "m"), exclude={os.getpid()}) == []
     assert rescue.is_alive()
     rescue.cancel()
 
@@ -139,20 +139,20 @@ def test_users_of_a_mount_are_named_and_keep_it_busy(open_dir: Path, tiny: Mount
     # This one stands in the directory below the mount: the same path, but no user of the mount.
     below = hold(HOLD_CWD, path)
     tiny.start(path)
-    holders = [hold(code, path) for code in (HOLD_CWD, HOLD_OPEN, HOLD_MAP)]
+    held = [hold(code, path) for code in (HOLD_CWD, HOLD_OPEN, HOLD_MAP)]
     try:
-        users = {user.pid: user.what for user in mounts.users_of(path)}
+        users = {user.pid: user.what for user in holders.users_of(path)}
         assert users == {
-            holders[0].pid: "working directory",
-            holders[1].pid: "open: data.bin",
-            holders[2].pid: "mapped file",
+            held[0].pid: "working directory",
+            held[1].pid: "open: data.bin",
+            held[2].pid: "mapped file",
         }
-        names = {user.name for user in mounts.users_of(path)}
+        names = {user.name for user in holders.users_of(path)}
         assert all(name.startswith("python") for name in names)
-        assert holders[0].pid not in {u.pid for u in mounts.users_of(path, exclude={holders[0].pid})}
+        assert held[0].pid not in {u.pid for u in holders.users_of(path, exclude={held[0].pid})}
         assert mounts.unmount(path) is False
     finally:
-        for process in (*holders, below):
+        for process in (*held, below):
             process.kill()
             process.communicate()
     wait_for(lambda: mounts.unmount(path))
@@ -163,9 +163,9 @@ def test_users_below_a_plain_directory(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"x" * mmap.PAGESIZE)
     process = hold(HOLD_MAP, str(tmp_path))
     try:
-        assert [(u.pid, u.what) for u in mounts.users_of(str(tmp_path))] == [(process.pid, "mapped file")]
+        assert [(u.pid, u.what) for u in holders.users_of(str(tmp_path))] == [(process.pid, "mapped file")]
         # A sibling whose name begins alike is not below.
-        assert mounts.users_of(str(tmp_path)[:-1]) == []
+        assert holders.users_of(str(tmp_path)[:-1]) == []
     finally:
         process.kill()
         process.communicate()

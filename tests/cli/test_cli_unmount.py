@@ -155,3 +155,25 @@ def test_another_users_mount_is_roots_to_take_away(
     monkeypatch.setattr("mlfs.cli.unmount.os", SimpleNamespace(geteuid=lambda: uid, getpid=os.getpid, chdir=os.chdir))
     assert cli.main(["unmount", place]) == code
     assert nothing_left(place, server) == (code == ExitCode.OK)
+
+
+@pytest.mark.promise("end-all-asks")
+@pytest.mark.parametrize(("answer", "code"), [("", ExitCode.FAILURE), ("n\n", ExitCode.FAILURE), ("y\n", ExitCode.OK)])
+def test_all_of_all_sessions_are_listed_and_asked_for(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, code: ExitCode
+) -> None:
+    daemons = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
+    for daemon, path in zip(daemons, (place, f"{place}2"), strict=True):
+        runtime.write(path, path, None, pid=daemon.pid)
+    assert cli.main(["unmount", "--all"]) == ExitCode.USAGE  # nobody can be asked
+    refusal = capsys.readouterr().err
+    assert refusal.count("\n") == 1
+    assert "2 mounts" in refusal
+    assert "(give --yes, or one MOUNT)" in refusal
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=lambda: answer))
+    assert cli.main(["unmount", "--all"]) == code
+    listed = capsys.readouterr().out
+    assert all(f"served by process {daemon.pid}" in listed for daemon in daemons)
+    assert [daemon.poll() is None for daemon in daemons] == [code != ExitCode.OK] * 2
+    assert cli.main(["unmount", "--all", "--yes"]) == ExitCode.OK
+    assert [daemon.wait(30) for daemon in daemons] == [-signal.SIGTERM] * 2

@@ -152,9 +152,9 @@ def test_unmount_all_ends_mounts_and_agents_also_those_that_hang(source: Path, t
             assert (second.path / path.relative_to(source)).read_bytes() == path.read_bytes()
         for mount, agent in zip((first, second), agents, strict=True):
             began_s = time.monotonic()
-            done = mount.run("unmount", "--all")
+            done = mount.run("unmount", "--all", "--yes")
             assert done.stdout == f"unmounted {mount.path}\n"
             assert time.monotonic() - began_s < 25
             assert not mount.is_mounted
             assert start_ticks(agent) is None
-        assert first.run("unmount", "--all").stdout == "there are no mounts of yours on this machine\n"
+        assert first.run("unmount", "--all", "--yes").stdout == "there are no mounts of yours on this machine\n"
