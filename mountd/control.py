@@ -24,6 +24,7 @@ from mlfs.engine.engine import Engine
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.follow.job import JobRun
+from mlfs.follow.sentences import told_flags
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
 from mlfs.orders.layouts.layout import NOTHING, Outside
@@ -33,6 +34,7 @@ from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.ending import Ending
 from mountd.job_reports import JobReports
+from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.prime_inodes import InodePrimer
 from mountd.registered_words import registered_words
@@ -71,6 +73,7 @@ class Control:
     Args:
         source: the directory that is mounted. parts: what status and metrics are made of.
         outside: files that links in the source lead to. reports: the directory for reports of jobs that end.
+        life: notes what is registered.
 
     Attributes:
         answer: to the last command. job_reports: written when jobs end.
@@ -85,6 +88,7 @@ class Control:
         primer: InodePrimer,
         outside: Outside | None = None,
         reports: str | None = None,
+        life: LifeNote | None = None,
     ) -> None:
         self.engine = engine
         self.source = source
@@ -92,6 +96,7 @@ class Control:
         self.recorders = recorders
         self._ending = Ending(engine, primer)
         self.outside = outside
+        self._life = life
         self.answer: Json = {"ok": True}
         self.job_reports = JobReports(
             reports, parts.refresh, lambda: _line(status(parts.statistics())), lambda: engine.jobs
@@ -274,6 +279,7 @@ class Control:
         job = await self.engine.register(spec, streams)
         # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
         spec, streams = job.spec, job.streams
+        await runner.run("register", self._note_jobs)
         first: dict[str, list[str]] = {}
         start = spec.start_step * streams.batch_files
         part = slice(start, start + FIRST_PATHS)
@@ -359,13 +365,21 @@ class Control:
             raise JobError(f"{which} is registered", f"registered: {known}", "" if name is None else "name")
         return {"unregistered": name}
 
+    def _note_jobs(self) -> None:
+        """Note what is registered, as it was told: the next mount offers it again if this daemon dies."""
+        jobs = [job.told or job for job in list(self.engine.jobs.values()) if not job.inferred]
+        if self._life is not None:
+            self._life.write({job.name: told_flags(job.spec) for job in jobs})
+
     def _end(self, name: str) -> bool:
         job = self.engine.jobs.get(name)
         if job is not None:
             self.job_reports.ends(name)
             job.streams.cancel()
         stopped = self._forget_coming(name)
-        return self.engine.end(name) or stopped
+        ended = self.engine.end(name)
+        self._note_jobs()
+        return ended or stopped
 
 
 def _line(value: Json) -> bytes:

@@ -57,6 +57,7 @@ from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
+from mountd.life_note import LifeNote
 from mountd.log_file import log_to, reopen_log
 from mountd.needs import Descriptors, check_start, share_descriptors, take_threads
 from mountd.pagecache import MountPages
@@ -65,6 +66,7 @@ from mountd.read_failures import ReadFailures
 from mountd.source_watch import watch
 from mountd.source_words import unreadable_words
 from mountd.statistics import About, Parts
+from mountd.surroundings_words import died_words
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
@@ -219,9 +221,13 @@ class _Service:
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
         engine = self._make_engine(runner, explainer, (recorders, primer), shortages, descriptors)
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable())
+        life = LifeNote(self.config.mountpoint)
+        if life.died is not None:
+            self.notes.append(died_words(life.died, self.config.mountpoint))
+            log.warning("%s", self.notes[-1])
+        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died)
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
-        control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report)
+        control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report, life)
         self._leave_record()
         try:
             self._mount(engine, control, primer)
@@ -229,6 +235,7 @@ class _Service:
             await control.job_reports.mount_ends()
             keep_refined(self.config, self.places, engine.statistics())
         finally:
+            life.remove()
             runtime.remove(self.config.mountpoint, os.getpid())
         return ExitCode.OK
 

@@ -21,6 +21,7 @@ from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.processors import usable_processors
 from mountd.expected_loads import Expected, ExpectedLoads
+from mountd.life_note import Died
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
 from mountd.requests import ChannelStatistics
@@ -40,6 +41,7 @@ class About:
     Attributes:
         how: how its list of files was made. started: when, in seconds since 1970.
         unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
+        died: the daemon that served the mount point before, if it died.
     """
 
     source: str
@@ -48,6 +50,7 @@ class About:
     started: float
     unreadable: int = 0
     first_unreadable: str = ""
+    died: Died | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from mountd.headline import ahead_without_prediction, headline
 from mountd.load_words import load_status
 from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
+from mountd.surroundings_words import surroundings_words
 
 Json = dict[str, object]
 
@@ -91,7 +92,11 @@ def status(now: MountStatistics) -> Json:
         "mountpoint": about.mountpoint,
         "state": "draining" if scheduler.stopped else "serving",
         "uptime_s": round(now.process.uptime_s, 3),
-        "messages": [*source_words(now), *messages(engine, now.explainer.cases, about.mountpoint)],
+        "messages": [
+            *source_words(now),
+            *surroundings_words(now),
+            *messages(engine, now.explainer.cases, about.mountpoint),
+        ],
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
         "jobs": [

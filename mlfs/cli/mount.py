@@ -10,6 +10,7 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,16 @@ from typing import TYPE_CHECKING, Any
 from mlfs.cli.launchers import ranks_seen
 from mlfs.cli.progress import Progress
 from mlfs.cli.systemd import tell_systemd
-from mlfs.errors import ExitCode
+from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
 from mountd import door
 
 if TYPE_CHECKING:
     from mlfs.config import MountConfig
+
+# How often a mount that is on its way out is looked at, and how long its daemon may take to end once it is gone.
+_LOOK_AGAIN_S = 0.2
+_END_TIMEOUT_S = 15.0
 
 _EPILOG = """\
 examples:
@@ -115,11 +120,41 @@ def run(args: argparse.Namespace) -> int:
         calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
     with ExitStack() as turn:
         turn.enter_context(door.one_start_at_a_time(door.resolve(config.mountpoint), _say))
+        _let_it_end(door.resolve(config.mountpoint))
         running = None if config.foreground else door.mounted_already(config, _say)
         if running is not None:
             print("\n".join(map(printable, already(running))), flush=True)
             return ExitCode.OK
         return _mount(door.check_mount(config, note=_say), turn.close)
+
+
+def _let_it_end(mountpoint: str) -> None:
+    """Wait while the mount that is there is being unmounted (an epilog before this prolog), or its daemon ends."""
+    told, deadline = False, 0.0
+    while _is_ending(mountpoint):
+        if not told:
+            _say(printable(f"{mountpoint} is being unmounted: waiting for that, to mount it anew"))
+            told = True
+        mounted = door.mount_at(mountpoint) is not None
+        deadline = time.monotonic() + _END_TIMEOUT_S if mounted or not deadline else deadline
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _is_ending(mountpoint: str) -> bool:
+    """Whether the mount at a place is on its way out, or is gone while its daemon is not yet."""
+    from mlfs.cli import client
+
+    entry, record = door.mount_at(mountpoint), door.recorded_daemon(mountpoint)
+    if entry is None or not entry.is_mlfs:
+        return record is not None and door.is_running(record)
+    if door.stopped_daemon(mountpoint) is not None or door.probe(mountpoint) is not door.Health.OK:
+        return False
+    try:
+        return client.read_status(mountpoint).get("state") == "draining"
+    except MlfsError:  # it has just gone, which the next look tells; or it is another user's
+        return not (after := door.mount_at(mountpoint)) or after != entry
 
 
 def _mount(config: MountConfig, started: Callable[[], None]) -> int:

@@ -39,6 +39,11 @@ def register_flags(spec: JobSpec, way_out: str) -> str:
     )
 
 
+def told_flags(spec: JobSpec) -> str:
+    """All flags of `mlfs register` that give a job as it was told, where it began included."""
+    return register_flags(spec, flags_of({name: getattr(spec, name) for name in _WHERE_IT_WAS}))
+
+
 def flags_of(changes: Mapping[str, Any]) -> str:
     """The flags of `mlfs register` that give a job these fields from the start."""
     said = []

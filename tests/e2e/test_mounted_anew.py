@@ -1,0 +1,59 @@
+"""Mounting at a place whose mount is just being unmounted, or whose daemon died."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.trees import make_tree
+
+
+@pytest.mark.promise("killed-daemon-said")
+@pytest.mark.promise("mount-waits")
+def test_after_a_kill_and_behind_an_unmount(tmp_path: Path) -> None:
+    source = make_tree(tmp_path / "source", {f"{n:02}.jpg": b"x" * n for n in range(1, 40)})
+    with MlfsMount(source, state=tmp_path / "state") as mount:
+        flags = ["--name", "train", "--seed", "7", "--epochs", "3", "--start-epoch", "1", "--layout", "sorted"]
+        mount.run("register", str(mount.path), *flags)
+        mount.run("register", str(mount.path), *flags, "--name", "gone")
+        mount.run("unregister", str(mount.path), "gone")
+        died = mount.pid
+        os.kill(died, signal.SIGKILL)
+
+        again = mount.run("mount", str(source), "--infer", "off")
+        said = f"the daemon that served {mount.path} before this one (process {died}) died; what was registered with it"
+        told = next(line for line in again.stderr.splitlines() if said in line)
+        assert any(said in line for path in (tmp_path / "state/cache").glob("mlfs/log/*") for line in path.open())
+        assert told.removeprefix("mlfs: ") in mount.status()["messages"]
+        offered = told.split("is lost: ")[1]
+        assert set(shlex.split(offered)[3:]) == set(flags)
+        mount.run(*shlex.split(offered)[1:])
+        assert not any("is lost" in message for message in mount.status()["messages"])
+
+        reader = os.open(source / "01.jpg", os.O_RDONLY)
+        command = [sys.executable, "-m", "mlfs.cli.main"]
+        epilog = subprocess.Popen(
+            [*command, "unmount", str(mount.path), "--timeout", "5m"], env=mount.env, stderr=subprocess.PIPE
+        )
+        assert epilog.stderr is not None
+        assert b"is in use by" in epilog.stderr.readline()
+        first, prolog_says = mount.pid, tmp_path / "said"
+        with prolog_says.open("wb") as file:
+            prolog = subprocess.Popen(
+                [*command, "mount", str(source), "--infer", "off"], env=mount.env, stdout=file, stderr=file
+            )
+        wait_until(lambda: b"is being unmounted: waiting for that" in prolog_says.read_bytes())
+        assert prolog.poll() is None
+        os.close(reader)
+        assert [epilog.wait(60), prolog.wait(60)] == [0, 0]
+        epilog.stderr.close()
+        assert f"mounted {mount.path} over itself" in prolog_says.read_text()
+        assert mount.pid != first
+        assert not any("died" in message for message in mount.status()["messages"])
