@@ -1,7 +1,6 @@
 """The status of a mount as JSON, and its messages in plain words.
 
-Pure. In: frozen figures (mountd.statistics). Out: plain dicts. Called by mountd.control. The metrics of the same
-figures are made by mountd.metrics.
+Pure. In: frozen figures (mountd.statistics), as mountd.metrics has. Out: plain dicts. Called by mountd.control.
 """
 
 from __future__ import annotations
