@@ -431,10 +431,12 @@ async def serve(operations: SlowSource, write_stats: Callable[[], None]) -> bool
     return not stopped
 
 
-def mount_and_serve(arguments: argparse.Namespace, on_ready: Callable[[], None]) -> None:
+def mount_and_serve(
+    arguments: argparse.Namespace, on_ready: Callable[[], None], kind: type[SlowSource] = SlowSource
+) -> None:
     mountpoint = os.path.abspath(arguments.mountpoint)
     stats_path = os.path.abspath(arguments.stats) if arguments.stats else None
-    operations = SlowSource(arguments.open_latency, SharedBandwidth(arguments.bandwidth), arguments.attr_timeout)
+    operations = kind(arguments.open_latency, SharedBandwidth(arguments.bandwidth), arguments.attr_timeout)
     operations.on_ready = on_ready
 
     def write_stats() -> None:
@@ -455,7 +457,7 @@ def mount_and_serve(arguments: argparse.Namespace, on_ready: Callable[[], None])
         write_stats()
 
 
-def daemonise(arguments: argparse.Namespace) -> int:
+def daemonise(arguments: argparse.Namespace, kind: type[SlowSource]) -> int:
     """Serve in a child process. Returns 0 once it serves, else its exit code; its errors go to stderr until then."""
     ready_in, ready_out = os.pipe()
     child = os.fork()
@@ -474,20 +476,20 @@ def daemonise(arguments: argparse.Namespace) -> int:
         os.write(ready_out, b"1")
         os.close(ready_out)
 
-    mount_and_serve(arguments, on_ready)
+    mount_and_serve(arguments, on_ready, kind)
     return 0
 
 
-def main() -> int:
+def main(kind: type[SlowSource] = SlowSource) -> int:
     arguments = parse_arguments()
     for path in (arguments.backing, arguments.mountpoint):
         if not os.path.isdir(path):
             print(f"slow_source: {path} is not a directory", file=sys.stderr)
             return 2
     if not arguments.foreground:
-        return daemonise(arguments)
+        return daemonise(arguments, kind)
     line = f"slow_source: {arguments.backing} is mounted on {arguments.mountpoint}"
-    mount_and_serve(arguments, lambda: print(line, flush=True))
+    mount_and_serve(arguments, lambda: print(line, flush=True), kind)
     return 0
 
 

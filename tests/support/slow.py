@@ -21,12 +21,15 @@ import pytest
 from support.fuse import detach, require_fuse
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "slow_source.py"
+LYING_SCRIPT = SCRIPT.with_name("source_lies.py")
 FSTYPE = "fuse.slow_source"
 STOP_TIMEOUT_S = 60.0
 
 
 class SlowSource:
     """The directory `backing`, served at `path` as a slow source. The kernel keeps no attributes: tests change them."""
+
+    script = SCRIPT
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class SlowSource:
 
     def __enter__(self) -> SlowSource:
         require_fuse()
-        command = [sys.executable, str(SCRIPT), str(self.backing), str(self.path), "--foreground", *self._flags]
+        command = [sys.executable, str(self.script), str(self.backing), str(self.path), "--foreground", *self._flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
@@ -99,3 +102,20 @@ class SlowSource:
         if self._own_directory is not None:
             Path(self._own_directory).rmdir()
             self._own_directory = None
+
+
+class LyingSource(SlowSource):
+    """The same with scripts/source_lies.py, and neither latency nor a limit of bandwidth."""
+
+    script = LYING_SCRIPT
+
+    def __init__(self, backing: Path, mountpoint: Path | None = None) -> None:
+        super().__init__(backing, mountpoint, open_latency="0", bandwidth="0")
+
+    def lie(self, path: str, **fields: Any) -> None:
+        """For example lie("a", ctime="now"): see the script."""
+        self.control(lie={"path": path, **fields})
+
+    def truth(self, path: str) -> None:
+        """No lie that was told for exactly this path any more."""
+        self.control(truth={"path": path})
