@@ -54,6 +54,7 @@ from mlfs.tree.scan_lock import Holder
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
+from mountd.commands_mount import CommandsMount
 from mountd.control import Control
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
@@ -205,6 +206,7 @@ class _Service:
             self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
         )  # fmt: skip
         self.read_failures = ReadFailures(self.manifest.path)
+        self.commands = CommandsMount(config.mountpoint, config.allow_other)
         self.mounted: mounts.MountEntry | None = None
         self.told_to_stop = False
 
@@ -260,6 +262,9 @@ class _Service:
                 )
                 nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
                 nursery.start_soon(self._announce, engine.runner)
+                if self.mounted is not None:
+                    watch_mounts = partial(self.commands.watch, engine.runner, self.mounted.device)
+                    nursery.start_soon(engine.background.keep_going, "watching the mount", watch_mounts)
                 nursery.start_soon(engine.background.keep_going, "reopening the log", self._reopen_log_on_signal)
                 await self.channel.serve()
                 nursery.cancel_scope.cancel()
@@ -315,10 +320,12 @@ class _Service:
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
-        virtual = VirtualFiles(control, os.getuid(), os.getgid())
+        virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory)
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
+        if self.commands.wanted:
+            options.add("ro")
         try:
             self.channel.mount(
                 Handlers(engine, virtual, primer, self.pages, self.read_failures), self.config.mountpoint, options
@@ -335,6 +342,10 @@ class _Service:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
         await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
+        if self.commands.wanted:
+            await runner.run("look", self.commands.make)
+        if words := self.commands.words():
+            self.notes.append(words)
         if self.mounted is not None:
             _raise_readahead(self.mounted.device)
         gc.collect()
@@ -393,6 +404,7 @@ class _Service:
         try:
             if self.mounted is not None:
                 mounts.detach(self.config.mountpoint, self.mounted)
+            self.commands.end()
         except MlfsError as error:
             log.error("the mount stays behind: %s", error)
 

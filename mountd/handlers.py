@@ -151,6 +151,8 @@ class Handlers:
 
     def readlink(self, inode: int) -> bytes:
         """The target of a symbolic link."""
+        if inode >= FIRST_VIRTUAL:
+            return self._virtual.target(inode)
         return self.manifest.target(entry_of(inode))
 
     def check_directory(self, inode: int) -> None:

@@ -22,10 +22,10 @@ from typing import NamedTuple, TypeVar
 from mlfs.errors import ExitCode, MlfsError
 
 FSTYPE = "fuse.mlfs"
-# What the mount of ours shows that takes commands, and no data.
+# What the mount of ours shows that takes commands, and no data (mountd.commands_mount).
 COMMANDS_ROOT = "/.mlfs/commands"
 PROBE_TIMEOUT_S = 5.0
-_MNT_DETACH = 2
+_MNT_DETACH, _MNT_EXPIRE = 2, 4
 _UMOUNT_NOFOLLOW = 8
 
 T = TypeVar("T")
@@ -239,16 +239,19 @@ def unmount(path: str, only: MountEntry | None = None) -> bool:
     """
     entries = mount_table()
     top = topmost(entries, path)
+    entry = only or top
     gone = only is not None and not only.is_among(entries)
     if not gone and only is not None and not only.is_same(top):
         return False  # somebody has mounted something over it
+    if not gone and entry is not None and _is_commanded(entry.device):
+        return False
     try:
         done = gone or _unmount(path, lazy=False)
     except MlfsError:
         if only is None or only.is_among(mount_table()):
             raise
         done = True
-    if done and (entry := only or top):
+    if done and entry is not None:
         release_commands(entry.device)
     return done
 
@@ -269,6 +272,19 @@ def detach(path: str, only: MountEntry | None = None) -> None:
         release_commands(entry.device)
 
 
+def _is_commanded(device: str) -> bool:
+    """Whether somebody waits for the answer to a command: the mount for commands is busy, the data's need not be."""
+    for entry in mount_table():
+        if entry.takes_commands and entry.device == device:
+            # It only tells, the first time: EAGAIN, or EBUSY. Whoever comes to the mount next makes it the first time
+            # again: we do, with an open that asks the file system nothing.
+            if _umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_EXPIRE) == errno.EBUSY:
+                return True
+            with contextlib.suppress(OSError):
+                os.close(os.open(entry.mountpoint, os.O_PATH | os.O_CLOEXEC))
+    return False
+
+
 def release_commands(device: str) -> bool:
     """Take away the mount through which commands go to a file system, when its data is not mounted here any more.
 
@@ -278,10 +294,26 @@ def release_commands(device: str) -> bool:
     if any(not entry.takes_commands for entry in here):
         return False
     for entry in here:
-        _umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_DETACH)
-        with contextlib.suppress(OSError):
-            os.rmdir(entry.mountpoint)  # what other mount namespaces have there goes with it
+        clear_commands(entry.mountpoint)
     return True
+
+
+def clear_commands(directory: str) -> None:
+    """Take away every mount for commands at a directory, and the directory."""
+    while (entry := topmost(mount_table(), directory)) is not None and entry.takes_commands:
+        if _umount2(directory, _UMOUNT_NOFOLLOW | _MNT_DETACH):
+            return
+    with contextlib.suppress(OSError):
+        os.rmdir(directory)  # what other mount namespaces have mounted there goes with it
+
+
+def clear_dead_commands() -> None:
+    """Take away each mount for commands whose daemon is dead and whose data is not mounted any more."""
+    entries = mount_table()
+    with_data = {entry.device for entry in entries if not entry.takes_commands}
+    for entry in entries:
+        if entry.takes_commands and entry.device not in with_data and is_dead(entry.mountpoint):
+            clear_commands(entry.mountpoint)
 
 
 def _unmount(path: str, *, lazy: bool) -> bool:

@@ -40,6 +40,7 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     for path in dict.fromkeys((config.source, config.mountpoint)):
         _check_not_stopped(path)
         clean_dead_mounts(path, note)
+    mounts.clear_dead_commands()
     # Only now are symbolic links that lay below a dead mount readable.
     config = resolve_paths(config)
     _check_not_served(config)

@@ -11,6 +11,7 @@ also started when the record says it did.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -43,42 +44,72 @@ class Record:
 
 
 def runtime_dir() -> str:
-    """The directory of the records, made when it is not there. $MLFS_RUNTIME_DIR overrides it (for tests)."""
-    override, xdg, uid = os.environ.get("MLFS_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR"), os.geteuid()
-    if override:
-        path = override
-    elif uid == 0:
-        # Not XDG even where it is set: `mlfs unmount` from cron must find what a login shell has mounted.
-        path = "/run/mlfs"
-    elif xdg and os.path.isdir(xdg):
-        path = os.path.join(xdg, "mlfs")
-    else:
-        path = f"/tmp/mlfs-{uid}"
-    # /tmp is everybody's: a directory or link that somebody else has put there could send our signals anywhere.
-    try:
-        fd = private_directory(path)
+    """The directory of the records: the first of those in question that can be written, made when it is not there."""
+    refused: list[str] = []
+    way_out = ""
+    for path in _candidates():
         try:
-            owner = os.fstat(fd).st_uid
-        finally:
-            os.close(fd)
-        if owner != uid:
-            raise NotOursError(path, f"it belongs to user {owner}", "")
-    except OSError as error:
-        way_out = getattr(error, "way_out", "") or "remove it or set XDG_RUNTIME_DIR"
-        message = f"{path} is not a directory of yours: {error.strerror}"
-        raise MlfsError(message, way_out, ExitCode.NOT_PERMITTED) from None
-    return path
+            _check_own(path)
+            return path
+        except OSError as error:
+            refused.append(f"{path} ({error.strerror})")
+            way_out = way_out or getattr(error, "way_out", "")
+    named = "MLFS_RUNTIME_DIR" if os.environ.get("MLFS_RUNTIME_DIR") else "XDG_RUNTIME_DIR"
+    message = f"there is no directory of yours for what runs: {', '.join(refused)}"
+    hint = f"set {named} to a directory of yours that can be written" + (f"; or {way_out}" if way_out else "")
+    raise MlfsError(message, hint, ExitCode.NOT_PERMITTED)
+
+
+def _candidates() -> list[str]:
+    """Where the records may be, best first. $MLFS_RUNTIME_DIR overrides all others (for tests)."""
+    override, xdg, uid = os.environ.get("MLFS_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR", ""), os.geteuid()
+    if override:
+        return [override]
+    # XDG's comes second for root: `mlfs unmount` from cron must find what a login shell has mounted.
+    paths = ["/run/mlfs"] if uid == 0 else []
+    paths += [os.path.join(xdg, "mlfs")] if os.path.isabs(xdg) and os.path.isdir(xdg) else []
+    # Then /tmp, which all of a user's sessions share, before the one that a batch job may have for itself.
+    own = f"mlfs-{uid}{_outer_user(uid)}"
+    return list(
+        dict.fromkeys([*paths, *(os.path.join(directory, own) for directory in ("/tmp", tempfile.gettempdir()))])
+    )
+
+
+def _outer_user(uid: int) -> str:
+    """What tells apart the users who are all root, each in a user namespace of his own: the user outside of it."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/uid_map", encoding="ascii") as file:
+        for line in file:
+            inside, outside, count = (int(field) for field in line.split())
+            if inside <= uid < inside + count and inside != outside:
+                return f".{uid - inside + outside}"
+    return ""
+
+
+def _check_own(path: str) -> None:
+    """Make a directory for records and see that it is ours and can be written. Raises: OSError."""
+    # /tmp is everybody's: a directory or link that somebody else has put there could send our signals anywhere.
+    fd = private_directory(path)
+    try:
+        owner = os.fstat(fd).st_uid
+    finally:
+        os.close(fd)
+    if owner != os.geteuid():
+        raise NotOursError(path, f"it belongs to user {owner}", "")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OSError(errno.EROFS, "it cannot be written", path)
 
 
 def _read_dirs() -> list[str]:
     """Where records may lie: a batch job and a login shell of one user do not always agree on XDG_RUNTIME_DIR."""
-    dirs, uid = [runtime_dir()], os.geteuid()
-    if uid != 0 and not os.environ.get("MLFS_RUNTIME_DIR"):
-        for path in (f"/run/user/{uid}/mlfs", f"/tmp/mlfs-{uid}"):
-            with contextlib.suppress(OSError):
-                info = os.lstat(path)
-                if path not in dirs and stat.S_ISDIR(info.st_mode) and info.st_uid == uid:
-                    dirs.append(path)
+    if os.environ.get("MLFS_RUNTIME_DIR"):
+        return [runtime_dir()]
+    uid = os.geteuid()
+    dirs = []
+    for path in dict.fromkeys([*_candidates(), f"/run/user/{uid}/mlfs"]):
+        with contextlib.suppress(OSError):
+            info = os.lstat(path)
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == uid and not info.st_mode & 0o022:
+                dirs.append(path)
     return dirs
 
 
@@ -108,6 +139,18 @@ def mount_name(mountpoint: str) -> str:
 def agent_socket(mountpoint: str) -> str:
     """Where the server of a mount point lets its node's agent in (`mlfs peers`)."""
     return os.path.join(runtime_dir(), mount_name(mountpoint) + ".agent")
+
+
+def commands_directory(mountpoint: str, shared: bool) -> str:
+    """Where the mount through which commands go is mounted (mountd.commands_mount). It is not made.
+
+    Args:
+        shared: other users may come to it, as they may to the data, and see nothing else in the directory of records.
+    """
+    directory = runtime_dir()
+    if shared:
+        os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | 0o111)
+    return os.path.join(directory, mount_name(mountpoint) + ".commands")
 
 
 def default_log_file(mountpoint: str) -> str:

@@ -3,6 +3,8 @@
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 lifecycle        the same, for `mlfs unmount`; in no listing
+commands/        these two once more; in no listing. Where the mount is read-only for the kernel this directory is
+                 mounted elsewhere to be written (mountd.commands_mount), and the two above are links that lead there
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
@@ -19,18 +21,20 @@ import itertools
 import os
 import stat
 import time
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
 
 CONTROL_DIRECTORY = b".mlfs"
+COMMANDS = b"commands"
 Path = tuple[bytes, ...]
-_CONTROL_PATH = (b"control",)
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
 LONGEST_LINE_BYTES = 16 << 20
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
+_LINK = stat.S_IFLNK | 0o777
 
 
 class Answer(NamedTuple):
@@ -87,10 +91,14 @@ class VirtualFiles:
 
     Args:
         owner_uid, owner_gid: who mounted; besides root the only one who may write.
+        elsewhere: the directory where commands go in; None for here.
     """
 
-    def __init__(self, contents: Contents, owner_uid: int, owner_gid: int) -> None:
+    def __init__(
+        self, contents: Contents, owner_uid: int, owner_gid: int, elsewhere: Callable[[], bytes | None] = lambda: None
+    ) -> None:
         self.contents = contents
+        self._elsewhere = elsewhere
         self.owner_uid = owner_uid
         self.owner_gid = owner_gid
         self.started_ns = time.time_ns()
@@ -115,10 +123,10 @@ class VirtualFiles:
         mode = self._mode(path)
         if mode == 0:
             return 0
+        inode = self._inodes.get(path)
         # The kernel lets one write to a file wait for the other, and a registration may take long: whoever looks the
-        # file up gets one of his own.
-        inode = None if path == _CONTROL_PATH else self._inodes.get(path)
-        if inode is None:
+        # file up gets one of his own. And what was a file may be a link by now.
+        if inode is None or mode == _CONTROL or self._nodes[inode].mode != mode:
             inode = self._inodes[path] = next(self._next)
             self._nodes[inode] = Node(path, mode)
         self._looked_up[inode] = self._looked_up.get(inode, 0) + 1
@@ -138,24 +146,36 @@ class VirtualFiles:
 
     def children(self, inode: int) -> list[tuple[bytes, int]]:
         """Names and inodes of a directory; each counts as looked up."""
-        names = self.contents.listing(self.node(inode).path)
+        path = self.node(inode).path
+        names = [name for (name,) in sorted(WRITABLE)] if path == (COMMANDS,) else self.contents.listing(path)
         return [(name, self.lookup(inode, name)) for name in names]
 
+    def target(self, inode: int) -> bytes:
+        """Where a link leads."""
+        node, elsewhere = self.node(inode), self._elsewhere()
+        if not stat.S_ISLNK(node.mode) or elsewhere is None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return elsewhere + b"/" + node.path[-1]
+
     def _mode(self, path: Path) -> int:
+        if path in WRITABLE:
+            return _CONTROL if self._elsewhere() is None else _LINK
+        if path[0] == COMMANDS:
+            return _DIRECTORY if len(path) == 1 else _CONTROL if path[1:] in WRITABLE else 0
         if self.contents.is_directory(path):
             return _DIRECTORY
         if not self.contents.has_file(path):
             return 0
-        return _CONTROL if path in WRITABLE else _FILE
+        return _FILE
 
     # -- open files
 
     async def open(self, inode: int, writing: bool, uid: int) -> int:
         """A handle. Raises EACCES for writing to any other than these two, and by others than root and the owner."""
         node = self.node(inode)
-        if writing and (node.path not in WRITABLE or uid not in (0, self.owner_uid)):
+        if writing and (node.mode != _CONTROL or uid not in (0, self.owner_uid)):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        text = await self.contents.text(node.path)
+        text = await self.contents.text(node.path[-1:] if node.mode == _CONTROL else node.path)
         handle = next(self._next_handle)
         self._handles[handle] = Handle(text, writing)
         return handle

@@ -89,11 +89,11 @@ def test_a_runtime_directory_of_somebody_else_is_refused(open_dir: Path, monkeyp
     (open_dir / "real").mkdir()
     (open_dir / "link").symlink_to("real")
     monkeypatch.setenv("MLFS_RUNTIME_DIR", str(open_dir / "link"))
-    with pytest.raises(MlfsError, match="not a directory of yours"):
+    with pytest.raises(MlfsError, match="no directory of yours"):
         runtime.runtime_dir()
     if os.geteuid() == 0:
         monkeypatch.setenv("MLFS_RUNTIME_DIR", str(open_dir / "real"))
-        with pytest.raises(MlfsError, match="not a directory of yours"):
+        with pytest.raises(MlfsError, match="no directory of yours"):
             as_nobody(runtime.runtime_dir)
 
 

@@ -25,6 +25,7 @@ from support.fuse import (
     PATIENCE_S,
     REPORTERS,
     detach,
+    fuse_mounts,
     happened,
     kill,
     mounts_at,
@@ -132,6 +133,9 @@ class MlfsMount:
             kill(pid)
         if self.is_mounted:
             detach(self.path, FSTYPE)
+        for mounted in fuse_mounts():  # those for commands, which a killed daemon leaves
+            if Path(mounted.path).is_relative_to(self.state / "run"):
+                detach(Path(mounted.path), FSTYPE)
         if self._own_state:
             shutil.rmtree(self.state, ignore_errors=True)
 

@@ -1,0 +1,172 @@
+"""The mount is read-only for the kernel, and commands go in by a second mount of the same file system beside it.
+
+In: the mount point, which the channel has mounted `ro`. Out: a mount of its directory .mlfs/commands below the runtime
+directory, which may be written; the links MOUNT/.mlfs/control and lifecycle lead there. Made and watched by
+mountd.daemon; `mountd.mounts.release_commands` takes it away when the data's mount goes.
+
+What is read-only is the mount and not the file system: access(2), /proc/mounts and whoever makes a bind mount of it go
+by the mount, and another mount of one file system may be written. The data's mount is `ro` from the call that makes it,
+so that it is that in each mount namespace to which it spreads; only then the file system itself is made writable.
+Where the kernel refuses one of these steps, the data's mount becomes writable again and takes commands itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+from contextlib import suppress
+
+import trio
+
+from mlfs.engine.runner import Runner
+from mlfs.errors import MlfsError
+from mountd import mounts, runtime
+
+log = logging.getLogger("mlfs.commands")
+
+# System calls of linux/mount.h (5.2, mount_setattr 5.12); their numbers are the same on all architectures.
+_OPEN_TREE, _MOVE_MOUNT, _FSCONFIG, _FSPICK, _MOUNT_SETATTR = 428, 429, 431, 433, 442
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_CLONE, _FROM_EMPTY_PATH, _NO_FOLLOW, _PICK_CLOEXEC = 1, 4, 2, 1
+_SET_FLAG, _RECONFIGURE = 0, 7
+_ATTR_RDONLY = 1
+_MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32
+_CAP_SYS_ADMIN = 21
+# A table of mounts that changes all the time is not read more often.
+_LOOK_S = 0.1
+# Whoever takes the mount for commands away gets it back so often: a machine that shuts down must come to its end.
+_MOST_TIMES = 5
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+class CommandsMount:
+    """The mount for commands of one mount.
+
+    Args:
+        mountpoint: where the data is mounted. shared: whether other users may see the mount.
+
+    Attributes:
+        wanted: whether the data is to be mounted `ro`: this process may do what that takes.
+        directory: where commands go in, as the links in MOUNT/.mlfs say; None while they go in at the data's mount.
+        refused: why that is so, for people; empty if it is not so.
+    """
+
+    def __init__(self, mountpoint: str, shared: bool) -> None:
+        self._mountpoint = mountpoint
+        self._shared = shared
+        self._times = 0
+        self.wanted = _may_mount()
+        self.directory: bytes | None = None
+        self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may mount as that takes"
+
+    def make(self) -> None:
+        """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not."""
+        self._times += 1
+        try:
+            directory = runtime.commands_directory(self._mountpoint, self._shared)
+            mounts.clear_commands(directory)
+            os.mkdir(directory, 0o700)
+            _make_writable(self._mountpoint)
+            _mount_part(self._mountpoint + mounts.COMMANDS_ROOT, directory)
+            self.directory = os.fsencode(directory)
+        except (OSError, MlfsError) as error:
+            why = error.message if isinstance(error, MlfsError) else f"{error.strerror} ({error.filename or 'mount'})"
+            self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        self.refused, self.directory = why, None
+        try:
+            # The old way: what forbids the new calls, such as a seccomp profile, may not know this one.
+            _call("mount", None, os.fsencode(self._mountpoint), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, None)
+        except OSError as error:
+            self.refused += f"; nor can the mount be made writable ({error.strerror}), so it takes no commands"
+        log.warning("%s", self.words())
+
+    def words(self) -> str:
+        """What whoever mounts should know; empty if all is as it should be."""
+        if not self.refused:
+            return ""
+        return (
+            f"the mount is rw for the kernel, since commands go through it: {self.refused}; what writes fails with"
+            " EROFS all the same, but access(2) and `test -w` say yes to the files' owners"
+        )
+
+    async def watch(self, runner: Runner, device: str) -> None:
+        """Let go of the mount for commands when the data's mount is gone, however it went: it must not outlive it."""
+        with select.epoll() as changes, open("/proc/self/mountinfo", "rb") as table:
+            # A table of mounts can always be read, and its waiters are woken at each change: so edges are what counts.
+            # The first look comes at once.
+            changes.register(table, select.EPOLLIN | select.EPOLLET)
+            while True:
+                await trio.lowlevel.wait_readable(changes.fileno())
+                changes.poll(0)
+                if await runner.run("look", mounts.release_commands, device):
+                    return
+                if self.directory is not None and not await runner.run("look", self._is_there, device):
+                    log.warning(
+                        "%s was unmounted, by which commands go: mounting it again", os.fsdecode(self.directory)
+                    )
+                    await runner.run("look", self.make if self._times < _MOST_TIMES else self._leave)
+                await trio.sleep(_LOOK_S)
+
+    def end(self) -> None:
+        """The mount has ended: leave nothing of the mount for commands behind. With it the file system may have ended,
+        and so has the worker that took it away before it could remove the directory."""
+        if self.directory is not None:
+            mounts.clear_commands(os.fsdecode(self.directory))
+
+    def _is_there(self, device: str) -> bool:
+        return any(entry.device == device and entry.takes_commands for entry in mounts.mount_table())
+
+    def _leave(self) -> None:
+        self._give_up(f"its mount for commands was taken away {self._times} times")
+
+
+def _may_mount() -> bool:
+    """Whether this process may mount without fusermount3, which would mount read-only for good."""
+    if os.geteuid() != 0:
+        return False
+    with suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as status:
+        fields = dict(line.split(":", 1) for line in status.read().splitlines())
+        return bool(int(fields.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)
+    return False
+
+
+def _make_writable(mountpoint: str) -> None:
+    """Make the file system of a mount writable, and leave the mount itself as it is."""
+    fs = _syscall(_FSPICK, _AT_FDCWD, os.fsencode(mountpoint), _PICK_CLOEXEC | _NO_FOLLOW)
+    try:
+        _syscall(_FSCONFIG, fs, _SET_FLAG, b"rw", None, 0)
+        _syscall(_FSCONFIG, fs, _RECONFIGURE, None, None, 0)
+    finally:
+        os.close(fs)
+
+
+def _mount_part(part: str, directory: str) -> None:
+    """Mount a directory of a read-only mount once more, so that it may be written there. At no moment it may not."""
+    tree = _syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(part), _CLONE | os.O_CLOEXEC)
+    try:
+        attr = _MountAttr(attr_clr=_ATTR_RDONLY)
+        _syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attr), ctypes.sizeof(attr))
+        _syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(directory), _FROM_EMPTY_PATH)
+    finally:
+        os.close(tree)
+
+
+def _syscall(number: int, *args: object) -> int:
+    return _call("syscall", *(ctypes.c_long(a) if isinstance(a, int) else a for a in (number, *args)))
+
+
+def _call(name: str, *args: object) -> int:
+    result = int(getattr(_libc, name)(*args))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

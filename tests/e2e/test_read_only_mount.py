@@ -1,0 +1,132 @@
+"""The mount is read-only for the kernel, wherever it is seen, and takes commands all the same: by a mount beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.fuse import kill, wait_until
+from support.mounts import FSTYPE, MlfsMount
+from support.others import somebody_else
+from support.trees import make_tree
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users may enter, on a file system whose mounts spread to other mount namespaces."""
+    path = Path(tempfile.mkdtemp(prefix="mlfs-ro-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", path], check=True)
+    subprocess.run(["mount", "--make-shared", path], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+    path.rmdir()
+
+
+def table(pid: int | str = "self") -> list[tuple[str, str, str]]:
+    """Mounts of mlfs as a process sees them: mount point, root, whether the mount (not its file system) is ro."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    return [(line[4], line[3], line[5].split(",")[0]) for line in lines if FSTYPE in line]
+
+
+def out(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def not_writable(*paths: Path) -> bool:
+    """Whether nobody may write, as access(2) says, also to root, and the shell by it."""
+    for path in paths:
+        if os.access(path, os.W_OK) or not os.access(path, os.R_OK):
+            return False
+        if subprocess.run(["test", "-w", path], check=False).returncode == 0:
+            return False
+    return True
+
+
+@pytest.mark.promise("read-only-kernel", "control-elsewhere")
+def test_the_kernel_knows_the_mount_as_read_only_in_all_namespaces_and_commands_work(place: Path) -> None:
+    tree = make_tree(place / "tree", {"a/one": 100, "two": 100})
+    state = place / "state"
+    state.mkdir()
+    # Whose mount namespace was there before the mount, and hears of it.
+    other = subprocess.Popen(["unshare", "-m", "--propagation", "slave", "sleep", "600"])
+    try:
+        wait_until(lambda: os.readlink(f"/proc/{other.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"))
+        with MlfsMount(tree, "--allow-other", state=state) as mount:
+            assert out("findmnt", "-no", "OPTIONS", "-T", tree).split(",")[0] == "ro"
+            assert [where for where, _, mode in table(other.pid) if mode == "ro"] == [str(tree)]
+            for enter in ([], ["nsenter", "-t", str(other.pid), "-m"]):
+                for path in (tree, tree / "a", tree / "two", tree / ".mlfs"):
+                    assert subprocess.run([*enter, "test", "-w", path], check=False).returncode == 1
+            assert not_writable(tree, tree / "a", tree / "a/one", tree / "two", tree / ".mlfs/status")
+            (place / "copy").mkdir()
+            subprocess.run(["mount", "--bind", tree, place / "copy"], check=True)
+            assert not_writable(place / "copy", place / "copy/two")
+            subprocess.run(["umount", place / "copy"], check=True)
+            # What commands are given by: a link that leads to a mount of its own, here and in the other namespace.
+            control = tree / ".mlfs/control"
+            line = json.dumps({"op": "register", "name": "seen", "layout": "sorted", "epochs": 1})
+            enter_shell = ["nsenter", "-t", str(other.pid), "-m", "sh", "-c"]
+            subprocess.run([*enter_shell, f"echo '{line}' > {control}; cat {control}"], check=True)
+            assert [job["name"] for job in mount.status()["jobs"]] == ["seen"]
+            assert os.access(control, os.W_OK)
+            with pytest.raises(OSError, match="Invalid argument"):
+                control.write_text('{"op": "unregister", "name": "nobody"}\n')
+            assert "nobody" in control.read_text()
+            mount.run("unregister", str(tree), "--name", "seen")
+
+            def somebody_else_looks() -> None:
+                assert json.loads(control.read_text())["ok"]
+                with pytest.raises(PermissionError):
+                    control.open("w")
+
+            somebody_else(somebody_else_looks)
+            assert len(json.loads(mount.run("ls", "--json").stdout)) == 1
+        wait_until(lambda: not table() and not table(other.pid))
+        assert not list((state / "run").iterdir())
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.promise("control-elsewhere", "end-elsewhere", "end-clean")
+def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: Path) -> None:
+    tree = make_tree(place / "tree", {"a/one": 100})
+    mount = MlfsMount(tree, state=place / "state")
+
+    def nothing_is_left() -> bool:
+        return not table() and not mount.pids() and not list((place / "state/run").iterdir())
+
+    for how in (["umount"], ["umount", "-l"], ["fusermount3", "-u"]):
+        with mount:
+            commands = os.path.dirname(os.readlink(tree / ".mlfs/control"))
+            assert {where for where, _, _ in table()} == {str(tree), commands}
+            with open(tree / "a/one" if "-l" in how else "/dev/null", "rb") as held:
+                subprocess.run([*how, tree], check=True)
+                wait_until(lambda: not table())
+                assert len(held.read()) == (100 if "-l" in how else 0)  # an open file outlives a lazy unmount
+            wait_until(nothing_is_left)
+    with mount:
+        # Somebody takes the mount for commands away: it comes back.
+        subprocess.run(["umount", commands], check=True)
+        wait_until(lambda: commands in {where for where, _, _ in table()})
+        mount.control({"op": "resume"})
+        os.kill(mount.pid, signal.SIGTERM)
+        wait_until(nothing_is_left)
+    with mount:
+        kill(mount.pid)
+        wait_until(lambda: not mount.pids())
+        assert len(table()) == 2
+        subprocess.run(["umount", tree], check=True)
+        assert [where for where, _, _ in table()] == [commands]
+        other = make_tree(place / "other", {"b": 10})
+        with MlfsMount(other) as next_mount:  # the next mount on this machine, whose records lie elsewhere
+            assert {where for where, _, _ in table()} & {commands} == set()
+            assert next_mount.is_mounted
+    shutil.rmtree(place / "state")
