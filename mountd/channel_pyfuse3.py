@@ -10,6 +10,7 @@ waits for the next, mountd.requests takes its place until the mount is gone (doc
 
 from __future__ import annotations
 
+import secrets
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from mountd.requests import ChannelStatistics, Requests
 class _OnlyInit(pyfuse3.Operations):
     """What pyfuse3 asks while it answers INIT."""
 
-    supports_dot_lookup = False
+    supports_dot_lookup = True  # file handles (NFS) are good for as long as the mount is
     enable_writeback_cache = False
 
 
@@ -41,7 +42,7 @@ class Pyfuse3Channel:
 
     def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
         """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
-        self._requests = Requests(handlers, self.poll_wait)
+        self._requests = Requests(handlers, self.poll_wait, generation=secrets.randbits(31) + 1)
         lowlevel = SimpleNamespace(**vars(trio.lowlevel))
         lowlevel.wait_readable = self._wait
         vars(pyfuse3)["trio"] = SimpleNamespace(**vars(trio) | {"lowlevel": lowlevel})
@@ -70,6 +71,10 @@ class Pyfuse3Channel:
     def invalidate(self, inode: int) -> None:
         """FUSE_NOTIFY_INVAL_INODE, pages and attributes; blocks, for worker threads."""
         pyfuse3.invalidate_inode(inode)
+
+    def forget_name(self, directory: int, name: bytes) -> None:
+        """FUSE_NOTIFY_INVAL_ENTRY; waits for requests that look names of the directory up, for worker threads."""
+        pyfuse3.invalidate_entry(directory, name)
 
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""

@@ -203,7 +203,8 @@ class _Service:
         self.report = report
         self.channel = Pyfuse3Channel()
         self.pages = MountPages(
-            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate
+            self.manifest, os.fsencode(config.mountpoint), self.channel.store, self.channel.invalidate,
+            self.channel.forget_name,
         )  # fmt: skip
         self.read_failures = ReadFailures(self.manifest.path)
         self.commands = CommandsMount(config.mountpoint, config.allow_other)

@@ -53,13 +53,16 @@ class Direntries:
 
     Args:
         frozen_s: how long the kernel may keep names and attributes.
+        generation: of all inodes but the root (mountd.wire.entry).
     """
 
-    def __init__(self, manifest: Manifest, frozen_s: float) -> None:
+    def __init__(self, manifest: Manifest, frozen_s: float, generation: int) -> None:
         self.manifest = manifest
+        self._generation = generation
         self.frozen_s = int(frozen_s)
-        # Without attributes of files a listing never changes: the next request for the same directory goes on in it.
-        self._kept: OrderedDict[tuple[int, int], Records] = OrderedDict()
+        # Without attributes of files a listing changes with the manifest only: the next request for the same directory
+        # goes on in it.
+        self._kept: OrderedDict[tuple[int, int, int], Records] = OrderedDict()
 
     def records(self, directory: int, start: int, attributes: bool) -> Records | None:
         """Records from the directory's child number `start` on; None at the end."""
@@ -67,7 +70,7 @@ class Direntries:
         if start >= len(children):
             return None
         block = start - start % BUILT_AT_ONCE
-        key = (directory, block)
+        key = (directory, block, self.manifest.updates)
         if attributes:
             first = children.start + start
             last = min(first + BUILT_AT_ONCE // 8, children.stop)
@@ -91,17 +94,25 @@ class Direntries:
         mode = manifest.mode[first:last].astype(np.uint64)
         known = np.arange(last - first) if attributes else np.flatnonzero((mode & 0o170000) == stat.S_IFDIR)
         if len(known):
-            self._fill_attributes(words, begins[known], first + known)
-        numbers = np.arange(last - first)
-        words[begins + 16] = inode_of(first) + numbers
-        words[begins + 17] = position + 1 + numbers
+            self._fill_attributes(words, begins[known], first + known, self._numbers(first, last)[known])
+        words[begins + 16] = self._numbers(first, last)
+        words[begins + 17] = position + 1 + np.arange(last - first)
         words[begins + 18] = lengths.astype(np.uint64) | (mode >> np.uint64(12) & np.uint64(15)) << np.uint64(32)
         data = words.view(np.uint8)
         places = np.repeat((begins + HEAD_WORDS) * 8 - offsets[:-1], lengths) + np.arange(offsets[0], offsets[-1])
         data[places] = manifest.names[offsets[0] : offsets[-1]]
         return Records(position, data, ends * 8)
 
-    def _fill_attributes(self, words: Words, at: NDArray[np.int64], entries: NDArray[np.int64]) -> None:
+    def _numbers(self, first: int, last: int) -> Words:
+        """The st_ino of each entry: the inode of its file's first name."""
+        entries = self.manifest.hard_links.first_of_range(first, last)
+        return self._inodes(entries)
+
+    def _inodes(self, entries: NDArray[np.int64]) -> Words:
+        generations = self.manifest.generation[entries].astype(np.uint64)
+        return entries.astype(np.uint64) + np.uint64(inode_of(0)) | generations << np.uint64(32)
+
+    def _fill_attributes(self, words: Words, at: NDArray[np.int64], entries: NDArray[np.int64], numbers: Words) -> None:
         """struct fuse_entry_out of each entry (no device nodes: their rdev stands elsewhere)."""
         m = self.manifest
 
@@ -111,10 +122,11 @@ class Direntries:
         high, size = np.uint64(32), m.size[entries]
         mtime_s, mtime_ns = np.divmod(m.mtime_ns[entries], _NS)
         ctime_s, ctime_ns = np.divmod(m.ctime_ns[entries], _NS)
-        words[at] = words[at + 5] = (entries + inode_of(0)).astype(np.uint64)
+        words[at], words[at + 5] = self._inodes(entries), numbers
+        words[at + 1] = self._generation
         words[at + 2] = words[at + 3] = self.frozen_s
         words[at + 6] = size.astype(np.uint64)
-        words[at + 7] = (-(-size // 512)).astype(np.uint64)
+        words[at + 7] = column(m.blocks)
         words[at + 8] = words[at + 9] = mtime_s.astype(np.uint64)
         words[at + 10] = ctime_s.astype(np.uint64)
         words[at + 11] = mtime_ns.astype(np.uint64) | mtime_ns.astype(np.uint64) << high

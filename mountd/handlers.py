@@ -10,19 +10,20 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from itertools import count, repeat
 from typing import NamedTuple, Protocol
 
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 from mountd.inodes import (
+    FIRST_CHANGED,
     FIRST_VIRTUAL,
     FIRST_VIRTUAL_HANDLE,
     LOOKING_HANDLE,
     ROOT_INODE,
     entry_of,
     entry_of_handle,
+    generation_of,
     generation_of_handle,
     handle_of,
     inode_of,
@@ -32,29 +33,27 @@ from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.virtual import CONTROL_DIRECTORY, VirtualFiles
 
-LISTED_AT_ONCE = 256
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
 
 
-Kind = tuple[int, int, int, int, int, bool]
-"""mode, nlink, uid, gid, rdev, frozen: what many files of a directory have in common."""
-Listed = tuple[bytes, int, int, Kind, int, int, int]
-"""An entry of a directory: its name, the position behind it, its inode, kind, size, mtime_ns, ctime_ns."""
-
-
 class Attributes(NamedTuple):
-    """Attributes of an inode, as stat(2) names them; times in ns."""
+    """Attributes of an inode, as stat(2) names them; times in ns. `number` is its st_ino."""
 
-    inode: int
+    number: int
     mode: int
     nlink: int
     uid: int
     gid: int
     rdev: int
     size: int
+    blocks: int
     mtime_ns: int
     ctime_ns: int
     frozen: bool  # whether the kernel may cache them
+
+
+Listed = tuple[bytes, int, int, Attributes]
+"""An entry of a directory: its name, the position behind it, its inode and attributes."""
 
 
 class Opened(NamedTuple):
@@ -80,9 +79,9 @@ class Answer(Protocol):
         """On the loop, last: what the open counts for has been noted."""
 
 
-def kind_of(a: Attributes) -> Kind:
-    """The part of an entry's attributes that stands in its `Kind`."""
-    return a.mode, a.nlink, a.uid, a.gid, a.rdev, a.frozen
+def stale() -> OSError:
+    """What an inode answers that is not what the source has: whoever looks its name up again finds the one that is."""
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
 class Handlers:
@@ -103,15 +102,20 @@ class Handlers:
         self._pages = pages
         self._inode_primer = inode_primer
         self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
+        self._holes = engine.holes
         self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
+        self._past, self._hard_links = engine.manifest.past, engine.manifest.hard_links
 
     # -- names and attributes
 
     def forget(self, inode: int, count: int) -> None:
-        """The kernel forgot `count` look-ups of a virtual file."""
-        self._virtual.forget(inode, count)
+        """The kernel forgot `count` look-ups: of a virtual file, or all that it had of another inode."""
+        if inode >= FIRST_VIRTUAL:
+            self._virtual.forget(inode, count)
+        elif len(self._past):
+            self._past.forget(entry_of(inode), generation_of(inode))
 
     def is_priming(self, thread: int) -> bool:
         """Whether a thread lists a directory to make the kernel know its files."""
@@ -124,14 +128,25 @@ class Handlers:
         if parent == ROOT_INODE and name == CONTROL_DIRECTORY:
             return self._virtual.root
         if name in {b".", b".."}:
-            entry = entry_of(parent)
-            return inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
+            entry = self._entry_of(parent)  # of a file handle, which may hold any number
+            return self._inode_of(entry if name == b"." else int(self.manifest.parent_view[entry]))
         directory = entry_of(parent)
         entry = self.manifest.lookup(directory, name)
         if entry < 0:
             return 0
         self._inode_primer.looked_up(directory)
-        return inode_of(entry)
+        return self._inode_of(entry)
+
+    def _inode_of(self, entry: int) -> int:
+        """The inode of what the entry has now."""
+        return inode_of(entry, self._generations[entry])
+
+    def _entry_of(self, inode: int) -> int:
+        """The entry of an inode that is what the source has. Raises: ESTALE for any other."""
+        entry = entry_of(inode)
+        if not 0 <= entry < len(self.manifest) or self._generations[entry] != generation_of(inode):
+            raise stale()
+        return entry
 
     def attributes(self, inode: int) -> Attributes:
         """Attributes of an inode that the kernel knows."""
@@ -139,14 +154,26 @@ class Handlers:
             node = self._virtual.node(inode)
             times = self._virtual.started_ns
             return Attributes(
-                inode, node.mode, 1, self._virtual.owner_uid, self._virtual.owner_gid, 0, 0, times, times, False
+                inode, node.mode, 1, self._virtual.owner_uid, self._virtual.owner_gid, 0, 0, 0, times, times, False
             )
         m, entry = self.manifest, entry_of(inode)
+        if m.generation_view[entry] != generation_of(inode):
+            then = self._past.of(entry, generation_of(inode))
+            if then is None:
+                raise stale()
+            return Attributes(
+                inode_of(then.first_name, then.first_generation), then.mode, then.nlink, then.uid, then.gid, 0,
+                then.size, then.blocks, then.mtime_ns, then.ctime_ns, True,
+            )  # fmt: skip
+        return self._attributes(entry)
+
+    def _attributes(self, entry: int) -> Attributes:
+        m, first = self.manifest, self._hard_links.first_of(entry)
         mode = m.mode_view[entry]
         rdev = 0 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else m.rdev(entry)
         return Attributes(
-            inode, mode, m.nlink_view[entry], m.uid_view[entry], m.gid_view[entry], rdev,
-            m.size_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
+            self._inode_of(first), mode, m.nlink_view[entry], m.uid_view[entry], m.gid_view[entry], rdev,
+            m.size_view[entry], m.blocks_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
         )  # fmt: skip
 
     def readlink(self, inode: int) -> bytes:
@@ -176,28 +203,14 @@ class Handlers:
 
     def _listed_virtual(self, inode: int, start: int) -> Iterator[Listed]:
         for position, (name, child) in enumerate(self._virtual.children(inode)[start:], start):
-            a = self.attributes(child)
-            yield name, position + 1, child, kind_of(a), a.size, a.mtime_ns, a.ctime_ns
+            yield name, position + 1, child, self.attributes(child)
 
     def _listed(self, directory: int, start: int) -> Iterator[Listed]:
-        """A directory of the manifest, as plain tuples in the order of `Listed`.
-
-        `ls -R` asks for every file of the data set: so whole columns are turned into Python's numbers at a time, and
-        no object is made for an entry.
-        """
-        m = self.manifest
-        children = m.children(directory)
-        for first in range(children.start + start, children.stop, LISTED_AT_ONCE):
-            last = min(first + LISTED_AT_ONCE, children.stop)
-            rdev = map(m.rdev, range(first, last)) if len(m.device) else repeat(0)
-            kinds = zip(
-                m.mode[first:last].tolist(), m.nlink[first:last].tolist(), m.uid[first:last].tolist(),
-                m.gid[first:last].tolist(), rdev, repeat(True),
-            )  # fmt: skip
-            yield from zip(
-                m.names_of(first, last), count(first - children.start + 1), count(inode_of(first)), kinds,
-                m.size[first:last].tolist(), m.mtime_ns[first:last].tolist(), m.ctime_ns[first:last].tolist(),
-            )  # fmt: skip
+        """A directory of a manifest with device nodes; all others are listed by mountd.dirents."""
+        children = self.manifest.children(directory)
+        for entry in children[start:]:
+            position = entry - children.start + 1
+            yield self.manifest.name(entry), position, self._inode_of(entry), self._attributes(entry)
 
     # -- files
 
@@ -206,33 +219,51 @@ class Handlers:
 
         An open by the thread that looks which pages are there is no reader's: it counts for nothing.
         """
+        if inode >= FIRST_CHANGED:
+            return self._open_changed(inode, flags, pid)
+        if flags & WRITING:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        entry = inode - 1
+        if self._generations[entry]:
+            raise stale()
+        if pid == self._pages.looking:
+            return LOOKING_HANDLE
+        if not self._hit(entry):
+            return 0
+        self._opened(entry, pid)
+        return entry  # the handle of its first generation
+
+    def _open_changed(self, inode: int, flags: int, pid: int) -> int:
+        """The same for what has changed at the source since the scan, and for virtual files."""
         if inode >= FIRST_VIRTUAL:
             return 0
         if flags & WRITING:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        entry = self._entry_of(inode)
         if pid == self._pages.looking:
             return LOOKING_HANDLE
-        entry = inode - 1
         if not self._hit(entry):
             return 0
         self._opened(entry, pid)
-        return handle_of(entry, self._generations[entry])
+        return handle_of(entry, generation_of(inode))
 
     def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
         """Begin to fetch what an open needs; False for what is no file. The worker that has it in place answers.
 
         The open counts from now on: what the process opens next, in this thread or in another one, counts after it.
+        Where the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks
+        it up and opens that one.
         """
         if inode >= FIRST_VIRTUAL:
             return False
-        entry = inode - 1
-        generations = self._generations
+        entry, generation = entry_of(inode), generation_of(inode)
+        generations, handle_there = self._generations, handle_of(entry, generation)
 
         def in_place(source_bytes: int) -> bool:
-            due = answer.take()
+            due = generations[entry] == generation and answer.take()
             if due:
                 self._digest.goes_on_in_worker(entry, pid, source_bytes)
-                answer.give(handle_of(entry, generations[entry]))
+                answer.give(handle_there)
             return due
 
         def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
@@ -244,9 +275,14 @@ class Handlers:
                 self._failures.note(entry, error)
                 self._digest.refused(entry, pid)
                 answer.refuse(error)
+            elif generations[entry] != generation:
+                if handle:
+                    self._ranges.close_large(handle)
+                self._digest.refused(entry, pid)
+                answer.refuse(stale())
             else:
                 self._digest.goes_on(entry, pid, source_bytes)
-                answer.give(handle or handle_of(entry, generations[entry]))
+                answer.give(handle or handle_there)
             answer.over()
 
         self._digest.waits(entry, pid)
@@ -257,16 +293,20 @@ class Handlers:
         """Open, waiting for the bytes if need be."""
         if inode >= FIRST_VIRTUAL:
             return Opened(await self._virtual.open(inode, bool(flags & WRITING), uid), True)
-        entry = entry_of(inode)
+        entry, generation = entry_of(inode), generation_of(inode)
         self._digest.waits(entry, pid)
         try:
             handle, source_bytes = await self._opens.open(entry)
+            if self._generations[entry] != generation:
+                if handle:
+                    self._ranges.close_large(handle)
+                raise stale()
         except Exception as error:
             self._digest.refused(entry, pid)
             self._failures.note(entry, error)
             raise
         self._digest.goes_on(entry, pid, source_bytes)
-        return Opened(handle or handle_of(entry, self._generations[entry]), False)
+        return Opened(handle or handle_of(entry, generation), False)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""
@@ -281,6 +321,14 @@ class Handlers:
         except Exception as error:
             self._failures.note(entry, error)
             raise
+
+    async def seek(self, handle: int, offset: int, whence: int) -> int:
+        """Where the next data or the next hole begins. Raises: ENXIO behind the end."""
+        if handle >= FIRST_VIRTUAL_HANDLE:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # all of these have size 0
+        if handle >= FIRST_LARGE_HANDLE:
+            return await self._holes.of_open(self._ranges.opened(handle), offset, whence)
+        return await self._holes.of_entry(entry_of_handle(handle), generation_of_handle(handle), offset, whence)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         """Only the control file takes writes."""

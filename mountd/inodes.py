@@ -1,7 +1,9 @@
 """Inode and handle numbers of a mount: plain arithmetic, so no table grows and a new server would use the same numbers.
 
-Inodes: 1 is the root, entry + 1 a manifest entry; virtual files (the control directory) start at FIRST_VIRTUAL.
-Handles of data files carry the entry and the generation of its content; large and virtual files have counted handles.
+Inodes: 1 is the root, entry + 1 a manifest entry as the scan found it. Each content that a file has since then is an
+inode of its own (docs/decisions/nodeids.md): its number carries the generation above FIRST_CHANGED. Virtual files (the
+control directory) start at FIRST_VIRTUAL. Handles of data files carry the entry and the generation of its content;
+large and virtual files have counted handles.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 
 ROOT_INODE = 1
-FIRST_VIRTUAL = 1 << 48
+FIRST_CHANGED = 1 << 32
+FIRST_VIRTUAL = FIRST_CHANGED << 16  # a manifest's generations have 16 bits
 FIRST_VIRTUAL_HANDLE = FIRST_LARGE_HANDLE << 1
 # Of a file that the daemon itself opens to see which of its pages are there: no reader has it.
 LOOKING_HANDLE = FIRST_VIRTUAL_HANDLE << 1
@@ -17,14 +20,19 @@ _GENERATION_SHIFT = 40
 _ENTRY_MASK = (1 << _GENERATION_SHIFT) - 1
 
 
-def inode_of(entry: int) -> int:
-    """The inode of a manifest entry."""
-    return entry + 1
+def inode_of(entry: int, generation: int = 0) -> int:
+    """The inode of a manifest entry, of what it has in that generation."""
+    return entry + 1 | generation << 32
 
 
 def entry_of(inode: int) -> int:
-    """The manifest entry of an inode below FIRST_VIRTUAL."""
-    return inode - 1
+    """The manifest entry of an inode below FIRST_VIRTUAL; -1 for a number that is none."""
+    return (inode & 0xFFFFFFFF) - 1
+
+
+def generation_of(inode: int) -> int:
+    """The generation of an inode below FIRST_VIRTUAL."""
+    return inode >> 32
 
 
 def handle_of(entry: int, generation: int) -> int:

@@ -62,6 +62,7 @@ class MountPages:
         mountpoint: absolute path of the mount.
         store: (inode, offset, data), the binding's FUSE_NOTIFY_STORE.
         invalidate: (inode), the binding's FUSE_NOTIFY_INVAL_INODE: pages and attributes.
+        forget_name: (directory's inode, name), the binding's FUSE_NOTIFY_INVAL_ENTRY: the name is looked up anew.
 
     Attributes:
         looking: the native id of the thread that opens files to see which pages are there, None when none does. Only
@@ -75,28 +76,30 @@ class MountPages:
         mountpoint: bytes,
         store: Callable[[int, int, Buffer], None],
         invalidate: Callable[[int], None],
+        forget_name: Callable[[int, bytes], None],
     ) -> None:
         self.manifest = manifest
         self._prefix = mountpoint.rstrip(b"/") + b"/"
         self._store = store
         self._invalidate = invalidate
+        self._forget_name = forget_name
         self._attributes_gone = bytearray(len(manifest))
         self.looking: int | None = None
         self.pushed = 0
         self.refused = 0
 
-    def push(self, entry: int, offset: int, data: Buffer) -> bool:
+    def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """See PageCache."""
         if self._attributes_gone[entry]:
             self._look_up(entry)
         try:
-            self._push_pieces(entry, offset, data)
+            self._push_pieces(inode_of(entry, generation), offset, data)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return self._refuse(entry, error)
             try:
                 self._look_up(entry)
-                self._push_pieces(entry, offset, data)
+                self._push_pieces(inode_of(entry, generation), offset, data)
             except OSError as second:
                 return self._refuse(entry, second)
         self.pushed += 1
@@ -125,18 +128,21 @@ class MountPages:
         """See PageCache."""
         self._attributes_gone[entry] = 1
         try:
-            self._invalidate(inode_of(entry))
+            self._invalidate(inode_of(entry, self.manifest.generation_view[entry]))
         except OSError as error:
             if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the inode, so it has no pages of it
                 log.warning("pages of %r could not be dropped: %s", self.manifest.path(entry), error)
 
     def replace(self, entry: int) -> None:
         """See PageCache."""
-        self.drop(entry)
+        try:
+            self._forget_name(inode_of(self.manifest.parent_view[entry]), self.manifest.name(entry))
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # ENOENT: the kernel does not know the name
+                log.warning("the name of %r could not be forgotten: %s", self.manifest.path(entry), error)
         self._look_up(entry)
 
-    def _push_pieces(self, entry: int, offset: int, data: Buffer) -> None:
-        inode = inode_of(entry)
+    def _push_pieces(self, inode: int, offset: int, data: Buffer) -> None:
         if len(data) <= PIECE_BYTES:
             self._store(inode, offset, data)
             return

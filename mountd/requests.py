@@ -23,7 +23,7 @@ import trio
 from mountd import wire
 from mountd.dirents import Direntries
 from mountd.handlers import Attributes, Handlers
-from mountd.inodes import FIRST_VIRTUAL, entry_of
+from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
 from mountd.poll_wait import PollWait
 
 log = logging.getLogger("mlfs.channel")
@@ -127,17 +127,22 @@ class ChannelStatistics:
 class Requests:
     """The requests of one mount.
 
+    Args:
+        generation: what tells the mount's inodes from those of an earlier or later mount with the same numbers.
+
     Attributes:
         counts: requests so far, by kind.
         early: handles of opens that a worker has answered and the loop has not finished: their RELEASE has to wait.
     """
 
-    def __init__(self, handlers: Handlers, wait: PollWait) -> None:
+    def __init__(self, handlers: Handlers, wait: PollWait, generation: int) -> None:
         self.handlers = handlers
+        self._generation = generation
         self.counts = {"lookup": 0, "getattr": 0, "open": 0, "read": 0, "release": 0, "readdir": 0, "other": 0}
         self._wait = wait
         self._lock = TurnLock(wait)
-        self._direntries = Direntries(handlers.manifest, FROZEN_S)
+        self._past = handlers.manifest.past  # true once a file has changed: what is forgotten of such is to be told
+        self._direntries = Direntries(handlers.manifest, FROZEN_S, generation)
         self._below: os.statvfs_result | None = None
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
         self._buffers = [self._buffer]
@@ -161,6 +166,7 @@ class Requests:
             wire.STATFS: self._statfs,
             wire.READ: self._read,
             wire.WRITE: self._write,
+            wire.LSEEK: self._lseek,
             wire.INTERRUPT: self._ignore,  # nothing that is answered takes longer for being interrupted
             wire.DESTROY: self._nothing_to_do,
         }
@@ -302,7 +308,7 @@ class Requests:
     def _attr(self, inode: int) -> tuple[bytes, int]:
         """struct fuse_attr and how long the kernel may keep it, in seconds."""
         a: Attributes = self.handlers.attributes(inode)
-        found = wire.attr(a.inode, a.mode, a.nlink, a.uid, a.gid, a.rdev, a.size, a.mtime_ns, a.ctime_ns)
+        found = wire.attr(*a[:-1])
         return found, FROZEN_S if a.frozen else 0
 
     def _lookup(self, unique: int, parent: int, uid: int, pid: int) -> None:
@@ -313,17 +319,17 @@ class Requests:
             attributes, valid_s = self._attr(inode)
         else:
             attributes, valid_s = wire.NO_ATTRIBUTES, FROZEN_S if parent < FIRST_VIRTUAL else 0
-        self._write_reply(wire.reply(unique, wire.entry(inode, valid_s, attributes)))
+        self._write_reply(wire.reply(unique, wire.entry(inode, self._generation, valid_s, attributes)))
 
     def _forget(self, unique: int, inode: int, uid: int, pid: int) -> None:
-        if inode >= FIRST_VIRTUAL:
+        if inode >= FIRST_CHANGED or self._past:
             self.handlers.forget(inode, wire.U64.unpack_from(self._buffer, wire.BODY)[0])
 
     def _forget_many(self, unique: int, inode: int, uid: int, pid: int) -> None:
         count = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
         for number in range(count):
             one, times = wire.PAIR.unpack_from(self._buffer, wire.BODY + 8 + number * wire.PAIR.size)
-            if one >= FIRST_VIRTUAL:
+            if one >= FIRST_CHANGED or self._past:
                 self.handlers.forget(one, times)
 
     def _getattr(self, unique: int, inode: int, uid: int, pid: int) -> None:
@@ -362,11 +368,9 @@ class Requests:
     def _listed(self, inode: int, start: int, size_bytes: int) -> list[bytes]:
         """Entries one by one: of the control directory, and of directories with device nodes in them."""
         listed: list[bytes] = []
-        for name, following, child, kind, size, mtime_ns, ctime_ns in self.handlers.directory(inode, start):
-            mode, nlink, uid, gid, rdev, frozen = kind
-            attributes = wire.attr(child, mode, nlink, uid, gid, rdev, size, mtime_ns, ctime_ns)
-            entry = wire.entry(child, FROZEN_S if frozen else 0, attributes)
-            listed.append(wire.direntplus(name, following, child, mode, entry))
+        for name, following, child, a in self.handlers.directory(inode, start):
+            entry = wire.entry(child, self._generation, FROZEN_S if a.frozen else 0, wire.attr(*a[:-1]))
+            listed.append(wire.direntplus(name, following, a.number, a.mode, entry))
             size_bytes -= len(listed[-1])
             if size_bytes < 0:
                 return listed[:-1]
@@ -423,6 +427,17 @@ class Requests:
             data = await self.handlers.read(handle, offset, size)
             head = wire.REPLY.pack(wire.REPLY.size + len(data), 0, unique)
             os.writev(self._fd, [head, data])
+        except Exception as error:
+            self.failed(unique, error)
+
+    def _lseek(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+        """SEEK_DATA and SEEK_HOLE; the kernel does all other seeks by itself."""
+        self.counts["other"] += 1
+        return self._lseek_soon(unique, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+
+    async def _lseek_soon(self, unique: int, handle: int, offset: int, whence: int) -> None:
+        try:
+            self._write_reply(wire.reply(unique, wire.U64.pack(await self.handlers.seek(handle, offset, whence))))
         except Exception as error:
             self.failed(unique, error)
 

@@ -16,7 +16,7 @@ LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
 MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK = 8, 9, 10, 11, 12, 13
 OPEN, READ, WRITE, STATFS, RELEASE, SETXATTR, REMOVEXATTR = 14, 15, 16, 17, 18, 21, 24
 OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY = 27, 28, 29, 35, 36, 38
-BATCH_FORGET, READDIRPLUS, RENAME2, TMPFILE = 42, 44, 45, 51
+BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
 
 DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
 
@@ -33,7 +33,7 @@ WRITTEN: Final = Struct("=IiQII")  # the same, size, padding
 U32: Final = Struct("=I")
 U64: Final = Struct("=Q")
 PAIR: Final = Struct("=QQ")  # fuse_forget_one
-READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE
+READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE; with `whence` for the size of LSEEK
 WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
 # ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
 _ATTR: Final = Struct("=QQQqqqIIIIIIIIII")
@@ -58,20 +58,24 @@ def reply(unique: int, *parts: bytes) -> bytes:
 
 
 def attr(
-    inode: int, mode: int, nlink: int, uid: int, gid: int, rdev: int, size: int, mtime_ns: int, ctime_ns: int
-) -> bytes:
-    """struct fuse_attr; the access time is the time of modification."""
+    number: int, mode: int, nlink: int, uid: int, gid: int, rdev: int, size: int, blocks: int, mtime_ns: int,
+    ctime_ns: int,
+) -> bytes:  # fmt: skip
+    """struct fuse_attr; the access time is the time of modification. `number`: the inode number that users see."""
     mtime_s, mtime_part = divmod(mtime_ns, _NS)
     ctime_s, ctime_part = divmod(ctime_ns, _NS)
     return _ATTR.pack(
-        inode, size, -(-size // 512), mtime_s, mtime_s, ctime_s, mtime_part, mtime_part, ctime_part,
+        number, size, blocks, mtime_s, mtime_s, ctime_s, mtime_part, mtime_part, ctime_part,
         mode, nlink, uid & _U32_MASK, gid & _U32_MASK, rdev & _U32_MASK, _BLOCK_BYTES, 0,
     )  # fmt: skip
 
 
-def entry(inode: int, valid_s: int, attributes: bytes) -> bytes:
-    """struct fuse_entry_out: inode 0 for a name that is not there, which the kernel may remember, too."""
-    return _ENTRY.pack(inode, 0, valid_s, valid_s, 0, 0) + attributes
+def entry(inode: int, generation: int, valid_s: int, attributes: bytes) -> bytes:
+    """struct fuse_entry_out: inode 0 for a name that is not there, which the kernel may remember, too.
+
+    The generation tells inodes of this mount from those of another one: a file handle has both. The root's is 0.
+    """
+    return _ENTRY.pack(inode, generation if inode > 1 else 0, valid_s, valid_s, 0, 0) + attributes
 
 
 def attributes_reply(unique: int, valid_s: int, attributes: bytes) -> bytes:
@@ -95,7 +99,7 @@ def statfs_reply(unique: int, below: os.statvfs_result | None) -> bytes:
     )  # fmt: skip
 
 
-def direntplus(name: bytes, following: int, inode: int, mode: int, entry_out: bytes) -> bytes:
+def direntplus(name: bytes, following: int, number: int, mode: int, entry_out: bytes) -> bytes:
     """struct fuse_direntplus, padded to 8 bytes."""
-    head = _DIRENT.pack(inode, following, len(name), mode >> 12 & 15)
+    head = _DIRENT.pack(number, following, len(name), mode >> 12 & 15)
     return entry_out + head + name + bytes(-len(name) % 8)

@@ -24,7 +24,9 @@ from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest, kin_of, name_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
+from mlfs.engine.holes import Holes
 from mlfs.engine.lanes import Lanes
+from mlfs.engine.looked_up import Groups
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
 from mlfs.engine.page_watch import PageWatch
@@ -60,6 +62,7 @@ from mlfs.plan.scheduler import config
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.routing import known_source
 from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.plan.scheduler.states import State
 from mlfs.stats import Counters
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples
@@ -105,7 +108,7 @@ class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        opens, ranges, digest: what the request handlers call.
+        opens, ranges, holes, digest: what the request handlers call.
         background: runs what goes on beside the readers' way.
         scheduler, counters: for tests; others ask for `statistics`.
     """
@@ -147,7 +150,7 @@ class Engine:
         self.scheduler = Scheduler(samples.sizes, infos, bounds, rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
-        self._fetcher = Fetcher(samples, source, places, pages, self._announce)
+        self._fetcher = Fetcher(samples, source, places, pages, self._announce, self._regroup)
         self._write_behind = WriteBehind(
             self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
         )
@@ -179,6 +182,7 @@ class Engine:
             samples, self.scheduler, self._driver, infos, self._fetcher, aside, self.digest, counted, self.counters,
             runner, clock, bounds, self._shortages, limits.most_open_files, limits.buffer_bytes // 8,
         )  # fmt: skip
+        self.holes = Holes(self.manifest, self._fetcher, runner, bounds.hedge_s)
         self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
@@ -357,6 +361,10 @@ class Engine:
         """From a worker: the source file is not what the manifest says."""
         self.runner.on_loop(self._adopt_change, entry, change)
 
+    def _regroup(self, files: Groups) -> None:
+        """From a worker: these entries are names of one file each."""
+        self.runner.on_loop(self.manifest.hard_links.regroup, files)
+
     def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest, rights = self.manifest, change.rights or self.manifest.rights(entry)
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
@@ -369,9 +377,13 @@ class Engine:
             return
         samples = list(self.samples.of_file(entry))
         before = [self.samples.sizes[sample] for sample in samples]
-        manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns, **rights._asdict())
+        manifest.update(
+            entry, change.size_bytes, change.mtime_ns, change.ctime_ns, blocks=change.blocks, **rights._asdict()
+        )
         for sample, old_bytes in zip(samples, before, strict=True):
             self._driver.step(e.Resized(sample, old_bytes, self.samples.sizes[sample]), e.CopyLost(sample))
+            if self.scheduler.table.state[sample] in (State.STAGED, State.RECENT):  # noticed past its own fetch
+                self._driver.step(e.Outdated(sample))
         self._changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
+from mlfs.engine.looked_up import Groups, LookedUp
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
@@ -67,7 +68,7 @@ class Fetcher:
 
     Args:
         announce: called from the worker when a file is not what the manifest says: must have updated the manifest, on
-            the loop, when it returns.
+            the loop, when it returns. regroup: see `mlfs.engine.looked_up.LookedUp`.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Fetcher:
         places: Places,
         pages: PageCache,
         announce: Callable[[int, FileChange], None],
+        regroup: Callable[[Groups], None],
     ) -> None:
         self._samples = samples
         self._manifest = samples.manifest
@@ -84,6 +86,7 @@ class Fetcher:
         self._places = places
         self._pages = pages
         self._announce = announce
+        self._looked_up = LookedUp(samples.manifest, source, regroup)
         self._finding = False
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         self._verified = bytearray(len(samples))  # the version was seen at the source since the mount
@@ -396,7 +399,7 @@ class Fetcher:
         with self._locks[entry % STRIPES]:
             if self._manifest.generation_view[entry] != generation:
                 return False
-            return not len(data) or self._pages.push(entry, offset, data)
+            return not len(data) or self._pages.push(entry, generation, offset, data)
 
     def drop(self, samples: Sequence[int]) -> None:
         """Drop the pages of samples."""
@@ -404,7 +407,12 @@ class Fetcher:
             self._pages.drop(self._samples.file_of(sample))
 
     def _replace(self, entry: int, change: FileChange) -> None:
-        """The file has another content: the manifest shows it, copies and pages of the old one go."""
+        """The file has another content, under all of its names."""
+        for name, found in self._looked_up.changes(entry, change):
+            self._replace_one(name, found)
+
+    def _replace_one(self, entry: int, change: FileChange) -> None:
+        """The manifest shows the other content, copies of the old one go, the kernel looks the name up anew."""
         with self._locks[entry % STRIPES]:
             self._announce(entry, change)
             for sample in self._samples.of_file(entry):

@@ -14,8 +14,8 @@ Buffer = bytes | bytearray | memoryview
 class PageCache(Protocol):
     """Pages of this mount. Everything in it is a hint: the kernel may take it back at any time."""
 
-    def push(self, entry: int, offset: int, data: Buffer) -> bool:
-        """Store bytes of an entry; True when the kernel took them. Never raises for the kernel's refusals."""
+    def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
+        """Store bytes of an entry's content; True when the kernel took them. Never raises for the kernel's refusals."""
 
     def resident(self, entry: int) -> bool:
         """Whether all pages of the entry are there; True where that cannot be told."""
@@ -24,4 +24,7 @@ class PageCache(Protocol):
         """Drop the entry's pages (its attributes may go too)."""
 
     def replace(self, entry: int) -> None:
-        """The entry's content changed: drop pages and attributes, then make the kernel learn the new attributes."""
+        """The entry's content changed: its name leads to another inode from now on, whose attributes the kernel learns.
+
+        Those who have the old content open keep its inode, with its pages and attributes.
+        """

@@ -4,7 +4,7 @@ In: READ requests, on the loop. Out: bytes; OSError only when the source failed 
 prediction being right, and nothing here is staged.
 
 Two rules keep reads right (docs/concurrency.md): a READ never waits for a push, since it holds the very page locked
-that the push needs; and a handle of an older generation gets ESTALE instead of a mix of two contents.
+that the push needs; and a handle of an older generation gets the content that it had, by its own descriptor, or ESTALE.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class LargeHandle(NamedTuple):
     """An open large file, read by ranges from one descriptor: one content, whatever happens to the name."""
 
     entry: int
-    generation: int
     opened: OpenFile
 
 
@@ -123,9 +122,9 @@ class Ranges:
     async def open(self, entry: int) -> int:
         """Open the source file for one reader: the number of a handle. Raises: OSError.
 
-        The file has the content that the manifest shows when this returns: the handle gets its generation. Somebody
-        else may have noticed a change between the open in a worker and its result here: then what is open is of the
-        past, and must not be read under the attributes of now.
+        The file has the content that the manifest shows when this returns. Somebody else may have noticed a change
+        between the open in a worker and its result here: then what is open is of the past, and must not be read under
+        the attributes of now.
         """
         if len(self._large) >= self._most_open:
             self._shortages.met(Resource.FILES)
@@ -136,10 +135,14 @@ class Ranges:
                 raise opened
             if self._fetcher.is_current(entry, opened):
                 number = next(self._large_numbers)
-                self._large[number] = LargeHandle(entry, self._manifest.generation_view[entry], opened)
+                self._large[number] = LargeHandle(entry, opened)
                 return number
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
+
+    def opened(self, number: int) -> OpenFile:
+        """The source's file behind a large file's handle."""
+        return self._large[number].opened
 
     def entry_of(self, number: int) -> int:
         """The entry of a large file's handle."""
@@ -148,7 +151,6 @@ class Ranges:
     async def read_large(self, number: int, offset: int, size: int) -> Buffer:
         """Bytes through a large file's handle."""
         handle = self._large[number]
-        self._check_generation(handle.entry, handle.generation)
         with self._waits.of(number):
             result: Buffer | OSError = await self._twice("read", self._or_error, handle.opened.read, offset, size)
         if isinstance(result, OSError):

@@ -56,6 +56,7 @@ class FileChange(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     rights: Rights | None = None
+    blocks: int | None = None
 
 
 class Content(NamedTuple):

@@ -82,8 +82,8 @@ class Manifest:
 
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
     thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
-    of one file. The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]` gives a
-    plain int in a fraction of the time of numpy's scalar, so request handlers read those.
+    of one file, `updates` how often anything has changed. The `*_view` attributes are memoryviews of the same memory:
+    `m.size_view[e]` gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
 
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.
@@ -124,6 +124,7 @@ class Manifest:
         self.vanished = vanished
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
+        self.updates = 0
         self.past = PastContents()
         self.hard_links = HardLinks(self.linked, self.linked_first)
         self._make_views()
@@ -317,6 +318,7 @@ class Manifest:
         """
         if not self.is_file(entry) or (mode is not None and not stat.S_ISREG(mode)):
             raise ValueError(f"entry {entry} is not a regular file")
+        self.updates += 1
         self.past.keep(entry, self.generation_view[entry], self._as_past(entry))
         self.total_bytes += size - self.size_view[entry]
         self.size[entry] = size
@@ -340,6 +342,7 @@ class Manifest:
         """Take over who may read an entry of any type, whose content stays. ValueError for another file type."""
         if stat.S_IFMT(rights.mode) != stat.S_IFMT(self.mode_view[entry]):
             raise ValueError(f"entry {entry} is of another type")
+        self.updates += 1
         self.mode[entry], self.uid[entry], self.gid[entry], self.nlink[entry] = rights
 
 

@@ -23,9 +23,10 @@ from mountd.inodes import FIRST_VIRTUAL
 from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
 
+GENERATION = 77
 HANDLE = 0x1_0000_0000_0007
 FILE = stat.S_IFREG | 0o644
-ATTRIBUTES = Attributes(7, FILE, 2, 1000, 1001, 0, 110_001, 1_500_000_000_123_456_789, -1, True)
+ATTRIBUTES = Attributes(7, FILE, 2, 1000, 1001, 0, 110_001, 216, 1_500_000_000_123_456_789, -1, True)
 
 
 class Kernel:
@@ -61,7 +62,7 @@ class Scripted:
     def __init__(self) -> None:
         self.told: list[Any] = []
         self.staged = HANDLE
-        self.manifest = SimpleNamespace()
+        self.manifest = SimpleNamespace(past={})
         self.answer: Answer
 
     def forget(self, inode: int, count: int) -> None:
@@ -133,14 +134,19 @@ class Scripted:
 
     def directory(self, inode: int, start: int) -> Iterator[Listed]:
         for number in range(start, 3):
-            yield b"n" * (number + 1), number + 1, 20 + number, (FILE, 1, 0, 0, 0, True), 5, 0, 0
+            yield (
+                b"n" * (number + 1),
+                number + 1,
+                20 + number,
+                Attributes(20 + number, FILE, 1, 0, 0, 0, 5, 8, 0, 0, True),
+            )
 
 
 @asynccontextmanager
 async def served(handlers: Scripted) -> AsyncIterator[tuple[Kernel, Requests]]:
     ours, kernels = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, kernels, trio.fail_after(30):
-        requests = Requests(cast(Handlers, handlers), PollWait())
+        requests = Requests(cast(Handlers, handlers), PollWait(), GENERATION)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(requests.serve, ours.fileno())
             yield Kernel(kernels), requests
@@ -153,10 +159,10 @@ def test_names_and_attributes() -> None:
         async with served(handlers) as (kernel, requests):
             error, found = await kernel.ask(wire.LOOKUP, 3, b"there\0")
             assert (error, len(found)) == (0, 128)
-            assert struct.unpack_from("<QQQQII", found) == (7, 0, FROZEN_S, FROZEN_S, 0, 0)
+            assert struct.unpack_from("<QQQQII", found) == (7, GENERATION, FROZEN_S, FROZEN_S, 0, 0)
             attributes = struct.unpack_from("<QQQqqqIIIIIIIIII", found, 40)
             assert attributes == (
-                7, 110_001, 215, 1_500_000_000, 1_500_000_000, -1, 123_456_789, 123_456_789, 999_999_999,
+                7, 110_001, 216, 1_500_000_000, 1_500_000_000, -1, 123_456_789, 123_456_789, 999_999_999,
                 FILE, 2, 1000, 1001, 0, 4096, 0,
             )  # fmt: skip
             _, absent = await kernel.ask(wire.LOOKUP, 3, b"not\0")

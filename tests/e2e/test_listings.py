@@ -22,6 +22,9 @@ from mountd.dirents import Direntries
 FILES = 700
 
 
+GENERATION = 77
+
+
 class Record(NamedTuple):
     """A `struct fuse_direntplus`, as linux/fuse.h lays it out."""
 
@@ -41,7 +44,7 @@ def parse(data: bytes) -> Iterator[Record]:
         nodeid, generation, entry_s, attr_s, entry_ns, attr_ns = struct.unpack_from("=QQQQII", data, at)
         attributes = struct.unpack_from("=QQQQQQIIIIIIIIII", data, at + 40)
         ino, following, length, kind = struct.unpack_from("=QQII", data, at + 128)
-        assert (generation, entry_ns, attr_ns) == (0, 0, 0)
+        assert (generation, entry_ns, attr_ns) == (GENERATION if nodeid else 0, 0, 0)
         name = data[at + 152 : at + 152 + length]
         at += 152 + -(-length // 8) * 8
         yield Record(nodeid, (entry_s, attr_s), attributes, ino, following, kind, name)
@@ -67,7 +70,7 @@ def test_any_part_of_a_directory(manifest: Manifest, start: int, room: int, attr
     children = manifest.children(directory)
     built_at_once, dirents.BUILT_AT_ONCE = dirents.BUILT_AT_ONCE, 8 * block
     try:
-        listing = Direntries(manifest, 5.0)
+        listing = Direntries(manifest, 5.0, GENERATION)
         found = listing.records(directory, start, attributes)
     finally:
         dirents.BUILT_AT_ONCE = built_at_once
@@ -89,8 +92,8 @@ def test_any_part_of_a_directory(manifest: Manifest, start: int, room: int, attr
         owner = (manifest.nlink_view[entry], manifest.uid_view[entry], manifest.gid_view[entry], 0)
         assert (record.nodeid, record.valid_s) == (entry + 1, (5, 5))
         assert record.attributes == (
-            entry + 1, size, -(-size // 512), mtime_s, mtime_s, ctime_s, mtime_ns, mtime_ns, ctime_ns, mode, *owner,
-            4096, 0,
+            entry + 1, size, manifest.blocks_view[entry], mtime_s, mtime_s, ctime_s, mtime_ns, mtime_ns, ctime_ns,
+            mode, *owner, 4096, 0,
         )  # fmt: skip
 
 

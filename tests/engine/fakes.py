@@ -42,7 +42,7 @@ class FakePages:
         self.pushes = 0
         self.refuse: set[int] = set()
 
-    def push(self, entry: int, offset: int, data: bytes) -> bool:
+    def push(self, entry: int, generation: int, offset: int, data: bytes) -> bool:
         if entry in self.refuse:
             return False
         held = self.held.setdefault(entry, bytearray())

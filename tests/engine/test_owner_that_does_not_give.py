@@ -43,7 +43,7 @@ def test_the_nodes_own_copy_is_taken_and_without_one_the_source(tmp_path: Path) 
         assert tier.keep([Copy(kept, samples.version_of(kept), content)]) == [True]
         places = Places(SourcePlace(source, samples), [tier])
         places.join([NothingThere()])
-        fetcher = Fetcher(samples, source, places, pages, lambda entry, change: None)
+        fetcher = Fetcher(samples, source, places, pages, lambda entry, change: None, lambda files: None)
         fetched = fetcher.fetch(kept, OWNER, TIER)
         assert (fetched.place, bytes(fetched.data or b"")) == (TIER, bytes(content))
         assert fetcher.fetch(other, OWNER).place == SOURCE

@@ -63,7 +63,7 @@ class Node:
         tier = TierPlace(PlaceKind.RAM, RamTier(1 << 20), self.samples)
         assert tier.keep([Copy(self.entry, self.samples.version_of(self.entry), OLD)]) == [True]
         places = Places(SourcePlace(self.source, self.samples), [tier])
-        self.fetcher = Fetcher(self.samples, self.source, places, self.pages, self._announce)
+        self.fetcher = Fetcher(self.samples, self.source, places, self.pages, self._announce, lambda files: None)
 
     def _announce(self, entry: int, change: FileChange) -> None:
         self.manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns)
