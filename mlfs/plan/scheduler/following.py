@@ -108,7 +108,7 @@ class Following:
         return [sample for _, sample in sorted(found)[:most] if sample not in self._table.readers]
 
     def set_linger(self) -> None:
-        """Have used pages linger exactly while no job's reads are predicted."""
+        """Used pages may fill the window exactly while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
 
     def broken(self, job: FollowedJob, error: Exception) -> None:

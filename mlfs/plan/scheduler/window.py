@@ -1,8 +1,9 @@
 """The staging window: which pages linger, which are dropped, and when.
 
-Pure. In: uses that are over, room that is needed. Out: `Drop` commands, at most one batch of them under way. A sample
-whose use is over goes at once where a job's reads are predicted (the stream knows that it is not needed this epoch);
-else its pages linger until their room is needed, as in a plain cache.
+Pure. In: uses that are over, room that is needed. Out: `Drop` commands, at most one batch of them under way. Pages of a
+sample whose use is over linger until their room is needed, as in a plain cache. Where a job's reads are predicted, room
+will be needed: a quarter of the window is kept free of pages that linger, so that the look-ahead need not wait for it.
+A data set that fits in the rest is pushed once, and not once an epoch.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from mlfs.plan.scheduler.states import SampleTable, State, Verb
 # Samples that are dropped at once. The hop to a thread must cost little for each of them; and a sample that was handed
 # to the dropper cannot be rescued, so there must not be many.
 DROP_BATCH = 64
+LINGER_SHARE = 0.75
+"""Where reads are predicted, pages begin to linger while less than this share of the window is in use."""
+ROOM_SHARE = 1 / 16
+"""So much of the window is made free at once for a look-ahead that waits: room for one sample is a batch of one."""
 
 
 class Window:
     """See the module.
 
     Attributes:
-        linger: whether used pages that nobody is predicted to need stay until their room is needed.
+        linger: whether no reads are predicted, so that used pages may fill the window.
     """
 
     def __init__(self, table: SampleTable, out: list[Command]) -> None:
@@ -36,6 +41,7 @@ class Window:
         self._to_drop: deque[int] = deque()  # samples that became DROPPING; those that were rescued since are skipped
         self._outdated: set[int] = set()  # DROPPING and not to be rescued, or FETCHING and to be dropped once landed
         self._going = 0  # samples in the batch that the dropper has
+        self._short = False  # somebody waits for more room than what lingered could give, until something is dropped
 
     @property
     def dropping(self) -> int:
@@ -49,9 +55,11 @@ class Window:
 
     def retire(self, sample: int) -> None:
         """A use of the sample is over. Without another one to come, and without a reader, its pages linger or go."""
-        if self._table.state[sample] != State.RECENT or sample in self._table.readers:
+        table = self._table
+        if table.state[sample] != State.RECENT or sample in table.readers:
             return
-        if not self.linger:
+        is_scarce = self._short or table.window_bytes > LINGER_SHARE * table.window_capacity_bytes
+        if is_scarce and not self.linger:
             self._drop(sample)
             return
         if not self._lingers[sample]:
@@ -60,20 +68,19 @@ class Window:
         self.make_room(0)
 
     def set_linger(self, linger: bool) -> None:
-        """Set whether used pages linger. If not, all that linger are dropped: a predicted stream needs their room."""
+        """Set whether used pages may fill the window: not while a stream is predicted, which needs room."""
         self.linger = linger
-        while not linger and self._recent:
-            self._drop_oldest()
 
     def make_room(self, need_bytes: int) -> None:
         """Begin to drop lingering pages, the oldest first, until the window will have `need_bytes` free."""
         table = self._table
         over = table.window_bytes + need_bytes - table.window_capacity_bytes
-        if over <= 0 or not self._recent:
-            return
-        over -= sum(table.footprint(sample) for sample in self._to_drop if table.state[sample] == State.DROPPING)
-        while self._recent and over > 0:
-            over -= self._drop_oldest()
+        if over > 0 and self._recent:
+            over += 0 if self.linger else int(ROOM_SHARE * table.window_capacity_bytes)
+            over -= sum(table.footprint(sample) for sample in self._to_drop if table.state[sample] == State.DROPPING)
+            while self._recent and over > 0:
+                over -= self._drop_oldest()
+        self._short = self._short or over > 0
 
     def _drop_oldest(self) -> int:
         """Begin to drop the sample that lingers longest. Returns the bytes that will be free, 0 when it is in use."""
@@ -128,6 +135,6 @@ class Window:
 
     def dropped(self, samples: tuple[int, ...]) -> None:
         """The dropper has dropped its batch."""
-        self._going = 0
+        self._going, self._short = 0, False
         for sample in samples:
             self._table.move(sample, Verb.GONE)

@@ -141,7 +141,6 @@ class Watch:
     def _check_table(self, statistics: Statistics) -> None:
         table = self._table
         total = beyond = 0
-        followed = any(job.predicting and not job.finished for job in self._scheduler.jobs.values())
         for sample in self._samples:
             state = table.state[sample]
             if state == State.ABSENT:
@@ -152,8 +151,6 @@ class Watch:
                 beyond += table.footprint(sample)
             if (state == State.STAGED) != (table.pending[sample] > 0) and state in (State.STAGED, State.RECENT):
                 raise Broken(f"sample {sample} is {STATE_NAMES[state]} with {table.pending[sample]} uses to come")
-            if followed and state == State.RECENT and sample not in self._coming and sample not in table.readers:
-                raise Broken(f"sample {sample} lingers: nobody holds it, and nobody is to read it")
             if (state == State.FETCHING) != (sample in self._flying):
                 raise Broken(f"sample {sample} is {STATE_NAMES[state]}, its fetch is {self._flying.get(sample)}")
         if total != table.window_bytes:
@@ -176,7 +173,10 @@ class Watch:
             raise Broken(f"{told} bytes are promised, fetches under way were promised {total}")
 
     def _check_looks(self, statistics: Statistics) -> None:
-        """The look-ahead stands still only where all has been looked at, or where the next sample has to wait."""
+        """The look-ahead stands still only where all has been looked at, or where the next sample has to wait.
+
+        It waits for room only while what lingers goes, or nothing does.
+        """
         table = self._table
         if statistics.looking or statistics.stopped or table.window_bytes > table.window_capacity_bytes:
             return
@@ -185,12 +185,21 @@ class Watch:
         for uses in self._scheduler.uses.values():
             for rank in range(len(uses.cursors)):
                 sample = uses.next_of(rank, table.window_capacity_bytes)
-                if sample >= 0 and (
-                    table.state[sample] in (State.GOING, State.DROPPING)
-                    or (table.state[sample] == State.ABSENT and not table.fits_window(sample))
-                ):
+                if sample < 0:
+                    continue
+                if table.state[sample] in (State.GOING, State.DROPPING):
+                    return
+                if table.state[sample] == State.ABSENT and not table.fits_window(sample):
+                    lingering = [sample for sample in self._samples if self._lingers(sample)]
+                    if lingering and not statistics.dropping:
+                        raise Broken(f"samples {lingering} linger, and the look-ahead waits for room")
                     return
         raise Broken("the look-ahead stands still, though there is something to look at and room for it")
+
+    def _lingers(self, sample: int) -> bool:
+        """Whether its pages stay, though nobody holds it open and nobody is to read it."""
+        table = self._table
+        return table.state[sample] == State.RECENT and sample not in self._coming and sample not in table.readers
 
     def at_rest(self) -> None:
         """All readers have stopped, all jobs have ended, nothing is under way. Raises Broken for what is left over."""

@@ -8,12 +8,14 @@ from mlfs.plan.scheduler.commands import Command, Drop
 from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.window import Window
 
+ROOM = 2 * 4096
+
 
 class Some:
-    """A window with room for two of four pages."""
+    """A window with room for two of its samples, of a page each."""
 
-    def __init__(self) -> None:
-        self.table = SampleTable(memoryview(bytearray(b"\x01" * 4)), 2 * 4096)
+    def __init__(self, samples: int = 4, room_bytes: int = ROOM) -> None:
+        self.table = SampleTable(memoryview(bytearray(b"\x01" * samples)), room_bytes)
         self.out: list[Command] = []
         self.window = Window(self.table, self.out)
 
@@ -57,13 +59,12 @@ def test_a_sample_that_was_open_when_its_turn_came_lingers_again(some: Some) -> 
 def test_what_is_of_the_past_is_not_rescued(some: Some, dropping_already: bool) -> None:
     some.read(0)
     if dropping_already:
-        some.window.set_linger(False)
+        some.window.make_room(ROOM)
     some.window.outdated(0)
     assert some.table.state[0] == State.DROPPING
     assert not some.window.rescue(0)
-    some.window.set_linger(True)
     some.read(1)
-    some.window.set_linger(False)
+    some.window.make_room(ROOM)
     assert some.table.state[1] == State.DROPPING
     assert some.window.rescue(1)
 
@@ -71,10 +72,11 @@ def test_what_is_of_the_past_is_not_rescued(some: Some, dropping_already: bool) 
 def test_one_batch_is_dropped_at_a_time_and_what_was_rescued_is_left_out(some: Some) -> None:
     some.read(0)
     some.read(1)
-    some.window.set_linger(False)
+    some.window.make_room(ROOM)
     some.table.move(0, Verb.TOUCH)
     some.window.send()
     some.window.retire(0)
+    some.window.make_room(ROOM)
     some.window.send()
     assert some.out == [Drop((1,))]
     assert some.window.dropping == 2
@@ -83,3 +85,24 @@ def test_one_batch_is_dropped_at_a_time_and_what_was_rescued_is_left_out(some: S
     assert some.out == [Drop((1,)), Drop((0,))]
     some.window.dropped((0,))
     assert some.window.dropping == some.table.window_bytes == 0
+
+
+def test_where_reads_are_predicted_a_quarter_is_kept_free_of_what_lingers() -> None:
+    some = Some(samples=40, room_bytes=32 * 4096)
+    some.window.set_linger(False)
+    for sample in range(40):
+        some.read(sample)
+        some.window.send()
+        some.window.dropped(tuple(sample for sample in range(40) if some.table.state[sample] == State.GOING))
+    assert list(some.window._recent) == list(range(24))  # what came first stays: a second epoch finds it in place
+    assert [drop for drop in some.out if isinstance(drop, Drop)] == [Drop((sample,)) for sample in range(24, 40)]
+
+
+def test_a_look_ahead_that_waits_for_room_gets_that_of_several_samples_at_once() -> None:
+    some = Some(samples=40, room_bytes=32 * 4096)
+    for sample in range(32):
+        some.read(sample)
+    some.window.set_linger(False)
+    some.window.make_room(4096)
+    some.window.send()
+    assert some.out == [Drop((0, 1, 2))]  # for the one that waits, and a sixteenth of the window
