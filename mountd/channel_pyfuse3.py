@@ -40,13 +40,19 @@ class Pyfuse3Channel:
         self._requests: Requests | None = None
         self._agreed = False
 
-    def mount(self, handlers: Handlers, mountpoint: str, options: set[str]) -> None:
-        """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError."""
+    def mount(self, handlers: Handlers, mountpoint: str, options: set[str], with_acls: bool) -> None:
+        """Mount; the kernel's requests wait until `serve` runs. Raises OSError or RuntimeError.
+
+        Args:
+            with_acls: have the kernel enforce POSIX ACLs: it asks for them by GETXATTR.
+        """
         self._requests = Requests(handlers, self.poll_wait, generation=secrets.randbits(31) + 1)
         lowlevel = SimpleNamespace(**vars(trio.lowlevel))
         lowlevel.wait_readable = self._wait
         vars(pyfuse3)["trio"] = SimpleNamespace(**vars(trio) | {"lowlevel": lowlevel})
-        pyfuse3.init(_OnlyInit(), mountpoint, {"default_permissions", *options})
+        operations = _OnlyInit()
+        operations.enable_acl = with_acls
+        pyfuse3.init(operations, mountpoint, {"default_permissions", *options})
 
     async def serve(self) -> None:
         """Answer requests until the mount goes away."""

@@ -23,10 +23,13 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
 from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
@@ -47,7 +50,7 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
-from mlfs.tree.index import default_index_path, manifest_for
+from mlfs.tree.index import ScanReport, default_index_path, manifest_for
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.samples import Samples
 from mlfs.tree.scan_lock import Holder
@@ -56,6 +59,9 @@ from mountd import holders, mounts, runtime
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
+from mountd.extended import ExtendedAttributes
+from mountd.first_looks import POOL as LOOKS
+from mountd.first_looks import FirstLooks
 from mountd.handlers import Handlers
 from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.life_note import LifeNote
@@ -97,6 +103,7 @@ POOLS = {
     "inodes": 1,
     "look": 1,
     "source": 1,
+    LOOKS: 8,
     "peers": PEER_LANES,
     "giving": 2,
 }
@@ -116,21 +123,22 @@ def serve(config: MountConfig, report: Report) -> int:
         check_start()
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
-        manifest, how = _manifest(config, source_fd, report)
+        manifest, scanned, how = _manifest(config, source_fd, report)
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
         cleanup.callback(source.close)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
         places, notes = _places(config, source, samples, showcase, cleanup)
+        seen = seen_before(manifest, scanned) if config.allow_other else None
         outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
-        service = _Service(config, samples, source, places, showcase, outside, how, notes, report)
+        service = _Service(config, samples, source, places, showcase, outside, how, seen, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
 
 
-def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, str]:
+def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, ScanReport, str]:
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
 
@@ -145,7 +153,7 @@ def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Mani
         raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
     how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
     alone = f", for this mount alone: {index_path.parent} cannot be written" if scanned.warning else ""
-    return manifest, f"{how} in {scanned.seconds:.1f} s{alone}"
+    return manifest, scanned, f"{how} in {scanned.seconds:.1f} s{alone}"
 
 
 def _places(
@@ -188,6 +196,7 @@ class _Service:
         showcase: Showcase,
         outside: Outside,
         how: str,
+        seen: NDArray[np.uint8] | None,
         notes: Sequence[str],
         report: Report,
     ) -> None:
@@ -199,6 +208,7 @@ class _Service:
         self.showcase = showcase
         self.outside = outside
         self.how = how
+        self.seen = seen
         self.notes = list(notes)
         self.report = report
         self.channel = Pyfuse3Channel()
@@ -219,7 +229,7 @@ class _Service:
             POOLS | {self.places.source.name: self.config.pfs_threads}, wait=self.channel.poll_wait,
             shortages=shortages, most_threads=descriptors.threads,
         )  # fmt: skip
-        await take_threads(runner)
+        await take_threads(runner, {LOOKS: 1} if self.config.allow_other else {})
         explainer = self._make_explainer()
         recorders = Recorders(self.manifest.paths, runner, time.monotonic)
         primer = InodePrimer(self.manifest, os.fsencode(self.config.mountpoint), runner)
@@ -317,7 +327,7 @@ class _Service:
         return Engine(
             self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
             showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
-            shortages=shortages,
+            shortages=shortages, seen=self.seen,
         )  # fmt: skip
 
     def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
@@ -327,10 +337,14 @@ class _Service:
             options.add("allow_other")
         if self.commands.wanted:
             options.add("ro")
+        limit_s, runner = self.config.source_timeout_s, engine.runner
+        handlers = Handlers(
+            engine, virtual, primer, self.pages, self.read_failures,
+            FirstLooks(self.manifest, engine.looks, runner, limit_s),
+            ExtendedAttributes(self.source, engine.looks, runner, limit_s),
+        )  # fmt: skip
         try:
-            self.channel.mount(
-                Handlers(engine, virtual, primer, self.pages, self.read_failures), self.config.mountpoint, options
-            )
+            self.channel.mount(handlers, self.config.mountpoint, options, self.config.allow_other)
         except (OSError, RuntimeError) as error:
             raise MlfsError(
                 f"{self.config.mountpoint} cannot be mounted: {error}",

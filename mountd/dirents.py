@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mlfs.engine.looks import Looks
 from mlfs.tree.manifest import Manifest
 from mountd.inodes import inode_of
 
 HEAD_WORDS = 19  # struct fuse_entry_out: 16, struct fuse_dirent before the name: 3; every record is 8-aligned
 BUILT_AT_ONCE = 4096
+DESCRIBED_AT_ONCE = BUILT_AT_ONCE // 8
 KEPT = 4
 BLOCK_BYTES = 4096
 _NS = 1_000_000_000
@@ -54,12 +56,14 @@ class Direntries:
     Args:
         frozen_s: how long the kernel may keep names and attributes.
         generation: of all inodes but the root (mountd.wire.entry).
+        looks: which entries the kernel may be told of; of the others it learns name and type.
     """
 
-    def __init__(self, manifest: Manifest, frozen_s: float, generation: int) -> None:
+    def __init__(self, manifest: Manifest, frozen_s: float, generation: int, looks: Looks) -> None:
         self.manifest = manifest
         self._generation = generation
         self.frozen_s = int(frozen_s)
+        self._looks = looks
         # Without attributes of files a listing changes with the manifest only: the next request for the same directory
         # goes on in it.
         self._kept: OrderedDict[tuple[int, int, int], Records] = OrderedDict()
@@ -73,7 +77,7 @@ class Direntries:
         key = (directory, block, self.manifest.updates)
         if attributes:
             first = children.start + start
-            last = min(first + BUILT_AT_ONCE // 8, children.stop)
+            last = min(first + DESCRIBED_AT_ONCE, children.stop)
             return self._build(start, first, last, attributes)
         kept = self._kept.get(key)
         if kept is None:
@@ -92,7 +96,10 @@ class Direntries:
         words = np.zeros(int(ends[-1]), dtype=np.uint64)
         begins = np.concatenate(([0], ends[:-1]))
         mode = manifest.mode[first:last].astype(np.uint64)
-        known = np.arange(last - first) if attributes else np.flatnonzero((mode & 0o170000) == stat.S_IFDIR)
+        told = np.ones(last - first, dtype=np.bool_) if attributes else (mode & 0o170000) == stat.S_IFDIR
+        if self._looks.needed:
+            told &= self._looks.seen_of(first, last)
+        known = np.flatnonzero(told)
         if len(known):
             self._fill_attributes(words, begins[known], first + known, self._numbers(first, last)[known])
         words[begins + 16] = self._numbers(first, last)

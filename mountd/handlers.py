@@ -15,6 +15,8 @@ from typing import NamedTuple, Protocol
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
+from mountd.extended import ExtendedAttributes
+from mountd.first_looks import FirstLooks
 from mountd.inodes import (
     FIRST_CHANGED,
     FIRST_VIRTUAL,
@@ -94,8 +96,11 @@ class Handlers:
         inode_primer: InodePrimer,
         pages: MountPages,
         failures: ReadFailures,
+        first_looks: FirstLooks,
+        extended: ExtendedAttributes,
     ) -> None:
-        self.manifest = engine.manifest
+        self.manifest, self.looks = engine.manifest, engine.looks
+        self._first_looks, self._extended = first_looks, extended
         self._failures = failures
         self._below: os.statvfs_result | None = None
         self._virtual = virtual
@@ -176,6 +181,37 @@ class Handlers:
             m.size_view[entry], m.blocks_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
         )  # fmt: skip
 
+    # -- who may read
+
+    def is_unseen(self, inode: int) -> bool:
+        """Whether the kernel may not be told of an inode before `look`."""
+        return inode < FIRST_VIRTUAL and not self.looks.has_seen(entry_of(inode))
+
+    async def look(self, inode: int) -> int:
+        """Look at the source, so that the kernel may be told of an inode: the one that the entry has then.
+
+        Raises: OSError; ESTALE to be asked anew.
+        """
+        entry = entry_of(inode)
+        await self._first_looks.at(entry)
+        return self._inode_of(entry)
+
+    async def look_at_children(self, inode: int, start: int, count: int) -> None:
+        """Look at the children of a directory from number `start` on. What cannot be looked at is left as it is."""
+        await self._first_looks.at_children(entry_of(inode), start, count)
+
+    def has_no_attribute(self, inode: int, name: bytes) -> bool:
+        """Whether it is known that there is no such extended attribute."""
+        return inode >= FIRST_VIRTUAL or self._extended.is_absent(entry_of(inode), name)
+
+    async def attribute(self, inode: int, name: bytes) -> bytes:
+        """An extended attribute. Raises: OSError."""
+        return await self._extended.value(entry_of(inode), name)
+
+    async def attribute_names(self, inode: int) -> bytes:
+        """The names of extended attributes. Raises: OSError."""
+        return b"" if inode >= FIRST_VIRTUAL else await self._extended.names(entry_of(inode))
+
     def readlink(self, inode: int) -> bytes:
         """The target of a symbolic link."""
         if inode >= FIRST_VIRTUAL:
@@ -252,15 +288,20 @@ class Handlers:
 
         The open counts from now on: what the process opens next, in this thread or in another one, counts after it.
         Where the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks
-        it up and opens that one.
+        it up and opens that one. So where a directory above has: the kernel may have let in whom the source refuses.
         """
         if inode >= FIRST_VIRTUAL:
             return False
         entry, generation = entry_of(inode), generation_of(inode)
         generations, handle_there = self._generations, handle_of(entry, generation)
+        looks, before = self.looks, self.looks.changes
+
+        def is_as_told() -> bool:
+            """Whether the kernel, which has let the reader in, was told what the source has."""
+            return generations[entry] == generation and not looks.changed_since(entry, before)
 
         def in_place(source_bytes: int) -> bool:
-            due = generations[entry] == generation and answer.take()
+            due = is_as_told() and answer.take()
             if due:
                 self._digest.goes_on_in_worker(entry, pid, source_bytes)
                 answer.give(handle_there)
@@ -275,7 +316,7 @@ class Handlers:
                 self._failures.note(entry, error)
                 self._digest.refused(entry, pid)
                 answer.refuse(error)
-            elif generations[entry] != generation:
+            elif not is_as_told():
                 if handle:
                     self._ranges.close_large(handle)
                 self._digest.refused(entry, pid)

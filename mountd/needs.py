@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import trio
@@ -70,10 +71,14 @@ def share_descriptors() -> Descriptors:
     return Descriptors(threads, free - KEPT_FREE - DESCRIPTORS_A_THREAD * threads)
 
 
-async def take_threads(runner: ThreadRunner) -> None:
-    """Start the threads without which nothing can be served; raises MlfsError where they are not to be had."""
+async def take_threads(runner: ThreadRunner, more: Mapping[str, int]) -> None:
+    """Start the threads without which nothing can be served; raises MlfsError where they are not to be had.
+
+    Args:
+        more: what this mount needs besides, by pool.
+    """
     with trio.move_on_after(PATIENCE_S):
-        while not runner.take(SERVING):
+        while not runner.take({**SERVING, **more}):
             await trio.sleep(PATIENCE_S / 10)
         return
     raise too_low(Resource.THREADS, f"{THREADS + 1} threads")

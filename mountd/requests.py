@@ -12,19 +12,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import trio
 
 from mountd import wire
-from mountd.dirents import Direntries
+from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
 from mountd.poll_wait import PollWait
+from mountd.turn_lock import TurnLock
 
 log = logging.getLogger("mlfs.channel")
 
@@ -48,38 +47,6 @@ MOST_TASKS = 256
 NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
 Waiting = Coroutine[Any, Any, None]
-
-
-class TurnLock:
-    """A lock that is not fair: who releases it may take it again before the task that waits, which then waits on.
-
-    A fair one would change tasks after each request. When it is released it wakes one task, and that one tries again.
-    """
-
-    def __init__(self, wait: PollWait) -> None:
-        self._wait = wait
-        self._held = False
-        self._waiting: deque[trio.lowlevel.Task] = deque()
-
-    async def __aenter__(self) -> None:
-        while self._held:
-            task = trio.lowlevel.current_task()
-            self._waiting.append(task)
-
-            def abort(_: object, task: trio.lowlevel.Task = task) -> trio.lowlevel.Abort:
-                self._waiting.remove(task)
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
-            self._wait.next_runs()
-        self._held = True
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held = False
-        if self._waiting and self._wait.wakes_next():
-            trio.lowlevel.reschedule(self._waiting.popleft())
 
 
 class _Answer:
@@ -142,7 +109,7 @@ class Requests:
         self._wait = wait
         self._lock = TurnLock(wait)
         self._past = handlers.manifest.past  # true once a file has changed: what is forgotten of such is to be told
-        self._direntries = Direntries(handlers.manifest, FROZEN_S, generation)
+        self._direntries = Direntries(handlers.manifest, FROZEN_S, generation, handlers.looks)
         self._below: os.statvfs_result | None = None
         self._buffer = bytearray(wire.LONGEST_REQUEST_BYTES)
         self._buffers = [self._buffer]
@@ -163,6 +130,8 @@ class Requests:
             wire.READDIR: self._readdir,
             wire.READDIRPLUS: self._readdir,
             wire.RELEASEDIR: self._nothing_to_do,
+            wire.GETXATTR: self._getxattr,
+            wire.LISTXATTR: self._listxattr,
             wire.STATFS: self._statfs,
             wire.READ: self._read,
             wire.WRITE: self._write,
@@ -311,14 +280,26 @@ class Requests:
         found = wire.attr(*a[:-1])
         return found, FROZEN_S if a.frozen else 0
 
-    def _lookup(self, unique: int, parent: int, uid: int, pid: int) -> None:
+    def _lookup(self, unique: int, parent: int, uid: int, pid: int) -> Waiting | None:
         self.counts["lookup"] += 1
         length = wire.U32.unpack_from(self._buffer)[0]
         inode = self.handlers.lookup(parent, bytes(self._buffer[wire.BODY : length]).partition(b"\0")[0])
         if inode:
+            if self.handlers.is_unseen(inode):
+                return self._lookup_soon(unique, inode)
             attributes, valid_s = self._attr(inode)
         else:
             attributes, valid_s = wire.NO_ATTRIBUTES, FROZEN_S if parent < FIRST_VIRTUAL else 0
+        self._write_reply(wire.reply(unique, wire.entry(inode, self._generation, valid_s, attributes)))
+        return None
+
+    async def _lookup_soon(self, unique: int, inode: int) -> None:
+        try:
+            inode = await self.handlers.look(inode)
+            attributes, valid_s = self._attr(inode)
+        except Exception as error:
+            self.failed(unique, error)
+            return
         self._write_reply(wire.reply(unique, wire.entry(inode, self._generation, valid_s, attributes)))
 
     def _forget(self, unique: int, inode: int, uid: int, pid: int) -> None:
@@ -355,21 +336,36 @@ class Requests:
         handle = inode | WITH_ATTRIBUTES if self.handlers.is_priming(pid) else inode
         self.opened(unique, handle, 0)
 
-    def _readdir(self, unique: int, inode: int, uid: int, pid: int) -> None:
+    def _readdir(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         """READDIRPLUS: libfuse asks the kernel for nothing else."""
         self.counts["readdir"] += 1
         handle, start, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
-        if self.handlers.listed_at_once(inode):
-            records = self._direntries.records(entry_of(inode), start, bool(handle & WITH_ATTRIBUTES))
-            self._write_reply(wire.reply(unique, records.some(start, size) if records is not None else b""))
-            return
-        self._write_reply(wire.reply(unique, *self._listed(inode, start, size)))
+        if not self.handlers.listed_at_once(inode):
+            self._write_reply(wire.reply(unique, *self._listed(inode, start, size)))
+            return None
+        if handle & WITH_ATTRIBUTES and self.handlers.looks.needed:
+            return self._readdir_soon(unique, inode, start, size)
+        self._list(unique, inode, start, size, bool(handle & WITH_ATTRIBUTES))
+        return None
+
+    async def _readdir_soon(self, unique: int, inode: int, start: int, size: int) -> None:
+        try:
+            await self.handlers.look_at_children(inode, start, DESCRIBED_AT_ONCE)
+            self._list(unique, inode, start, size, attributes=True)
+        except Exception as error:
+            self.failed(unique, error)
+
+    def _list(self, unique: int, inode: int, start: int, size: int, attributes: bool) -> None:
+        records = self._direntries.records(entry_of(inode), start, attributes)
+        self._write_reply(wire.reply(unique, records.some(start, size) if records is not None else b""))
 
     def _listed(self, inode: int, start: int, size_bytes: int) -> list[bytes]:
         """Entries one by one: of the control directory, and of directories with device nodes in them."""
         listed: list[bytes] = []
         for name, following, child, a in self.handlers.directory(inode, start):
             entry = wire.entry(child, self._generation, FROZEN_S if a.frozen else 0, wire.attr(*a[:-1]))
+            if self.handlers.is_unseen(child):
+                entry = wire.UNTOLD
             listed.append(wire.direntplus(name, following, a.number, a.mode, entry))
             size_bytes -= len(listed[-1])
             if size_bytes < 0:
@@ -455,6 +451,26 @@ class Requests:
         self._write_reply(wire.WRITTEN.pack(wire.WRITTEN.size, 0, unique, written, 0))
 
     # -- the rest
+
+    def _getxattr(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
+        self.counts["other"] += 1
+        length, room = wire.U32.unpack_from(self._buffer)[0], wire.U32.unpack_from(self._buffer, wire.BODY)[0]
+        name = bytes(self._buffer[wire.XATTR_NAME : length]).partition(b"\0")[0]
+        if self.handlers.has_no_attribute(inode, name):
+            self._write_reply(wire.error(unique, errno.ENODATA))
+            return None
+        return self._xattr_soon(unique, self.handlers.attribute(inode, name), room)
+
+    def _listxattr(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
+        self.counts["other"] += 1
+        room = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
+        return self._xattr_soon(unique, self.handlers.attribute_names(inode), room)
+
+    async def _xattr_soon(self, unique: int, asked: Coroutine[Any, Any, bytes], room_bytes: int) -> None:
+        try:
+            self._write_reply(wire.xattr_reply(unique, await asked, room_bytes))
+        except Exception as error:
+            self.failed(unique, error)
 
     def _statfs(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1

@@ -7,6 +7,7 @@ mountd.requests.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from struct import Struct
@@ -14,7 +15,8 @@ from typing import Final
 
 LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
 MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK = 8, 9, 10, 11, 12, 13
-OPEN, READ, WRITE, STATFS, RELEASE, SETXATTR, REMOVEXATTR = 14, 15, 16, 17, 18, 21, 24
+OPEN, READ, WRITE, STATFS, RELEASE = 14, 15, 16, 17, 18
+SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR = 21, 22, 23, 24
 OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY = 27, 28, 29, 35, 36, 38
 BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
 
@@ -34,6 +36,8 @@ U32: Final = Struct("=I")
 U64: Final = Struct("=Q")
 PAIR: Final = Struct("=QQ")  # fuse_forget_one
 READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE; with `whence` for the size of LSEEK
+XATTR_NAME: Final = BODY + 8  # struct fuse_getxattr_in: size, padding; then the name
+_XATTR_SIZE: Final = Struct("=II")  # fuse_getxattr_out: size, padding
 WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
 # ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
 _ATTR: Final = Struct("=QQQqqqIIIIIIIIII")
@@ -84,6 +88,8 @@ def attributes_reply(unique: int, valid_s: int, attributes: bytes) -> bytes:
 
 
 NO_ATTRIBUTES: Final = bytes(_ATTR.size)
+UNTOLD: Final = bytes(_ENTRY.size) + NO_ATTRIBUTES
+"""Instead of an entry, in a listing: the kernel learns name and type only."""
 
 
 def statfs_reply(unique: int, below: os.statvfs_result | None) -> bytes:
@@ -97,6 +103,13 @@ def statfs_reply(unique: int, below: os.statvfs_result | None) -> bytes:
             below.f_bsize, below.f_namemax, below.f_frsize, 0,
         ),
     )  # fmt: skip
+
+
+def xattr_reply(unique: int, value: bytes, room_bytes: int) -> bytes:
+    """The reply to GETXATTR and LISTXATTR: the value, or how long it is to somebody who has no room and only asks."""
+    if not room_bytes:
+        return reply(unique, _XATTR_SIZE.pack(len(value), 0))
+    return reply(unique, value) if len(value) <= room_bytes else error(unique, errno.ERANGE)
 
 
 def direntplus(name: bytes, following: int, number: int, mode: int, entry_out: bytes) -> bytes:

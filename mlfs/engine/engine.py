@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from mlfs.engine.fetch import Fetcher
 from mlfs.engine.holes import Holes
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.looked_up import Groups
+from mlfs.engine.looks import Looks
 from mlfs.engine.mount_jobs import Listener, MountJobs
 from mlfs.engine.opens import Opens
 from mlfs.engine.page_watch import PageWatch
@@ -35,7 +37,7 @@ from mlfs.engine.peering import Peering
 from mlfs.engine.planner import Planner
 from mlfs.engine.ranges import Ranges
 from mlfs.engine.roll_call import Figures, RollCall
-from mlfs.engine.runner import Runner
+from mlfs.engine.runner import Runner, start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.shortages import Shortages
@@ -100,6 +102,11 @@ class Limits:
     buffer_bytes: int = 128 << 20
 
 
+def _name_forgotten(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("a name that leads to another content could not be forgotten: %s", error)
+
+
 def _cannot_build(spec: JobSpec) -> JobStreams:
     raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
 
@@ -131,6 +138,7 @@ class Engine:
         agent_socket: str | None = None,
         build: Callable[[JobSpec], JobStreams] = _cannot_build,
         shortages: Shortages | None = None,
+        seen: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         self.samples = samples
         self.manifest = samples.manifest
@@ -150,7 +158,11 @@ class Engine:
         self.scheduler = Scheduler(samples.sizes, infos, bounds, rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
-        self._fetcher = Fetcher(samples, source, places, pages, self._announce, self._regroup)
+        self.looks = Looks(samples.manifest, source, self._adopt, clock, seen)
+        self._fetcher = Fetcher(
+            samples, source, places, pages, self._announce, self._regroup, self._forget_name, self.looks
+        )
+        self._pages = pages
         self._write_behind = WriteBehind(
             self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
         )
@@ -296,8 +308,8 @@ class Engine:
     async def _find_again(self) -> None:
         """Learn which samples the places hold from an earlier mount."""
         ids, found = self.samples.ids, 0
-        for start in range(0, len(ids), FIND_CHUNK):
-            chunk = ids[start : start + FIND_CHUNK].tolist()
+        for first in range(0, len(ids), FIND_CHUNK):
+            chunk = ids[first : first + FIND_CHUNK].tolist()
             for place, samples in (await self.runner.run("keep", self._find_chunk, chunk)).items():
                 found += len(samples)
                 self._driver.step(e.CopiesFound(place, samples))
@@ -361,12 +373,24 @@ class Engine:
         """From a worker: the source file is not what the manifest says."""
         self.runner.on_loop(self._adopt_change, entry, change)
 
+    def _adopt(self, entry: int, change: FileChange) -> None:
+        """From a worker: a look has found something else."""
+        self._fetcher.adopt(entry, change)
+
+    def _forget_name(self, entry: int) -> None:
+        """From a worker: have the kernel look a name up anew, once it has the answers that it waits for."""
+        self.runner.post(partial(start, self.runner, "drop", self._pages.replace, entry, then=_name_forgotten))
+
     def _regroup(self, files: Groups) -> None:
         """From a worker: these entries are names of one file each."""
         self.runner.on_loop(self.manifest.hard_links.regroup, files)
 
     def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest, rights = self.manifest, change.rights or self.manifest.rights(entry)
+        self.looks.adopted(entry)
+        if not manifest.is_file(entry):
+            manifest.set_rights(entry, rights)
+            return
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
         if known == (change.size_bytes, clamp_ns(change.mtime_ns), clamp_ns(change.ctime_ns)):
             if rights != manifest.rights(entry):

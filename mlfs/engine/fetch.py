@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mlfs.engine.looked_up import Groups, LookedUp
+from mlfs.engine.looks import Looks
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
@@ -27,6 +28,7 @@ from mlfs.places.source import OpenFile, Source, read_part
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
+from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
 
@@ -69,6 +71,8 @@ class Fetcher:
     Args:
         announce: called from the worker when a file is not what the manifest says: must have updated the manifest, on
             the loop, when it returns. regroup: see `mlfs.engine.looked_up.LookedUp`.
+        forget_name: called from the worker to have the kernel look a name up anew, after the worker is done.
+        looks: which entries the kernel may be told of.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class Fetcher:
         pages: PageCache,
         announce: Callable[[int, FileChange], None],
         regroup: Callable[[Groups], None],
+        forget_name: Callable[[int], None],
+        looks: Looks,
     ) -> None:
         self._samples = samples
         self._manifest = samples.manifest
@@ -87,6 +93,8 @@ class Fetcher:
         self._pages = pages
         self._announce = announce
         self._looked_up = LookedUp(samples.manifest, source, regroup)
+        self._forget_name = forget_name
+        self._looks = looks
         self._finding = False
         self.to_keep: dict[int, tuple[Fetched, int]] = {}
         self._verified = bytearray(len(samples))  # the version was seen at the source since the mount
@@ -163,9 +171,11 @@ class Fetcher:
         assert content is not None
         if self._manifest.generation_view[entry] != generation:
             return None
+        self._looks.way_to(entry)
         if content.changed:
             self._replace(entry, content.changed)
             generation = self._manifest.generation_view[entry]
+        self._looks.was_read(entry)
         self._verified[sample] = 1
         staged = stage and self.push(entry, generation, self._offset(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
@@ -226,9 +236,11 @@ class Fetcher:
         """Open a source file for reads of ranges, its content that of the manifest from now on. Raises: OSError."""
         opened = self._source.open(entry)
         try:
+            self._looks.way_to(entry)
             if opened.changed:
                 version = opened.version
                 self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
+            self._looks.was_read(entry)
             for sample in self._samples.of_file(entry):
                 self._verified[sample] = 1
         except BaseException:
@@ -389,6 +401,8 @@ class Fetcher:
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
         if known != (stat.st_size, clamp_ns(stat.st_mtime_ns), clamp_ns(stat.st_ctime_ns)):
             return False
+        if attributes_of(stat).rights[:3] != manifest.rights(entry)[:3]:
+            return False
         self._verified[sample] = 1
         return True
 
@@ -396,6 +410,8 @@ class Fetcher:
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """Put bytes of that generation into the page cache; False when they are of the past, or the kernel refused."""
+        if not self._looks.has_seen(entry) and self._looks.look((entry,)) is not None:
+            return False  # before the lock: the kernel may have to be told of the file for that, which needs a look
         with self._locks[entry % STRIPES]:
             if self._manifest.generation_view[entry] != generation:
                 return False
@@ -414,13 +430,31 @@ class Fetcher:
     def _replace_one(self, entry: int, change: FileChange) -> None:
         """The manifest shows the other content, copies of the old one go, the kernel looks the name up anew."""
         with self._locks[entry % STRIPES]:
-            self._announce(entry, change)
-            for sample in self._samples.of_file(entry):
-                self.to_keep.pop(sample, None)
-                for place in self._places.storing:
-                    if place.contains(sample):
-                        place.drop(sample)
+            self._forget(entry, change)
             self._pages.replace(entry)
+
+    def adopt(self, entry: int, change: FileChange) -> None:
+        """The same of what a look found, of a directory as well.
+
+        The kernel may be waiting for the look, with the directory locked: so no name is forgotten before it is over,
+        nor is a lock waited for that somebody holds who has one forgotten. The kernel was not told of this name.
+        """
+        if not self._samples.of_file(entry):
+            self._announce(entry, change)
+            self._pages.drop(entry)
+            return
+        for name, found in self._looked_up.changes(entry, change):
+            self._forget(name, found)
+            if name != entry:
+                self._forget_name(name)
+
+    def _forget(self, entry: int, change: FileChange) -> None:
+        self._announce(entry, change)
+        for sample in self._samples.of_file(entry):
+            self.to_keep.pop(sample, None)
+            for place in self._places.storing:
+                if place.contains(sample):
+                    place.drop(sample)
 
 
 def landed_of(fetch: int, fetched: Fetched) -> Landed:

@@ -378,18 +378,30 @@ class PosixSource:
         self.count(1, 0)
         return PosixFile(self, entry, number, fd, content, self._changed(entry, content))
 
-    def stat(self, entry: int) -> os.stat_result:
+    def _look(self, entry: int, call: Callable[[int], T]) -> T:
+        """What the call returns for a descriptor of the entry, which cannot be read."""
         path = self._manifest.path(entry)
 
-        def look(root_fd: int) -> os.stat_result:
+        def look(root_fd: int) -> T:
             fd = open_beneath(root_fd, path, os.O_PATH)
             try:
-                return os.fstat(fd)
+                return call(fd)
             finally:
                 os.close(fd)
 
         with self.at_work(entry):
             return self._on_root(look)
+
+    def stat(self, entry: int) -> os.stat_result:
+        return self._look(entry, os.fstat)
+
+    # By its path in /proc, as a descriptor that cannot be read has no extended attributes.
+
+    def attribute(self, entry: int, name: bytes) -> bytes:
+        return self._look(entry, lambda fd: os.getxattr(f"/proc/self/fd/{fd}", name))
+
+    def attribute_names(self, entry: int) -> list[bytes]:
+        return [os.fsencode(name) for name in self._look(entry, lambda fd: os.listxattr(f"/proc/self/fd/{fd}"))]
 
     def statvfs(self) -> os.statvfs_result:
         return self._on_root(os.fstatvfs)

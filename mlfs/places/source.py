@@ -102,6 +102,12 @@ class Source(Protocol):
     def stat(self, entry: int) -> os.stat_result:
         """The attributes that the entry has now; those of a symbolic link are its own. Raises: OSError."""
 
+    def attribute(self, entry: int, name: bytes) -> bytes:
+        """An extended attribute of the entry. Raises: OSError; ENODATA when it has none of that name."""
+
+    def attribute_names(self, entry: int) -> list[bytes]:
+        """The names of the entry's extended attributes. Raises: OSError."""
+
     def statvfs(self) -> os.statvfs_result:
         """Sizes and limits of the file system. Raises: OSError."""
 

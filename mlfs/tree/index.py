@@ -26,6 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from mlfs.ours import check_replaceable, make_parent, open_ours, user_cache_directory, write_ours
+from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
@@ -266,6 +267,7 @@ class _Comparison:
         if (
             clamp_ns(status.st_mtime_ns) != manifest.mtime_ns_view[entry]
             or clamp_ns(status.st_ctime_ns) != manifest.ctime_ns_view[entry]
+            or attributes_of(status).rights[:3] != manifest.rights(entry)[:3]
         ):
             return True
         return entry in self._unreadable and self._readable(path)

@@ -63,6 +63,7 @@ class Scripted:
         self.told: list[Any] = []
         self.staged = HANDLE
         self.manifest = SimpleNamespace(past={})
+        self.looks = SimpleNamespace(needed=False)
         self.answer: Answer
 
     def forget(self, inode: int, count: int) -> None:
@@ -74,6 +75,9 @@ class Scripted:
     def lookup(self, parent: int, name: bytes) -> int:
         self.told.append((parent, name))
         return 7 if name == b"there" else 0
+
+    def is_unseen(self, inode: int) -> bool:
+        return False
 
     def attributes(self, inode: int) -> Attributes:
         if inode == 8:

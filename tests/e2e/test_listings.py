@@ -6,7 +6,8 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from support.mounts import MlfsMount
 from support.trees import Link, make_tree
 
+from mlfs.engine.looks import Looks
 from mlfs.tree.manifest import Manifest
 from mlfs.tree.scan import scan
 from mountd import dirents
@@ -70,7 +72,7 @@ def test_any_part_of_a_directory(manifest: Manifest, start: int, room: int, attr
     children = manifest.children(directory)
     built_at_once, dirents.BUILT_AT_ONCE = dirents.BUILT_AT_ONCE, 8 * block
     try:
-        listing = Direntries(manifest, 5.0, GENERATION)
+        listing = Direntries(manifest, 5.0, GENERATION, cast(Looks, SimpleNamespace(needed=False)))
         found = listing.records(directory, start, attributes)
     finally:
         dirents.BUILT_AT_ONCE = built_at_once

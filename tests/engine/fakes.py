@@ -19,6 +19,7 @@ import trio
 import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.looks import Looks
 from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import nameless
 from mlfs.job import JobSpec, parse_job
@@ -114,6 +115,15 @@ class InlineRunner:
 
     def post(self, call: Callable[..., Any], *args: Any) -> None:
         call(*args)
+
+
+def no_names(source: PosixSource) -> tuple[Callable[..., None], Callable[..., None], Looks]:
+    """The last arguments of a Fetcher whose files have one name each, in a mount that only its user reads."""
+
+    def never(*args: object) -> None:
+        raise AssertionError
+
+    return lambda files: None, never, Looks(source._manifest, source, never, time.monotonic, None)
 
 
 def kin(pid: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fakes import CountingSource, FakePages, tree
+from fakes import CountingSource, FakePages, no_names, tree
 
 from mlfs.engine.fetch import Fetcher
 from mlfs.places.place import Content, Copy, PlaceKind, Places, SourcePlace, TierPlace, Want
@@ -43,7 +43,7 @@ def test_the_nodes_own_copy_is_taken_and_without_one_the_source(tmp_path: Path) 
         assert tier.keep([Copy(kept, samples.version_of(kept), content)]) == [True]
         places = Places(SourcePlace(source, samples), [tier])
         places.join([NothingThere()])
-        fetcher = Fetcher(samples, source, places, pages, lambda entry, change: None, lambda files: None)
+        fetcher = Fetcher(samples, source, places, pages, lambda entry, change: None, *no_names(source))
         fetched = fetcher.fetch(kept, OWNER, TIER)
         assert (fetched.place, bytes(fetched.data or b"")) == (TIER, bytes(content))
         assert fetcher.fetch(other, OWNER).place == SOURCE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CountingSource, FakePages, tree
+from fakes import CountingSource, FakePages, no_names, tree
 
 from mlfs.engine.fetch import Fetcher
 from mlfs.places.place import Copy, FileChange, PlaceKind, Places, SourcePlace, TierPlace
@@ -63,7 +63,7 @@ class Node:
         tier = TierPlace(PlaceKind.RAM, RamTier(1 << 20), self.samples)
         assert tier.keep([Copy(self.entry, self.samples.version_of(self.entry), OLD)]) == [True]
         places = Places(SourcePlace(self.source, self.samples), [tier])
-        self.fetcher = Fetcher(self.samples, self.source, places, self.pages, self._announce, lambda files: None)
+        self.fetcher = Fetcher(self.samples, self.source, places, self.pages, self._announce, *no_names(self.source))
 
     def _announce(self, entry: int, change: FileChange) -> None:
         self.manifest.update(entry, change.size_bytes, change.mtime_ns, change.ctime_ns)

@@ -1,0 +1,80 @@
+"""Extended attributes of files, among them POSIX ACLs: answered from the source, in worker threads.
+
+In: an entry and a name. Out: the value, as the source has it now, or an OSError for the kernel. Called by the request
+handlers. With `--allow-other` the kernel asks for the ACL of whatever it checks for somebody who does not own it: once,
+until a look at the entry finds a change. What was found to have no ACL is not asked about again until then.
+
+ENOSYS is never among the answers: the kernel would take it for the whole mount, and for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import trio
+
+from mlfs.engine.looks import Looks
+from mlfs.engine.runner import Runner
+from mlfs.places.source import Source
+from mountd.first_looks import POOL
+
+T = TypeVar("T")
+
+ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
+# Others are not shown: what a file server means by them is not enforced here, and `trusted.` is for root alone.
+_SHOWN: Final = (b"user.", b"security.")
+_NONE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
+
+
+def is_shown(name: bytes) -> bool:
+    """Whether the mount shows attributes of that name."""
+    return name.startswith(_SHOWN) or name in ACLS
+
+
+class ExtendedAttributes:
+    """See the module.
+
+    Args:
+        limit_s: how long the source has for an answer.
+    """
+
+    def __init__(self, source: Source, looks: Looks, runner: Runner, limit_s: float) -> None:
+        self._source = source
+        self._looks = looks
+        self._runner = runner
+        self._limit_s = limit_s
+
+    def is_absent(self, entry: int, name: bytes) -> bool:
+        """Whether it is known without a look at the source that the entry has no such attribute."""
+        return not is_shown(name) or (name in ACLS and self._looks.has_no_acl(entry, ACLS.index(name)))
+
+    async def value(self, entry: int, name: bytes) -> bytes:
+        """Raises: OSError; ENODATA where there is none of that name."""
+        last = self._looks.last_change(entry)
+        value = await self._ask(self._value, entry, name)
+        if value is None:
+            if name in ACLS:
+                self._looks.note_no_acl(entry, ACLS.index(name), last)
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        return value
+
+    async def names(self, entry: int) -> bytes:
+        """The names, each with a zero byte behind it. Raises: OSError."""
+        return b"".join(name + b"\0" for name in await self._ask(self._source.attribute_names, entry) if is_shown(name))
+
+    def _value(self, entry: int, name: bytes) -> bytes | None:
+        try:
+            return self._source.attribute(entry, name)
+        except OSError as error:
+            if error.errno in _NONE:
+                return None
+            raise
+
+    async def _ask(self, call: Callable[..., T], *args: object) -> T:
+        try:
+            return await self._runner.run_within(self._limit_s, POOL, call, *args)
+        except trio.TooSlowError:
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None

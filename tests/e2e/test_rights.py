@@ -1,0 +1,107 @@
+"""Nobody reads through a mount what the source refuses, and who may read there can: modes, owners and ACLs are drawn.
+
+What a reader finds through the mount is compared with what the same reader finds at the source: attributes, content or
+listing, access(2), the ACL itself. The mounts are beside the source, so that both can be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from support.fuse import wait_until
+from support.mounts import MlfsMount
+from support.readers import ACCESS, DEFAULT, GROUP, NOBODYS, OTHER, OWNER, Reader, acl, drawn_acl, seen_by
+from support.trees import make_tree
+
+UIDS, GIDS = (1001, 1002, 1003), (2001, 2002)
+READERS = (
+    Reader(0, 0), Reader(1001, 2001), Reader(1002, 2002, (2001,)), Reader(1003, 2002), Reader(1004, 2003),
+)  # fmt: skip
+DIRECTORIES = ("a", "a/b", "c", "c/d", "c/d/e", "c/d/e/late", "c/d/e/below")
+EARLY = tuple(f"{directory}{number}" for directory in ("", "a/", "a/b/", "c/", "c/d/", "c/d/e/") for number in range(5))
+LATE = tuple(f"c/d/e/late/{number}" for number in range(20))  # read while a mount lasts, not before
+BELOW = tuple(f"c/d/e/below/{number:03}" for number in range(200))  # read after a directory above has been closed
+OPEN = ("c", "c/0")  # to all, until the directory is closed
+REFUSED = "PermissionError 13"
+PATHS = (".", *DIRECTORIES, *EARLY)
+
+
+def draw_rights(path: Path, draw: random.Random) -> None:
+    """Any mode, owner and ACL; a directory lets most of them in, or nothing would be seen of what lies below."""
+    for name in (ACCESS, DEFAULT):
+        if name in os.listxattr(path):
+            os.removexattr(path, name)
+    is_directory = path.is_dir()
+    os.chown(path, draw.choice((0, *UIDS)), draw.choice((0, *GIDS)))
+    modes = (0o755, 0o755, 0o750, 0o711, 0o700) if is_directory else (0o644, 0o640, 0o600, 0o604, 0o000, 0o660)
+    os.chmod(path, draw.choice(modes))
+    if draw.random() < 0.5:
+        os.setxattr(path, ACCESS, drawn_acl(draw, UIDS, GIDS))
+    if is_directory and draw.random() < 0.3:
+        os.setxattr(path, DEFAULT, drawn_acl(draw, UIDS, GIDS))
+
+
+def draw_all(source: Path, seed: int, paths: tuple[str, ...] = PATHS) -> None:
+    draw = random.Random(seed)
+    for path in paths:
+        if path not in (".", *OPEN):
+            draw_rights(source / path, draw)
+
+
+def compare(source: Path, mount: Path, paths: tuple[str, ...] = PATHS) -> None:
+    for reader in READERS:
+        there, here = seen_by(reader, source, paths), seen_by(reader, mount, paths)
+        differ = {path: (there[path], here[path]) for path in paths if there[path] != here[path]}
+        assert not differ, f"{reader}: {differ}"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    tree = make_tree(tmp_path / "source", dict.fromkeys((*EARLY, *LATE, *BELOW), 3000))
+    os.chmod(tree, 0o755)
+    return tree
+
+
+@pytest.mark.promise("rights-as-source", "rights-acl", "rights-index", "rights-noticed")
+def test_each_reader_finds_what_he_finds_at_the_source(source: Path, tmp_path: Path) -> None:
+    """Also after a mount whose index is used again, and after rights have changed under a mount."""
+    (tmp_path / "mount").mkdir()
+    state = tmp_path / "state"
+    draw_all(source, 1)
+    with MlfsMount(source, "--allow-other", mountpoint=tmp_path / "mount", state=state) as mount:
+        compare(source, mount.path)
+    draw_all(source, 2, EARLY)
+    with MlfsMount(source, "--allow-other", mountpoint=tmp_path / "mount", state=state) as mount:
+        assert "saved index" in mount.status()["manifest"]["how"]
+        compare(source, mount.path)
+        while_mounted(source, mount.path)
+
+
+def while_mounted(source: Path, mount: Path) -> None:
+    """Files that the kernel knows and nobody has read yet: to read one is to look at it."""
+    for path in LATE:
+        (mount / path).stat()
+    draw_all(source, 3, LATE)
+    for path in LATE:
+        for reader in READERS[1:]:  # by what the kernel was told before some are refused who may read now, none let in
+            there, here = (seen_by(reader, root, [path])[path]["content"] for root in (source, mount))
+            assert here in (there, REFUSED), (reader, path)
+        (mount / path).read_bytes()
+    compare(source, mount, (".", *DIRECTORIES, *LATE))
+    os.chmod(source / "c", 0o700)
+    os.chown(source / "c", 0, 0)
+    os.setxattr(source / "c", ACCESS, acl([(OWNER, 7, NOBODYS), (GROUP, 0, NOBODYS), (OTHER, 0, NOBODYS)]))
+    below = iter(BELOW)
+
+    assert [seen_by(reader, mount, ["c/0"])["c/0"]["content"] == REFUSED for reader in READERS] == [False] * 5
+
+    def is_closed() -> bool:
+        """A further file below is read, which is a look."""
+        (mount / next(below)).read_bytes()
+        return all(seen_by(reader, mount, ["c/0"])["c/0"]["content"] == REFUSED for reader in READERS[1:])
+
+    wait_until(is_closed)
+    compare(source, mount)
