@@ -2,7 +2,8 @@
 
 In: an entry whose change was noticed, in a worker. Out: changes to adopt, its own and those of its other names, as they
 are found by one look at each name. A name may lead to another file by now: which entries are names of one file is told
-anew. Called by `mlfs.engine.fetch`.
+anew. Of a file with very many names some are looked at; the others stand alone from then on, and are found to have
+changed when they are read. Called by `mlfs.engine.fetch`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from mlfs.places.place import FileChange
 from mlfs.places.source import Source
 from mlfs.tree.attributes import attributes_of
 from mlfs.tree.manifest import Manifest, clamp_ns
+
+# Names that are looked at while a reader waits for one of them.
+MOST_NAMES: Final = 256
 
 Groups = Sequence[Sequence[int]]
 
@@ -36,7 +41,7 @@ class LookedUp:
         """The change of the entry, and those of its other names."""
         names = self._manifest.hard_links.names_of(entry) or (entry,)
         found: dict[int, os.stat_result] = {}
-        for name in names:
+        for name in (entry, *(name for name in names[:MOST_NAMES] if name != entry)):
             try:
                 found[name] = self._source.stat(name)
             except OSError:

@@ -19,7 +19,7 @@ import trio.testing
 
 from mountd import wire
 from mountd.handlers import Answer, Attributes, Handlers, Listed, Opened
-from mountd.inodes import FIRST_VIRTUAL
+from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
 from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
 
@@ -120,6 +120,11 @@ class Scripted:
     async def read(self, handle: int, offset: int, size: int) -> bytes:
         return b"%d %d %d" % (handle, offset, size)
 
+    async def seek(self, handle: int, offset: int, whence: int) -> int:
+        if offset == 99:
+            raise OSError(errno.ENXIO, "behind the end")
+        return offset + whence
+
     async def write(self, handle: int, data: bytes, offset: int) -> int:
         self.told.append((handle, data, offset))
         return len(data)
@@ -216,6 +221,33 @@ def test_what_the_kernel_forgets_gets_no_answer() -> None:
             await kernel.send(wire.INTERRUPT, 0, struct.pack("<Q", 2))
             assert (await kernel.ask(wire.GETATTR))[0] == 0
             assert handlers.told == [("forget", virtual, 3), ("forget", virtual, 2)]
+
+    trio.run(main)
+
+
+def test_once_a_file_has_changed_it_is_told_what_the_kernel_forgets_of_any() -> None:
+    async def main() -> None:
+        handlers = Scripted()
+        async with served(handlers) as (kernel, _):
+            await kernel.send(wire.FORGET, FIRST_CHANGED + 7, struct.pack("<Q", 1))
+            handlers.manifest.past[7, 0] = None
+            await kernel.send(wire.FORGET, 7, struct.pack("<Q", 1))
+            assert (await kernel.ask(wire.GETATTR))[0] == 0
+            assert handlers.told == [("forget", FIRST_CHANGED + 7, 1), ("forget", 7, 1)]
+
+    trio.run(main)
+
+
+def test_where_data_and_holes_begin() -> None:
+    async def main() -> None:
+        async with served(Scripted()) as (kernel, _):
+            for offset, whence, answer in (
+                (5, os.SEEK_DATA, (0, 8)),
+                (6, os.SEEK_HOLE, (0, 10)),
+                (99, 3, (errno.ENXIO,)),
+            ):
+                error, found = await kernel.ask(wire.LSEEK, 7, struct.pack("<QQII", HANDLE, offset, whence, 0))
+                assert (error, *struct.unpack(f"<{len(found) // 8}Q", found)) == answer
 
     trio.run(main)
 

@@ -88,7 +88,7 @@ def replace(path: Path, new: bytes) -> None:
     os.rename(path.parent / "incoming", path)
 
 
-@pytest.mark.promise("change-inode", "change-whole")
+@pytest.mark.promise("change-inode", "change-whole", "change-renamed")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_large_files_that_are_replaced_while_they_are_open(source: Path, mount: MlfsMount, seed: int) -> None:
     """Every reader has what one has who did the same at the source."""
