@@ -16,8 +16,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
@@ -26,6 +26,7 @@ from mlfs.errors import ConfigError
 from mlfs.memory import MemoryRoom, memory_room
 from mlfs.plan.memory_budget import LEAST_ROOM_BYTES, MOST_BUFFER_BYTES, OWN_BYTES, divide
 from mlfs.units import format_size, parse_duration, parse_size
+from mlfs.user_input import InputError, read_toml, shortened, whole_number
 
 # The most threads on the source. A parallel file system serves many at once; fewer are used where more don't help.
 DEFAULT_PFS_THREADS = 16
@@ -210,7 +211,8 @@ def _validated(values: dict[str, Any]) -> MountConfig:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]).replace("_", "-").removesuffix("-bytes").removesuffix("-s")
         must = first["msg"].replace("Input should be", "must be")
-        raise ConfigError(f"{name}: {first['input']!r} cannot be used: {must}", "see mlfs mount --help") from None
+        shown = shortened(repr(first["input"]))
+        raise ConfigError(f"{name}: {shown} cannot be used: {must}", "see mlfs mount --help") from None
 
 
 def _checked_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -225,11 +227,10 @@ def _checked_keys(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _load_toml(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
+        table = read_toml(path)
     except OSError as error:
         raise ConfigError(f"config file {path}: {error.strerror}", "give --config a readable TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InputError as error:
         raise ConfigError(f"config file {path} is not valid TOML: {error}", 'lines look like ram = "64G"') from None
     named = _checked_keys(table, f" in {path}")
     return _absolute(named, os.path.dirname(os.path.abspath(path)), expand_user=True)
@@ -359,6 +360,7 @@ def _on_or_off(value: object, key: str) -> bool:
 def _whole_number(value: object, key: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
+    if isinstance(value, str):
+        with suppress(InputError):
+            return whole_number(value, 0, 2**63 - 1)
     raise ConfigError(f"{key}: {value!r} is not a whole number", f"write for example {DEFAULT_PFS_THREADS}")

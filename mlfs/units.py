@@ -19,6 +19,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|([kmgtpe]?)(ib|b|))", re.IGNOREC
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|sec|s|min|m|h|d)", re.IGNORECASE | re.ASCII)
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIXES = " kmgtpe"
+# Of these Python makes a number, and more are no size nor duration of anything.
+_MOST_DIGITS = 100
 # More than any file system or memory holds; keeps every size within a signed 64-bit integer.
 _MAX_BYTES = 2**63 - 1
 
@@ -36,7 +38,7 @@ def parse_size(text: str | int, *, of_bytes: int | None = None, what: str = "siz
 
 def _size_value(stripped: str, text: object, of_bytes: int | None, what: str) -> float:
     match = _SIZE.fullmatch(stripped)
-    if match is None:
+    if match is None or len(stripped) > _MOST_DIGITS:
         raise ConfigError(f"{what}: {text!r} is not a size", SIZE_EXAMPLES)
     number, unit = match[1], match[2].lower()
     if unit == "%":
@@ -67,6 +69,8 @@ def parse_duration(text: str | float, *, what: str = "duration") -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
         return _checked_seconds(float(text), text, what)
     stripped = str(text).strip()
+    if len(stripped) > _MOST_DIGITS:
+        raise ConfigError(f"{what}: {text!r} is not a duration", DURATION_EXAMPLES)
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", stripped, re.ASCII):
         return _checked_seconds(float(stripped), text, what)
     parts = list(_DURATION.finditer(stripped))

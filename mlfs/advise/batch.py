@@ -50,7 +50,9 @@ class Choice:
     @property
     def samples_per_s(self) -> float:
         """What the choice computes, 0 when nothing fits."""
-        return self.batch / self.seconds if self.fits else 0.0
+        if not self.fits:
+            return 0.0
+        return self.batch / self.seconds if self.seconds else math.inf
 
 
 def solve(options: Sequence[Sequence[Option]], bound: float) -> tuple[Option, ...] | None:

@@ -7,7 +7,6 @@ line. Called by mlfs.cli.advise.
 from __future__ import annotations
 
 import os
-import tomllib
 from importlib import resources
 from typing import Annotated, Any
 
@@ -17,9 +16,12 @@ from mlfs.advise.batch import MODELS, Option, modelled
 from mlfs.advise.network import Layer, LayerShape, Network
 from mlfs.errors import ConfigError
 from mlfs.units import parse_size
+from mlfs.user_input import InputError, parse_toml, read_toml
 
 Bytes = Annotated[int, BeforeValidator(lambda value: parse_size(value, what="memory"))]
-Positive = Annotated[int, Field(ge=1)]
+# Counts of layers, pixels and samples: with more, nothing fits any GPU, and products leave the range of floats.
+_MOST = 10**9
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
 
 
 def _dashed(name: str) -> str:
@@ -33,7 +35,7 @@ class _Part(BaseModel):
 class MeasuredRuns(_Part):
     """Times and memory of one algorithm for one layer, one entry a batch size."""
 
-    time_ms: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...]
+    time_ms: tuple[Annotated[float, Field(gt=0, le=1e12)], ...]
     memory: tuple[Bytes, ...]
 
 
@@ -43,8 +45,8 @@ class LayerPart(_Part):
     name: str
     filter: Positive
     stride: Positive = 1
-    padding: int = Field(0, ge=0)
-    filters: int = Field(0, ge=0)
+    padding: int = Field(0, ge=0, le=_MOST)
+    filters: int = Field(0, ge=0, le=_MOST)
     groups: Positive = 1
     measured: dict[str, MeasuredRuns] = Field(default_factory=dict)
 
@@ -57,7 +59,7 @@ class ModelFile(_Part):
     batches: tuple[Positive, ...] = Field(min_length=1)
     input: tuple[Positive, Positive, Positive]
     classifier: tuple[Positive, ...] = ()
-    flops: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    flops: dict[str, Annotated[float, Field(ge=1, le=1e30)]] = Field(default_factory=dict)
     layer: tuple[LayerPart, ...] = Field(min_length=1)
 
     @property
@@ -92,14 +94,13 @@ def load(name: str) -> ModelFile:
     """The file of that path, or the example of that name; ConfigError for what cannot be used."""
     try:
         if name in shipped() and not os.path.exists(name):
-            text = (resources.files("mlfs.advise") / "examples" / f"{name}.toml").read_text()
+            table = parse_toml((resources.files("mlfs.advise") / "examples" / f"{name}.toml").read_bytes())
         else:
-            with open(name, encoding="utf-8") as file:
-                text = file.read()
-        model = ModelFile.model_validate(tomllib.loads(text))
+            table = read_toml(name)
+        model = ModelFile.model_validate(table)
     except OSError as error:
         raise ConfigError(f"{name}: {error.strerror}", f"a TOML file, or one of: {', '.join(shipped())}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InputError as error:
         raise ConfigError(f"{name} is not valid TOML: {error}", "`mlfs advise batch --example` prints one") from None
     except ValidationError as error:
         raise _plain(name, error) from None

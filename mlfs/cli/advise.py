@@ -13,11 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from mlfs.advise import scaling
+from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.units import format_duration, format_size, parse_duration, parse_size
 
 # No kernel of Linux knows more processors (CONFIG_NR_CPUS).
 MOST_PROCESSORS = 8192
+# GPUs and workers: more than there are anywhere.
+MOST_COUNTED = 10**9
 
 _EPILOG = """\
 examples:
@@ -49,12 +52,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     gpus.add_argument("--overhead", metavar="R", help="overhead ratio T_O / T_C of one GPU, 0.1 or 10%%")
     text = "take the overhead ratio from this mount's stall counters and uptime of its jobs"
     gpus.add_argument("--from-mount", metavar="MOUNT", help=text)
-    gpus.add_argument("--gpus", metavar="G", type=int, help="number of GPUs")
+    gpus.add_argument("--gpus", metavar="G", type=whole(1, MOST_COUNTED), help="number of GPUs")
     gpus.add_argument("--efficiency", metavar="A", help="wanted efficiency, 0.8 or 80%%")
     gpus.add_argument("--speedup", metavar="S", type=float, help="wanted speed-up over one GPU")
     servers = questions.add_parser("servers", help="number of parameter servers (Lemma 3.2)")
     servers.add_argument("--parameters", metavar="SIZE", required=True, help="size of the parameters, 180MB")
-    servers.add_argument("--workers", metavar="N", type=int, required=True, help="number of workers")
+    servers.add_argument("--workers", metavar="N", type=whole(1, MOST_COUNTED), required=True, help="number of workers")
     servers.add_argument("--bandwidth", metavar="SIZE", required=True, help="of a server, a second: 125MB")
     servers.add_argument("--compute-time", metavar="TIME", required=True, help="of one round on a worker: 2s")
     batch = questions.add_parser("batch", help="mini-batch size and convolution algorithms (equations 1 to 6)")
@@ -66,7 +69,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     text = "how long a training step takes when its data is there (default: as far as reads tell it)"
     workers.add_argument("--step", metavar="TIME", help=text)
     text = "how many processors workers may use (default: those of this process)"
-    workers.add_argument("--processors", metavar="N", type=int, help=text)
+    workers.add_argument("--processors", metavar="N", type=whole(1, MOST_PROCESSORS), help=text)
     for question in (gpus, servers, batch, workers):
         question.add_argument("--json", action="store_true", help="print JSON (default: text)")
     parser.set_defaults(run=run)
@@ -206,7 +209,5 @@ def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.processors import usable_processors
 
     processors = usable_processors() if args.processors is None else args.processors
-    if not 1 <= processors <= MOST_PROCESSORS:
-        raise ConfigError(f"--processors: {processors}", f"a whole number from 1 to {MOST_PROCESSORS}")
     step_s = None if args.step is None else parse_duration(args.step, what="--step")
     return answer(client.read_status(client.require_mount(args.from_mount)), args.job, processors, step_s)

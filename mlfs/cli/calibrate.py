@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli.parser import whole
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
@@ -65,10 +66,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--seconds", metavar="TIME", default="30s", help=text)
     text = "how much may be read and written in each place (default: 4G)"
     parser.add_argument("--bytes", metavar="SIZE", default="4G", help=text)
-    parser.add_argument("--readers", metavar="N", type=int, default=16, help="most readers of the source (default: 16)")
+    text = "most readers of the source (default: 16)"
+    parser.add_argument("--readers", metavar="N", type=whole(1, 1024), default=16, help=text)
     text = "most threads on a directory and on memory (default: 4)"
-    parser.add_argument("--threads", metavar="N", type=int, default=4, help=text)
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="which files are read (default: 0)")
+    parser.add_argument("--threads", metavar="N", type=whole(1, 1024), default=4, help=text)
+    text = "which files are read (default: 0)"
+    parser.add_argument("--seed", metavar="N", type=whole(0, 2**64 - 1), default=0, help=text)
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
     parser.set_defaults(run=run)
 
@@ -111,17 +114,12 @@ def _check(args: argparse.Namespace) -> None:
     """Raise the first reason not to begin."""
     from mlfs.units import parse_duration, parse_size
 
-    for name in ("readers", "threads"):
-        if not 1 <= getattr(args, name) <= 1024:
-            raise ConfigError(f"--{name} {getattr(args, name)}: 1 to 1024 can be used", "")
     if parse_duration(args.seconds, what="--seconds") < _LEAST_S:
         raise ConfigError(f"--seconds {args.seconds}: too short to measure anything", f"give {_LEAST_S}s or more")
     if parse_size(args.bytes, what="--bytes") < 1:
         raise ConfigError(f"--bytes {args.bytes}: too little to measure anything", "give 1M or more")
     if args.plot and Path(args.plot).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot {args.plot}: unknown kind of picture", "end it in .png, .pdf or .svg")
-    if args.seed < 0:
-        raise ConfigError(f"--seed {args.seed} is below 0", "a whole number from 0")
     _check_places(args)
 
 

@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
 import mlfs
-from mlfs.cli.parser import Parser
+from mlfs.cli.parser import MOST_SHOWN, Parser
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import PrintableStream, printable
+from mlfs.user_input import shortened
 
 _DESCRIPTION = """\
 Mount a directory of training files read-only, tell it the seed of the training job, and have each file in memory
@@ -176,5 +177,5 @@ def _complain(text: str, code: ExitCode, debug: bool) -> int:
 
         traceback.print_exc()
     # A name with a newline in it must not make two lines of one error.
-    print(f"mlfs: {printable(text)}", file=sys.stderr)
+    print(f"mlfs: {printable(shortened(text, MOST_SHOWN))}", file=sys.stderr)
     return code

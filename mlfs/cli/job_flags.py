@@ -17,6 +17,7 @@ from mlfs.errors import ConfigError
 from mlfs.job import JobSpec, describe, group_of
 from mlfs.job.ranks import ranks_in
 from mlfs.orders.registry import sampler_names
+from mlfs.user_input import shortened
 
 _METAVARS = {"extensions": ".A,.B", "split": "A,B", "ranks": "LIST", "root": "DIR"}
 _DEFAULTS = {
@@ -67,6 +68,7 @@ def _kind(field: str) -> Any:
     if get_origin(annotation) in (typing.Union, types.UnionType):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
     kind = get_origin(annotation) or annotation
+    kind = annotation.__origin__ if kind is typing.Annotated else kind
     return kind if kind in (bool, int, float, tuple) else str
 
 
@@ -117,4 +119,4 @@ def _number(field: str, text: str, kind: type) -> int | float:
                 return float(text)
             except ValueError:
                 pass
-    raise argparse.ArgumentTypeError(f"is {text!r}, must be {describe(field)}")
+    raise argparse.ArgumentTypeError(f"is {shortened(text)!r}, must be {describe(field)}")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from mlfs.cli.job_flags import add_job_flags
+from mlfs.cli.parser import whole
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
 from mlfs.errors import ExitCode, JobError, MlfsError
@@ -22,6 +23,7 @@ from mlfs.orders.layouts.layout import NOTHING
 from mlfs.printable import printable
 
 OUTSIDE = b"(outside of the source)"
+MOST = 2**63 - 1  # epochs, ranks and reads: those of a job are fewer, which the job says
 _PORTION = 1 << 14  # paths that are written at once: a megabyte or two
 
 _EPILOG = """\
@@ -47,20 +49,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files, or a mount of it")
     what = parser.add_argument_group("what is printed")
-    what.add_argument("--epoch", metavar="N", type=_count, help="which epoch, counted from 0 (default: --start-epoch)")
-    what.add_argument("--rank", metavar="N", type=_count, help="whose reads (default: 0, or the first of --ranks)")
-    what.add_argument("--head", metavar="N", type=_count, help="the first N reads only (default: all)")
+    count = whole(0, MOST)
+    what.add_argument("--epoch", metavar="N", type=count, help="which epoch, counted from 0 (default: --start-epoch)")
+    what.add_argument("--rank", metavar="N", type=count, help="whose reads (default: 0, or the first of --ranks)")
+    what.add_argument("--head", metavar="N", type=count, help="the first N reads only (default: all)")
     text = "end each path with a NUL byte, not with a newline (default: no)"
     what.add_argument("-z", "--null", action="store_true", help=text)
     add_job_flags(parser)
     add_origin_flags(parser)
     parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"is {text!r}, must be a whole number, 0 or more")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,12 +10,15 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from mlfs.errors import ExitCode
 from mlfs.printable import printable
+from mlfs.user_input import InputError, shortened, whole_number
 
+# An error quotes what was given, which may be of any length: more than this is no line for people.
+MOST_SHOWN = 1000
 _CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
@@ -25,6 +28,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else ""
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            return whole_number(text, least, most)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(f"is {shortened(text)!r}, must be {error}") from None
+
+    return read
 
 
 class _Help(argparse.HelpFormatter):
@@ -103,6 +118,6 @@ class Parser(argparse.ArgumentParser):
         return parser
 
     def _leave(self, message: str, hint: str) -> NoReturn:
-        line = " ".join(f"{self.prog}: {message} ({hint})".split())
+        line = " ".join(f"{self.prog}: {shortened(message, MOST_SHOWN)} ({shortened(hint, MOST_SHOWN)})".split())
         print(printable(line), file=sys.stderr)
         raise SystemExit(int(ExitCode.USAGE))

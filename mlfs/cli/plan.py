@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from mlfs.cli.job_flags import add_job_flags
+from mlfs.cli.parser import whole
 from mlfs.cli.progress import Progress
 from mlfs.cli.register import add_origin_flags, job_fields
 from mlfs.cli.tree import job_streams
@@ -45,6 +46,7 @@ Bandwidths are bytes a second (2GB, 500M). Those not given come from the calibra
 does not tell what the source gives to many: without --pfs-bandwidth all nodes together get what one measured.
 """
 _PAGE_BYTES = 4096
+MOST_NODES = 32767  # as in a scenario
 _NETWORK = 1.25e9  # 10 Gbit/s, what is assumed where --network is not given
 _THREADS = 4  # prefetch threads of a class, as a mount has them
 
@@ -60,7 +62,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("source", metavar="SOURCE", help="the directory with the training files")
     group = parser.add_argument_group("the cluster")
-    group.add_argument("--nodes", metavar="N", type=int, default=1, help="number of nodes (default: 1)")
+    nodes = whole(1, MOST_NODES)
+    group.add_argument("--nodes", metavar="N", type=nodes, default=1, help="number of nodes (default: 1)")
     group.add_argument("--ram", metavar="SIZE", default="0", help="memory for kept samples, of a node (default: 0)")
     group.add_argument("--ssd", metavar="SIZE", default="0", help="disk for kept samples, of a node (default: 0)")
     text = "nodes give each other what they keep, as mounts do under `mlfs peers` (default: yes)"
@@ -85,8 +88,6 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.cli import plan_text
     from mlfs.job import parse_job
 
-    if args.nodes < 1:
-        raise ConfigError(f"--nodes {args.nodes}: at least one is needed", "")
     fields = job_fields(args, os.environ)
     fields.setdefault("world_size", args.nodes)
     fields.setdefault("ranks", [0])  # the plan is about all ranks, so it does not matter which are this node's

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from mlfs.errors import ConfigError, ExitCode, JobError
 from mlfs.printable import printable
+from mlfs.user_input import InputError, read_json, shortened
 
 _EPILOG = """\
 examples:
@@ -129,15 +129,10 @@ def _json_fields(path: str) -> dict[str, Any]:
     from mlfs.job import only_fields
 
     try:
-        if path == "-":
-            text = sys.stdin.read()
-        else:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                text = file.read()
-        fields = json.loads(text)
+        fields = read_json(path)
     except OSError as error:
         raise ConfigError(f"--json-file {path}: {error.strerror}", "give a readable file, or - for stdin") from None
-    except ValueError as error:
+    except InputError as error:
         raise JobError(f"--json-file {path} is not valid JSON: {error}", 'one object: {"sampler": ...}') from None
     if not isinstance(fields, dict):
         raise JobError(f"--json-file {path} holds no JSON object", 'one object: {"sampler": ...}')
@@ -145,6 +140,7 @@ def _json_fields(path: str) -> dict[str, Any]:
     return only_fields(fields)
 
 
+_MOST_DIGITS = 9
 _LAUNCHERS = {
     "torchrun": ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     "Slurm": ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
@@ -170,8 +166,9 @@ def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _node_ranks(names: tuple[str, ...], texts: list[str]) -> dict[str, Any]:
     for name, text in zip(names, texts, strict=True):
-        if not (text.isascii() and text.isdecimal()):
-            raise JobError(f"--from-env: {name}={text!r} is not a whole number", "or give --world-size and --ranks")
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            said = f"--from-env: {name}={shortened(text)!r} is not a whole number that a launcher counts to"
+            raise JobError(said, "or give --world-size and --ranks")
     world_size, per_node, node = (int(text) for text in texts)
     first = node * per_node
     if per_node < 1 or first + per_node > world_size:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.ours import NotOursError, check_replaceable, write_ours
 from mlfs.report.page import MARK
+from mlfs.user_input import InputError, read_json
 
 _EPILOG = """\
 examples:
@@ -71,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _from_standard_input() -> dict[str, Any]:
     try:
-        status = json.load(sys.stdin)
-    except ValueError:
+        status = read_json("-")
+    except (OSError, InputError):
         status = None
     if not isinstance(status, dict):
         raise ConfigError("standard input is no status of a mount", "mlfs status MOUNT --json prints one")

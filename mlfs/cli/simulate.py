@@ -7,13 +7,16 @@ MlfsError for the main program to print. Called by `mlfs.cli.commands`.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.plan.policies.policy import Policy, Unfit
 from mlfs.plan.policies.registry import POLICIES, named
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from mlfs.sim.detailed.run import DetailedResult
 
 _PIPE_WIDTH = 120
+MOST_SEED, MOST_SHRINK = 2**63 - 1, 10**9
 DETAILED_POLICY = "mlfs"
 
 _EPILOG = """\
@@ -65,10 +69,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--sharing", metavar="RULE", default="conserving", help="conserving or paper (default: conserving)"
     )
-    parser.add_argument("--seed", metavar="N", type=int, help="another seed than the scenario's")
-    parser.add_argument(
-        "--shrink", metavar="N", type=int, default=1, help="N times fewer samples and less storage (default: 1)"
-    )
+    parser.add_argument("--seed", metavar="N", type=whole(0, MOST_SEED), help="another seed than the scenario's")
+    text = "N times fewer samples and less storage (default: 1)"
+    parser.add_argument("--shrink", metavar="N", type=whole(1, MOST_SHRINK), default=1, help=text)
     parser.add_argument(
         "--detailed",
         action="store_true",
@@ -87,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         return _list()
     if args.scenario is None:
         raise ConfigError("which scenario?", f"a TOML file, or one of {', '.join(shipped_names())}")
+    if args.plot:
+        _check_plot(Path(args.plot))
     policies = _policies(args.policy)
     sharing = _sharing(args.sharing)
     scenario = _prepared(args)
@@ -104,6 +109,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         _table(scenario, sharing, results, unfit)
     return ExitCode.OK
+
+
+def _check_plot(path: Path) -> None:
+    """Raise ConfigError for a picture that cannot be drawn, now and not after minutes of simulating."""
+    try:
+        os.stat(path.absolute().parent)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise ConfigError(f"--plot {path}: {error.strerror}", "give another file") from None
 
 
 def _policies(names: Sequence[str] | None) -> list[Policy]:
@@ -128,11 +143,7 @@ def _sharing(name: str) -> Sharing:
 def _prepared(args: argparse.Namespace) -> Scenario:
     scenario = load(args.scenario)
     if args.seed is not None:
-        if args.seed < 0:
-            raise ConfigError(f"--seed: {args.seed} is below 0", "a whole number from 0")
         scenario = scenario.model_copy(update={"seed": args.seed})
-    if args.shrink < 1:
-        raise ConfigError(f"--shrink: {args.shrink} is below 1", "a whole number from 1")
     return scenario
 
 
@@ -208,17 +219,18 @@ def _told(step: Any, name: str) -> Progress:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Any]:
-    """A bar on standard error, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    """How far it is, on standard error, of what takes longer than two seconds."""
+    from mlfs.cli.progress import Progress as Shown
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=total)
-        yield lambda text: bar.update(task, advance=1, description=text)
+    done = 0
+    with Shown() as shown:
+
+        def step(text: str) -> None:
+            nonlocal done
+            done += 1
+            shown.update({"phase": f"simulating: {done / total:.0%}, {text}"})
+
+        yield step
 
 
 def _map(args: argparse.Namespace, scenario: Scenario, policies: Sequence[Policy], sharing: Sharing) -> int:

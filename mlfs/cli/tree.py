@@ -64,9 +64,20 @@ def scanned(fd: int, source: str, stop: Callable[[], bool] | None = None) -> Man
 def job_streams(source: str, spec: JobSpec) -> Iterator[tuple[JobStreams, Manifest]]:
     """A job's streams over the directory, and its manifest. They may follow links out of it until the block ends."""
     from mlfs.orders.layouts.outside import files_behind
+    from mlfs.orders.reach import check_reach
+    from mlfs.orders.stopping import stoppable
     from mlfs.orders.streams import build_streams
 
     with opened(source) as fd:
         manifest = scanned(fd, source)
         outside = files_behind(b"/proc/self/fd/%d" % fd)
-        yield build_streams(spec, manifest, os.fsencode(os.path.abspath(source)), outside), manifest
+        absolute = os.fsencode(os.path.abspath(source))
+        with Progress() as progress:
+
+            def go_on() -> bool:  # asked now and then in what takes long
+                progress.update({"phase": "computing the order"})
+                return False
+
+            with stoppable(go_on):
+                streams = build_streams(spec, manifest, absolute, outside, check_reach)
+        yield streams, manifest

@@ -107,6 +107,8 @@ def _translate(error: ValidationError) -> JobError:
     allowed = describe(field)
     if first["type"] == "missing":
         return JobError(f"job field {show(field)} is missing, must be {allowed}", f'add "{field}": ...', field)
+    if first["type"] == "less_than_equal" and str(first["ctx"]["le"]) not in allowed:
+        allowed = f"at most {first['ctx']['le']}, and {allowed}"
     value = first["input"]
     hint = nearest(value, _choices(field))
     return JobError(f"job field {show(field)} is {show(value)}, must be {allowed}", hint, field)

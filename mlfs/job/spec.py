@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -32,6 +32,9 @@ MAX_WORLD_SIZE: Final = 1_000_000
 MAX_EPOCHS: Final = 1_000_000
 # Words of a generator are skipped one by one, which takes some seconds a billion.
 MAX_WORDS: Final = 10**10
+# No data set has more samples, and no larger number fits into an array.
+_MOST_COUNTED: Final = 1 << 40
+Counted = Annotated[int, Field(le=_MOST_COUNTED)]
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _PLACEHOLDERS = ("{epoch}", "{rank}")
 
@@ -88,7 +91,7 @@ class JobSpec(BaseModel):
         le=MAX_EPOCHS,
         json_schema_extra=_JOB,
     )
-    batch_size: int = Field(
+    batch_size: Counted = Field(
         1, description="a whole number, 1 or more: samples a rank reads in one step", ge=1, json_schema_extra=_JOB
     )
     world_size: int = Field(
@@ -132,7 +135,7 @@ class JobSpec(BaseModel):
         description="the lengths given to random_split: whole numbers, or fractions of 1 such as [0.8, 0.2]",
         json_schema_extra=_DATA,
     )
-    part: int | None = Field(
+    part: Counted | None = Field(
         None, description="a whole number, 0 or more: which part of the split is read", ge=0, json_schema_extra=_DATA
     )
     split_seed: int | None = Field(
@@ -149,7 +152,7 @@ class JobSpec(BaseModel):
     start_epoch: int = Field(
         0, description="a whole number, 0 or more, less than epochs", ge=0, json_schema_extra=_RESUME
     )
-    start_step: int = Field(
+    start_step: Counted = Field(
         0,
         description="a whole number, 0 or more: steps of the first epoch already done",
         ge=0,
@@ -176,10 +179,10 @@ class JobSpec(BaseModel):
         json_schema_extra=_SERVED,
     )
 
-    num_workers: int | None = Field(
+    num_workers: Counted | None = Field(
         None, description=f"{_COUNT}: worker processes of a DataLoader", ge=0, json_schema_extra=_LOADER
     )
-    prefetch_factor: int | None = Field(
+    prefetch_factor: Counted | None = Field(
         None, description="a whole number, 1 or more: batches ahead of each worker", ge=1, json_schema_extra=_LOADER
     )
     persistent_workers: bool | None = Field(
@@ -210,7 +213,7 @@ class JobSpec(BaseModel):
         json_schema_extra=_SAMPLER,
     )
     replacement: bool | None = Field(None, description=_FLAG, json_schema_extra=_SAMPLER)
-    num_samples: int | None = Field(
+    num_samples: Counted | None = Field(
         None,
         description="a whole number, 1 or more: samples drawn an epoch; the data set's length by default",
         ge=1,
@@ -286,7 +289,7 @@ class JobSpec(BaseModel):
         allow_inf_nan=False,
         json_schema_extra=_AUGMENT,
     )
-    selected_round: int | None = Field(
+    selected_round: Counted | None = Field(
         None, description=f"{_COUNT}: the epoch is cut to a multiple of it", ge=0, json_schema_extra=_AUGMENT
     )
     selected_ratio: float | None = Field(
@@ -305,7 +308,7 @@ class JobSpec(BaseModel):
         None, description='DALI\'s version, such as "2.2"', pattern=r"^\d+(\.\d+)*", json_schema_extra=_DALI
     )
 
-    buffer_size: int | None = Field(
+    buffer_size: Counted | None = Field(
         None, description="a whole number, 1 or more: the shuffle buffer's", ge=1, json_schema_extra=_TF
     )
     reshuffle_each_iteration: bool | None = Field(None, description=_FLAG, json_schema_extra=_TF)
@@ -391,7 +394,7 @@ class JobSpec(BaseModel):
             return None
         if not isinstance(value, list | tuple) or not value:
             refuse("split", value, describe("split"))
-        whole = all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
+        whole = all(type(item) is int and 0 <= item <= _MOST_COUNTED for item in value)
         parts = all(isinstance(item, float | int) and not isinstance(item, bool) and 0 <= item <= 1 for item in value)
         if not whole and not (parts and are_fractions(value)):
             refuse("split", value, describe("split"))

@@ -7,7 +7,6 @@ Written by mlfs.cli.calibrate; read by `mlfs mount` and `mlfs plan`.
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
@@ -17,6 +16,7 @@ from mlfs.measure.saved import FilePart, Point, check_ascending, toml_points, to
 from mlfs.ours import NotOursError, check_replaceable, open_ours
 from mlfs.plan.model import Curve
 from mlfs.tree.index import default_index_path
+from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml
 
 KIND = "a calibration made by mlfs"
 _FIRST_LINE = "# Made by `mlfs calibrate`. Points are [threads, bytes per second of all threads together]."
@@ -127,12 +127,12 @@ def load(path: str | Path) -> Calibration:
     hint = "make a new one: mlfs calibrate SOURCE"
     try:
         with open(open_ours(str(path)), "rb") as file:
-            return Calibration.model_validate(tomllib.load(file))
+            return Calibration.model_validate(parse_toml(file.read(MOST_TOML_BYTES)))
     except NotOursError as error:
         raise ConfigError(f"calibration {path}: {error.strerror}", error.way_out) from None
     except OSError as error:
         raise ConfigError(f"calibration {path}: {error.strerror}", hint) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InputError as error:
         raise ConfigError(f"calibration {path} is not valid TOML: {error}", hint) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

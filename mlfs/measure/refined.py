@@ -7,7 +7,6 @@ never touch the calibration. Read and written through mlfs.measure.earlier.
 from __future__ import annotations
 
 import logging
-import tomllib
 from pathlib import Path
 
 from pydantic import Field, ValidationError, model_validator
@@ -16,6 +15,7 @@ from mlfs.measure.calibration import SourceSpeeds
 from mlfs.measure.saved import FilePart, Point, check_ascending, toml_points, toml_text, write_whole
 from mlfs.ours import open_ours
 from mlfs.tree.index import default_index_path
+from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml
 
 log = logging.getLogger("mlfs.measure.refined")
 
@@ -66,10 +66,10 @@ def load(path: Path) -> Refined | None:
     """Read the file. None when there is none, or when it cannot be used, which is logged."""
     try:
         with open(open_ours(str(path)), "rb") as file:
-            return Refined.model_validate(tomllib.load(file))
+            return Refined.model_validate(parse_toml(file.read(MOST_TOML_BYTES)))
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+    except (OSError, InputError, ValidationError) as error:
         log.warning("not used: %s: %s", path, str(error).splitlines()[0])
         return None
 

@@ -1,7 +1,7 @@
 """How long an order may be: what a registration may ask a mount to compute and to keep in memory.
 
-In: a job's streams. Out: nothing, or a JobError that names the field to change. Called by mountd.control before the
-first epoch is computed.
+In: a job's streams. Out: nothing, or a JobError that names the field to change. Called by mountd.control and
+mlfs.cli.tree before the first epoch is computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def check_reach(streams: JobStreams) -> None:
     if a_rank > most:
         fields = ("num_samples", "order_file", "repeats")
         field = next((field for field in fields if getattr(spec, field) is not None), "world_size")
+        field = "batch_size" if spec.batch_size > samples else field
     else:
         field = "ranks" if spec.serve is None else "serve"
     message = f'job field "{field}" is out of reach: an epoch has {positions:,} reads of {samples:,} samples'
-    raise JobError(message, f"at most {most:,} reads an epoch can be followed on one mount", field)
+    raise JobError(message, f"at most {most:,} reads an epoch can be followed on one node", field)

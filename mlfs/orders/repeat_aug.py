@@ -83,8 +83,11 @@ class TimmRepeatAugOrder(RASamplerOrder):
         multiple = ROUND if self._spec.selected_round is None else self._spec.selected_round
         ratio = self._spec.selected_ratio or world
         whole = multiple and n >= multiple
-        selected = math.floor(n // multiple * multiple / ratio) if whole else math.ceil(n / ratio)
-        return min(selected, math.ceil(n * self._repeats / world))
+        most = math.ceil(n * self._repeats / world)
+        selected = (n // multiple * multiple if whole else n) / ratio
+        if selected >= most:  # it may be infinite
+            return most
+        return math.floor(selected) if whole else math.ceil(selected)
 
     def _check(self) -> None:
         pass

@@ -27,6 +27,7 @@ class Simulation:
     """A scenario with its sizes and order, made once for all policies."""
 
     def __init__(self, scenario: Scenario) -> None:
+        scenario.check_extent()
         self.scenario = scenario
         self.model = scenario.model
         self.sizes: Floats = scenario.sizes_bytes()

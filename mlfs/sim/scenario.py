@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-import tomllib
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from mlfs.errors import ConfigError, SourceError
 from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import MB, Curve, Floats, PerformanceModel, StorageClass
 from mlfs.units import parse_size
+from mlfs.user_input import MOST_TOML_BYTES, InputError, parse_toml, read_bytes
 
 SHIPPED = "scenarios"
 # Fields of a registered job that a scenario must not give, as they follow from its cluster and its job.
@@ -40,9 +39,13 @@ def _size(value: object) -> float:
 def _capacity(value: object) -> float | tuple[float, ...]:
     """A size, or a list of them."""
     sizes = tuple(_size(size) for size in value) if isinstance(value, list) else (_size(value),)
-    if not sizes or min(sizes) < 0:
+    if not sizes or not 0 <= min(sizes) <= max(sizes) <= _MOST_BYTES:
         raise ValueError("write a size from 0, or a list of them, one for each node")
     return sizes if isinstance(value, list) else sizes[0]
+
+
+def _in_range(rates: list[float]) -> bool:
+    return all(_LEAST_MBPS <= rate <= _MOST_MBPS for rate in rates)
 
 
 def _curve(value: object) -> dict[float, float]:
@@ -52,16 +55,18 @@ def _curve(value: object) -> dict[float, float]:
             points = {float(count): float(rate) for count, rate in value.items()}
         elif isinstance(value, int | float) and not isinstance(value, bool):
             points = {1.0: float(value)}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         points = {}
-    if not points or min(points) <= 0 or not min(points.values()) > 0:
-        raise ValueError("write a number of MB/s, or points such as { 1 = 66, 4 = 146 }, all above 0")
+    rates = list(points.values())
+    if not points or not 0 < min(points) <= max(points) <= _MOST_BYTES or not _in_range(rates):
+        said = "write a number of MB/s, or points such as { 1 = 66, 4 = 146 }, all above 0"
+        raise ValueError(f"{said}, and rates from {_LEAST_MBPS:g} to {_MOST_MBPS:g}")
     return points
 
 
 def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
     """A rate, points by threads, or points by threads for several sample sizes."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int | float) and not isinstance(value, bool) and _in_range([value]):
         return float(value)
     if not isinstance(value, dict) or not value:
         raise ValueError("write a number of MB/s above 0, or points by threads such as { 2 = 300, 4 = 600, ... }")
@@ -72,9 +77,18 @@ def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
     return portfolio
 
 
-Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0)]
+# What can be simulated at all: arrays of so many samples fit a machine, and so many reads take a day. Sizes and rates
+# beyond these are slips of the pen, and would leave the range of what is computed with them.
+MOST_SAMPLES = 100_000_000
+MOST_READS = 20_000_000_000
+_MOST_THREADS = 1 << 16
+_LEAST_MBPS, _MOST_MBPS = 1e-6, 1e12
+_MOST_BYTES = 2.0**63
+
+Bytes = Annotated[float, BeforeValidator(_size), Field(ge=0, le=_MOST_BYTES)]
+Threads = Annotated[int, Field(ge=1, le=_MOST_THREADS)]
 Capacity = Annotated[float | tuple[float, ...], BeforeValidator(_capacity)]
-MBps = Annotated[float, Field(gt=0)]
+MBps = Annotated[float, Field(ge=_LEAST_MBPS, le=_MOST_MBPS)]
 CurveMBps = Annotated[dict[float, float], BeforeValidator(_curve)]
 PortfolioMBps = Annotated[float | dict[float, dict[float, float]], BeforeValidator(_portfolio)]
 
@@ -90,7 +104,7 @@ class StagingTable(_Table):
     capacity: Bytes
     read_MBps: CurveMBps
     write_MBps: CurveMBps | None = None
-    threads: int = Field(ge=1)
+    threads: Threads
 
 
 class ClassTable(_Table):
@@ -100,7 +114,7 @@ class ClassTable(_Table):
     capacity: Capacity
     read_MBps: CurveMBps
     write_MBps: CurveMBps | None = None
-    threads: int = Field(ge=1)
+    threads: Threads
 
     def capacities_bytes(self, nodes: int) -> tuple[float, ...]:
         """By node."""
@@ -116,10 +130,10 @@ class ClusterTable(_Table):
     """The cluster (NoPFS, Table 2). The compute and preprocessing rates are those of all GPUs of a node together."""
 
     nodes: int = Field(ge=1, le=32767)
-    gpus: int = Field(default=1, ge=1)
+    gpus: int = Field(default=1, ge=1, le=1024)
     compute_MBps: MBps
     preprocess_MBps: PortfolioMBps
-    preprocess_threads: int = Field(default=0, ge=0)
+    preprocess_threads: int = Field(default=0, ge=0, le=_MOST_THREADS)
     network_MBps: MBps
     pfs_MBps: CurveMBps
     node_pfs_MBps: MBps = float("inf")
@@ -160,8 +174,8 @@ class DataTable(_Table):
 class JobTable(_Table):
     """The job: `batch` is one node's. `order`: fields of a registered job; without it, a permutation each epoch."""
 
-    epochs: int = Field(ge=1)
-    batch: int = Field(ge=1)
+    epochs: int = Field(ge=1, le=1_000_000)
+    batch: int = Field(ge=1, le=MOST_SAMPLES)
     drop_last: bool = False
     order: dict[str, Any] | None = None
 
@@ -218,6 +232,17 @@ class Scenario(_Table):
         if not isinstance(rate, dict):
             return rate * MB
         return self.node.preprocess_bytes_per_s(self.data.mean, self.cluster.preprocess_threads)
+
+    def check_extent(self) -> None:
+        """Raise ConfigError for more than can be simulated."""
+        samples, reads = self.data.samples, self.data.samples * self.job.epochs
+        if samples > MOST_SAMPLES or reads > MOST_READS:
+            most = f"{MOST_SAMPLES:,} samples and {MOST_READS:,} reads can be simulated"
+            raise ConfigError(f"{samples:,} samples in {self.job.epochs:,} epochs: {most}", "give --shrink N")
+        step = self.job.batch * self.cluster.nodes
+        if step > MOST_SAMPLES:
+            said = f"job.batch: {self.job.batch:,} on {self.cluster.nodes:,} nodes are {step:,} samples a step"
+            raise ConfigError(said, f"{MOST_SAMPLES:,} can be simulated")
 
     def sizes_bytes(self) -> Floats:
         """Sizes of all samples in whole bytes, shape (F,). Raises SourceError for a source that cannot be read."""
@@ -296,21 +321,21 @@ def load(name: str) -> Scenario:
     if "/" not in name and not name.endswith(".toml"):
         if name not in shipped_names():
             raise ConfigError(f"no scenario {name!r}", nearest(name, shipped_names()))
-        text = (resources.files("mlfs.sim") / SHIPPED / f"{name}.toml").read_text()
+        text = (resources.files("mlfs.sim") / SHIPPED / f"{name}.toml").read_bytes()
     else:
         try:
-            text = Path(name).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            what = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"{name}: {what}", f"a TOML file, or one of {', '.join(shipped_names())}") from None
+            text = read_bytes(name, MOST_TOML_BYTES)
+        except OSError as error:
+            hint = f"a TOML file, or one of {', '.join(shipped_names())}"
+            raise ConfigError(f"{name}: {error.strerror}", hint) from None
     return parse(text, name)
 
 
-def parse(text: str, name: str) -> Scenario:
+def parse(text: str | bytes, name: str) -> Scenario:
     """The scenario of a TOML text; `name` is for the error."""
     try:
-        return Scenario.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        return Scenario.model_validate(parse_toml(text))
+    except InputError as error:
         raise ConfigError(f"{name}: {error}") from None
     except ValidationError as error:
         # An unknown key says more than the missing one that it was meant to be.

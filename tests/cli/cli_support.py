@@ -18,6 +18,16 @@ TINY_FS = str(Path(__file__).parent / "tiny_fs.py")
 NOBODY = 65534
 
 
+def exit_code(words: list[str]) -> int:
+    """What `mlfs WORDS` exits with, whether the parser or the command itself refuses it."""
+    from mlfs.cli.commands import main
+
+    try:
+        return main(words)
+    except SystemExit as error:
+        return int(error.code or 0)
+
+
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Fail unless the condition comes true in time."""
     deadline = time.monotonic() + timeout_s

@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 import pytest
+from cli_support import exit_code
 
 from mlfs.cli import client
 from mlfs.cli import main as cli
@@ -60,10 +61,10 @@ def test_alexnet_ships(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> Non
     ],
 )  # fmt: skip
 def test_impossible_input_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], words: str) -> None:
-    assert cli.main(["advise", *shlex.split(words)]) == ExitCode.USAGE
+    assert exit_code(["advise", *shlex.split(words)]) == ExitCode.USAGE
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("mlfs: ")
+    assert printed.err.startswith("mlfs")
     assert printed.err.count("\n") == 1
 
 

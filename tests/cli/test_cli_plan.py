@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_support import exit_code
 
 from mlfs.cli import main as cli
 from mlfs.errors import ExitCode
@@ -125,7 +126,7 @@ def test_what_people_read(source: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_what_cannot_be_is_refused_in_one_line(
     source: Path, words: str, code: ExitCode, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["plan", str(source), *shlex.split(words)]) == code
+    assert exit_code(["plan", str(source), *shlex.split(words)]) == code
     printed = capsys.readouterr()
     assert said in printed.err
     assert printed.err.count("\n") == 1

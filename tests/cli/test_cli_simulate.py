@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_support import exit_code
 
 from mlfs.cli.main import main
 
@@ -61,8 +62,8 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["thesis-s1", "--sharing", "fair"], "--sharing: no rule 'fair'"),
         ([], "which scenario?"),
         (["/nowhere/x.toml"], "/nowhere/x.toml: No such file or directory"),
-        (["thesis-s1", "--seed", "-1"], "--seed: -1 is below 0"),
-        (["thesis-s1", "--shrink", "0"], "--shrink: 0 is below 1"),
+        (["thesis-s1", "--seed", "-1"], "--seed is '-1', must be a whole number"),
+        (["thesis-s1", "--shrink", "0"], "--shrink is '0', must be a whole number from 1"),
         (["thesis-s1", "--ram", "1GB"], "a map shows one policy"),
         (["thesis-s1", "--ram", "1GB", "--policy", "mlfs"], "a map needs --ram, --ssd"),
         (["thesis-s1", "--ram", "x", "--ssd", "0", "--policy", "mlfs"], "capacity: 'x' is not a size"),
@@ -72,7 +73,7 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_a_refusal_is_one_line(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *args]) == 2
+    assert exit_code(["simulate", *args]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1

@@ -225,11 +225,11 @@ def test_extensions_are_kept_lower_case_without_a_dot_and_once() -> None:
         {"epochs": st.integers(1, MAX_EPOCHS), "world_size": st.just(8)},
         optional={
             "seed": st.integers(),
-            "batch_size": st.integers(1),
+            "batch_size": st.integers(1, 1 << 40),
             "ranks": st.lists(st.integers(0, 7), min_size=1, unique=True),
             "shuffle": st.booleans(),
             "drop_last": st.booleans(),
-            "start_step": st.integers(0),
+            "start_step": st.integers(0, 1 << 40),
             "root": st.sampled_from(["", "train", "é", "\udcff/x", "quote\"'\n"]),
             "extensions": st.sampled_from([None, ["jpg"], ["é"], ["\udcff"]]),
             "name": st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),

@@ -1,0 +1,132 @@
+"""What a user hands in is read here, and is bounded: files, standard input, JSON, TOML, lines, numbers.
+
+In: a path, `-`, a text. Out: text, lines, values; an OSError, or an `InputError` that says in one line why it cannot be
+used. Used by every command that reads what somebody wrote.
+
+A path may lead to anything: a device or a pipe that never ends, a file of a terabyte that was named by mistake. Nothing
+is read beyond a bound, so that the answer is one line and not the machine's memory. A pipe that says nothing is waited
+for, as one that is typed into a terminal is: Ctrl-C ends that.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+# Longer than any job that is written down, also with a thousand nodes in it.
+MOST_JSON_BYTES = 16 << 20
+# A scenario with a capacity for each of 32,767 nodes has a third of that. It takes a second or two to parse.
+MOST_TOML_BYTES = 1 << 20
+# A path has 4,096 bytes at most, of which JSON makes six each.
+MOST_LINE_BYTES = 1 << 16
+_MOST_DIGITS = 100
+_PORTION_BYTES = 1 << 20
+
+
+class InputError(ValueError):
+    """What was read cannot be used; its text says why, for people."""
+
+
+def read_bytes(path: str, most_bytes: int) -> bytes:
+    """The whole of a file; of standard input with `-`. Raises: OSError, also (EFBIG) for more than may be read."""
+    if path == "-":
+        given = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read(most_bytes + 1).encode())
+        return _read_whole(given.readinto, most_bytes)
+    with open(path, "rb", buffering=0) as file:
+        return _read_whole(file.readinto, most_bytes)
+
+
+def _read_whole(read_into: Callable[[memoryview], int | None], most_bytes: int) -> bytes:
+    found, portion = bytearray(), memoryview(bytearray(min(_PORTION_BYTES, most_bytes + 1)))
+    while count := read_into(portion):
+        found += portion[:count]
+        if len(found) > most_bytes:
+            raise OSError(errno.EFBIG, f"it is longer than {_in_words(most_bytes)}, the most that is read")
+    return bytes(found)
+
+
+def read_json(path: str) -> Any:
+    """The value that a file, or with `-` standard input, holds. Raises: OSError, InputError."""
+    return parse_json(read_bytes(path, MOST_JSON_BYTES))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises: InputError."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(_reason(error)) from None
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """The table that a file holds. Raises: OSError, InputError."""
+    return parse_toml(read_bytes(path, MOST_TOML_BYTES))
+
+
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """The table of a TOML text. Raises: InputError."""
+    try:
+        table = tomllib.loads(text if isinstance(text, str) else text.decode())
+        _check_numbers(table)
+        return table
+    except (ValueError, RecursionError) as error:
+        raise InputError(_reason(error)) from None
+
+
+def _check_numbers(value: Any) -> None:
+    """TOML's whole numbers have 64 bits; beyond those Python would go on with numbers that nothing else can use."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(f"the number {shortened(str(value))} has more than 64 bits")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_numbers(item)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not text: byte {error.start} is no UTF-8"
+    said = " ".join(str(error).split())
+    return "a number in it has too many digits" if "int_max_str_digits" in said or "digits)" in said else said
+
+
+def read_lines(file: BinaryIO, most_lines: int) -> Iterator[bytes]:
+    """The lines of a file, one at a time. Raises: OSError (EFBIG) for a line, or a number of lines, that no such file
+    has."""
+    for _ in range(most_lines):
+        line = file.readline(MOST_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MOST_LINE_BYTES:
+            raise OSError(errno.EFBIG, f"it has a line of more than {_in_words(MOST_LINE_BYTES)}")
+        yield line
+    if file.read(1):
+        raise OSError(errno.EFBIG, f"it has more than {most_lines:,} lines, the most that are read")
+
+
+def whole_number(text: str, least: int, most: int) -> int:
+    """The whole number that a text says. Raises: InputError, which says what it must be."""
+    try:
+        value = int(text) if len(text) <= _MOST_DIGITS else None
+    except ValueError:
+        value = None
+    if value is None or not least <= value <= most:
+        raise InputError(f"a whole number from {least} to {most}")
+    return value
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A text as an error can show it: its beginning and its end."""
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def _in_words(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
