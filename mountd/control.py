@@ -15,8 +15,10 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import trio
 
 from mlfs.engine import warm_up
@@ -36,9 +38,10 @@ from mountd.ending import Ending
 from mountd.job_reports import JobReports
 from mountd.life_note import LifeNote
 from mountd.metrics import metrics
+from mountd.onlookers import HIDDEN, PATH_FIELDS, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
 from mountd.registered_words import registered_words
-from mountd.statistics import Parts
+from mountd.statistics import MountStatistics, Parts
 from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
 
@@ -73,7 +76,7 @@ class Control:
     Args:
         source: the directory that is mounted. parts: what status and metrics are made of.
         outside: files that links in the source lead to. reports: the directory for reports of jobs that end.
-        life: notes what is registered.
+        life: notes what is registered. onlookers: who of other users may see which names; None: there are none.
 
     Attributes:
         answer: to the last command. job_reports: written when jobs end.
@@ -89,6 +92,7 @@ class Control:
         outside: Outside | None = None,
         reports: str | None = None,
         life: LifeNote | None = None,
+        onlookers: Onlookers | None = None,
     ) -> None:
         self.engine = engine
         self.source = source
@@ -97,6 +101,7 @@ class Control:
         self._ending = Ending(engine, primer)
         self.outside = outside
         self._life = life
+        self._onlookers = onlookers
         self.answer: Json = {"ok": True}
         self.job_reports = JobReports(
             reports, parts.refresh, lambda: _line(status(parts.statistics())), lambda: engine.jobs
@@ -146,23 +151,32 @@ class Control:
             return self._job(path[1].removesuffix(b".json")) is not None
         return len(path) == 4 and self._order_of(path) is not None
 
-    async def text(self, path: Path) -> bytes:
+    async def text(self, path: Path, reader: Reader | None) -> bytes:
         """See Contents."""
+        onlooker = (self._onlookers, reader) if self._onlookers is not None and reader is not None else None
         if path in WRITABLE:
-            return _line(self.answer)
+            return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
         if path in ((b"status",), (b"metrics",)):
             await self.parts.refresh()
             now = self.parts.statistics()
+            if onlooker is not None:
+                now = self._without_hidden(now, *onlooker)
             return _line(status(now)) if path == (b"status",) else metrics(now)
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
-            return _line(self._about(job)) if job else b""
+            if job is None:
+                return b""
+            about = self._about(job)
+            if onlooker is not None:
+                return await self.engine.runner.run("orders", self._about_without_hidden, about, *onlooker)
+            return _line(about)
         found = self._order_of(path)
         if found is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         job, epoch, rank = found
-        text = self._indices_text if path[3].endswith(INDICES) else self._order_text
-        return await self.engine.runner.run("orders", text, job.streams, epoch, rank)
+        if path[3].endswith(INDICES):
+            return await self.engine.runner.run("orders", self._indices_text, job.streams, epoch, rank)
+        return await self.engine.runner.run("orders", self._order_text, job.streams, epoch, rank, onlooker)
 
     def _about(self, job: JobRun) -> Json:
         about = job.spec.understood() | {"state": str(job.state), "samples": len(job.streams.sample_ids)}
@@ -186,8 +200,25 @@ class Control:
         rank = self._number(path[3].removesuffix(INDICES), job.spec.world_size)
         return None if epoch is None or rank is None else (job, epoch, rank)
 
-    def _order_text(self, streams: JobStreams, epoch: int, rank: int) -> bytes:
-        paths = self._paths(streams, epoch, rank, slice(None))
+    @staticmethod
+    def _without_hidden(now: MountStatistics, onlookers: Onlookers, reader: Reader) -> MountStatistics:
+        """What the mount is about, without the paths that a reader may not list."""
+        specifications = [job.specification for job in now.engine.jobs]
+        paths = [about.get(field) for about in specifications for field in PATH_FIELDS]
+        paths += [now.about.first_unreadable, now.source.path, now.read_failures.path]
+        now = replace(now, about=replace(now.about, died=None))  # which says how jobs were registered
+        without: MountStatistics = masked(now, onlookers.hidden(reader, paths, ask=False))
+        return without
+
+    @staticmethod
+    def _about_without_hidden(about: Json, onlookers: Onlookers, reader: Reader) -> bytes:
+        """In a thread: a job, without the paths that a reader may not list."""
+        return _line(masked(about, onlookers.hidden(reader, map(about.get, PATH_FIELDS), ask=True)))
+
+    def _order_text(
+        self, streams: JobStreams, epoch: int, rank: int, onlooker: tuple[Onlookers, Reader] | None
+    ) -> bytes:
+        paths = self._paths(streams, epoch, rank, slice(None), onlooker)
         return b"".join(path + b"\n" for path in paths)
 
     @staticmethod
@@ -195,10 +226,20 @@ class Control:
         indices = streams.dataset_indices(epoch, rank).tolist()
         return ("\n".join(map(str, indices)) + "\n" * bool(indices)).encode()
 
-    def _paths(self, streams: JobStreams, epoch: int, rank: int, part: slice) -> list[bytes]:
-        ids = streams.epoch_ids(epoch, rank)[part].tolist()
+    def _paths(
+        self, streams: JobStreams, epoch: int, rank: int, part: slice,
+        onlooker: tuple[Onlookers, Reader] | None = None,
+    ) -> list[bytes]:  # fmt: skip
+        found = streams.epoch_ids(epoch, rank)[part]
+        ids = found.tolist()
         inside = self.engine.manifest.paths([entry for entry in ids if entry >= 0])
-        return [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
+        told = [next(inside) if entry >= 0 else b"(outside of the mount)" for entry in ids if entry != NOTHING]
+        if onlooker is not None:
+            onlookers, reader = onlooker
+            shown = found[found != NOTHING]
+            may_see = (shown < 0) | onlookers.may_see(reader, np.maximum(shown, 0).astype(np.int64))
+            told = [path if seen else os.fsencode(HIDDEN) for path, seen in zip(told, may_see.tolist(), strict=True)]
+        return told
 
     # -- commands
 

@@ -67,6 +67,7 @@ from mountd.known_speeds import calibrated_limits, keep_refined
 from mountd.life_note import LifeNote
 from mountd.log_file import log_to, reopen_log
 from mountd.needs import Descriptors, check_start, share_descriptors, take_threads
+from mountd.onlookers import Onlookers
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
@@ -240,10 +241,14 @@ class _Service:
             log.warning("%s", self.notes[-1])
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died)
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
-        control = Control(engine, self.config.source, parts, recorders, primer, self.outside, self.config.report, life)
+        extended = ExtendedAttributes(self.source, engine.looks, runner, self.config.source_timeout_s)
+        control = Control(
+            engine, self.config.source, parts, recorders, primer, self.outside, self.config.report, life,
+            Onlookers(self.manifest, extended.has_acl, extended.may_have_acl),
+        )  # fmt: skip
         self._leave_record()
         try:
-            self._mount(engine, control, primer)
+            self._mount(engine, control, primer, extended)
             await self._serve(engine, control, primer)
             await control.job_reports.mount_ends()
             keep_refined(self.config, self.places, engine.statistics())
@@ -330,19 +335,15 @@ class _Service:
             shortages=shortages, seen=self.seen,
         )  # fmt: skip
 
-    def _mount(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
+    def _mount(self, engine: Engine, control: Control, primer: InodePrimer, extended: ExtendedAttributes) -> None:
         virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory)
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
             options.add("allow_other")
         if self.commands.wanted:
             options.add("ro")
-        limit_s, runner = self.config.source_timeout_s, engine.runner
-        handlers = Handlers(
-            engine, virtual, primer, self.pages, self.read_failures,
-            FirstLooks(self.manifest, engine.looks, runner, limit_s),
-            ExtendedAttributes(self.source, engine.looks, runner, limit_s),
-        )  # fmt: skip
+        first_looks = FirstLooks(self.manifest, engine.looks, engine.runner, self.config.source_timeout_s)
+        handlers = Handlers(engine, virtual, primer, self.pages, self.read_failures, first_looks, extended)
         try:
             self.channel.mount(handlers, self.config.mountpoint, options, self.config.allow_other)
         except (OSError, RuntimeError) as error:

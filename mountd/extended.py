@@ -51,6 +51,17 @@ class ExtendedAttributes:
         """Whether it is known without a look at the source that the entry has no such attribute."""
         return not is_shown(name) or (name in ACLS and self._looks.has_no_acl(entry, ACLS.index(name)))
 
+    def has_acl(self, entry: int) -> bool:
+        """In a worker: whether the entry has an ACL, by a look at the source where that is not known."""
+        try:
+            return not self.is_absent(entry, ACLS[0]) and self._value(entry, ACLS[0]) is not None
+        except OSError:
+            return True
+
+    def may_have_acl(self, entry: int) -> bool:
+        """The same without a look: whether it is not known to have none."""
+        return not self.is_absent(entry, ACLS[0])
+
     async def value(self, entry: int, name: bytes) -> bytes:
         """Raises: OSError; ENODATA where there is none of that name."""
         last = self._looks.last_change(entry)

@@ -30,6 +30,7 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
+from mountd.onlookers import Reader
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
@@ -330,10 +331,10 @@ class Handlers:
         self._opens.begin(entry, in_place, landed)
         return True
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
+    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
         """Open, waiting for the bytes if need be."""
         if inode >= FIRST_VIRTUAL:
-            return Opened(await self._virtual.open(inode, bool(flags & WRITING), uid), True)
+            return Opened(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
         entry, generation = entry_of(inode), generation_of(inode)
         self._digest.waits(entry, pid)
         try:

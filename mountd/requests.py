@@ -244,7 +244,7 @@ class Requests:
                 elif self.handlers.open_soon(inode, pid, _Answer(self, unique)):
                     self._wait.calm()
                 else:
-                    return self._open(unique, inode, flags, pid, uid)
+                    return self._open(unique, inode, flags, pid, uid, wire.U32.unpack_from(self._buffer, wire.GID)[0])
                 return None
             answer = self._kinds.get(kind)
             if answer is None:
@@ -378,11 +378,11 @@ class Requests:
 
     # -- files
 
-    async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int) -> None:
+    async def _open(self, unique: int, inode: int, flags: int, pid: int, uid: int, gid: int) -> None:
         try:
             if inode >= FIRST_VIRTUAL:
                 await self._all_noted()
-            opened = await self.handlers.open(inode, flags, pid, uid)
+            opened = await self.handlers.open(inode, flags, pid, uid, gid)
             self.opened(unique, opened.handle, wire.DIRECT_IO if opened.direct else wire.KEEP_CACHE)
         except Exception as error:
             self.failed(unique, error)

@@ -10,6 +10,8 @@ jobs/NAME.json   the specification as understood, with its state and how many sa
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
 order/NAME/EPOCH/RANK.indices    the same as dataset indices, as a sampler gives them
 
+Names below a directory are shown only to those who may list it (mountd.onlookers).
+
 In: lookups, opens, reads and writes from the handlers. Out: text made when a file is opened, by the functions of
 mountd.control. Virtual inodes are given out on lookup and taken back when the kernel forgets them.
 """
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
+from mountd.onlookers import Reader
 
 CONTROL_DIRECTORY = b".mlfs"
 COMMANDS = b"commands"
@@ -56,8 +59,8 @@ class Contents(Protocol):
     def has_file(self, path: Path) -> bool:
         """Whether the path is a file."""
 
-    async def text(self, path: Path) -> bytes:
-        """A file's content now."""
+    async def text(self, path: Path, reader: Reader | None) -> bytes:
+        """A file's content now, as this reader may see it; None: who may see all."""
 
     async def command(self, line: bytes) -> Answer:
         """Carry out a line written to control."""
@@ -170,12 +173,14 @@ class VirtualFiles:
 
     # -- open files
 
-    async def open(self, inode: int, writing: bool, uid: int) -> int:
+    async def open(self, inode: int, writing: bool, reader: Reader) -> int:
         """A handle. Raises EACCES for writing to any other than these two, and by others than root and the owner."""
         node = self.node(inode)
-        if writing and (node.mode != _CONTROL or uid not in (0, self.owner_uid)):
+        sees_all = reader.uid in (0, self.owner_uid)
+        if writing and (node.mode != _CONTROL or not sees_all):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        text = await self.contents.text(node.path[-1:] if node.mode == _CONTROL else node.path)
+        path = node.path[-1:] if node.mode == _CONTROL else node.path
+        text = await self.contents.text(path, None if sees_all else reader)
         handle = next(self._next_handle)
         self._handles[handle] = Handle(text, writing)
         return handle

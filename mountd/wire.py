@@ -28,6 +28,7 @@ LONGEST_REQUEST_BYTES: Final = 256 * mmap.PAGESIZE + 4096
 # struct fuse_in_header: len, opcode, unique, nodeid, uid, gid, pid, total_extlen, padding; one word of what follows,
 # where a request's handle or flags stand. Of these: opcode, unique, nodeid, uid, pid and that word.
 REQUEST: Final = Struct("=4xIQQI4xI4xQ")
+GID: Final = 28  # where the group stands, which is seldom asked for
 BODY: Final = 40
 REPLY: Final = Struct("=IiQ")  # len, error, unique
 OPENED: Final = Struct("=IiQQII")  # the same, fh, open_flags, backing_id

@@ -109,7 +109,7 @@ class Scripted:
         worker.join()
         return True
 
-    async def open(self, inode: int, flags: int, pid: int, uid: int) -> Opened:
+    async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
         if inode == 8:
             raise OSError(errno.EIO, "the source failed")
         return Opened(5, True)

@@ -13,7 +13,21 @@ from pathlib import Path
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
-from support.readers import ACCESS, DEFAULT, GROUP, NOBODYS, OTHER, OWNER, Reader, acl, drawn_acl, seen_by
+from support.readers import (
+    ACCESS,
+    DEFAULT,
+    GROUP,
+    LABEL,
+    NOBODYS,
+    NOTE,
+    OTHER,
+    OWNER,
+    Reader,
+    acl,
+    as_reader,
+    drawn_acl,
+    seen_by,
+)
 from support.trees import make_tree
 
 UIDS, GIDS = (1001, 1002, 1003), (2001, 2002)
@@ -26,14 +40,17 @@ LATE = tuple(f"c/d/e/late/{number}" for number in range(20))  # read while a mou
 BELOW = tuple(f"c/d/e/below/{number:03}" for number in range(200))  # read after a directory above has been closed
 OPEN = ("c", "c/0")  # to all, until the directory is closed
 REFUSED = "PermissionError 13"
+HIDDEN = "(a path that you may not list)"
 PATHS = (".", *DIRECTORIES, *EARLY)
 
 
 def draw_rights(path: Path, draw: random.Random) -> None:
     """Any mode, owner and ACL; a directory lets most of them in, or nothing would be seen of what lies below."""
-    for name in (ACCESS, DEFAULT):
+    for name in (ACCESS, DEFAULT, NOTE, LABEL):
         if name in os.listxattr(path):
             os.removexattr(path, name)
+    for name in draw.sample((NOTE, LABEL), draw.randint(0, 2)):
+        os.setxattr(path, name, draw.randbytes(draw.choice((0, 1, 300))))
     is_directory = path.is_dir()
     os.chown(path, draw.choice((0, *UIDS)), draw.choice((0, *GIDS)))
     modes = (0o755, 0o755, 0o750, 0o711, 0o700) if is_directory else (0o644, 0o640, 0o600, 0o604, 0o000, 0o660)
@@ -65,7 +82,9 @@ def source(tmp_path: Path) -> Path:
     return tree
 
 
-@pytest.mark.promise("rights-as-source", "rights-acl", "rights-index", "rights-noticed")
+@pytest.mark.promise(
+    "rights-as-source", "rights-acl", "rights-index", "rights-noticed", "rights-names", "rights-xattrs"
+)
 def test_each_reader_finds_what_he_finds_at_the_source(source: Path, tmp_path: Path) -> None:
     """Also after a mount whose index is used again, and after rights have changed under a mount."""
     (tmp_path / "mount").mkdir()
@@ -73,11 +92,34 @@ def test_each_reader_finds_what_he_finds_at_the_source(source: Path, tmp_path: P
     draw_all(source, 1)
     with MlfsMount(source, "--allow-other", mountpoint=tmp_path / "mount", state=state) as mount:
         compare(source, mount.path)
+        names_in_orders(source, mount)
     draw_all(source, 2, EARLY)
     with MlfsMount(source, "--allow-other", mountpoint=tmp_path / "mount", state=state) as mount:
         assert "saved index" in mount.status()["manifest"]["how"]
         compare(source, mount.path)
         while_mounted(source, mount.path)
+
+
+def names_in_orders(source: Path, mount: MlfsMount) -> None:
+    """Names below a directory are shown to those only who may list it and all above; without ACLs, to all of them."""
+    mount.register(name="all", sampler="sequential", layout="sorted", epochs=1, batch_size=1)
+    mount.register(name="late", sampler="sequential", layout="sorted", root="c/d/e/late", epochs=1, batch_size=1)
+    files = [".mlfs/order/all/0/0", ".mlfs/jobs/late.json", ".mlfs/status"]
+    whole = Path(mount.path, files[0]).read_text().splitlines()
+    assert sorted(whole) == sorted((*EARLY, *LATE, *BELOW))
+    shown = set()
+    for reader in READERS:
+        order, job, status = as_reader(reader, mount.path, lambda: [Path(file).read_text() for file in files])
+        lists = {path: found["access"] == [True, True] for path, found in seen_by(reader, source, PATHS).items()}
+        for path, line in zip(whole, order.splitlines(), strict=True):
+            above = [str(directory) for directory in Path(path).parents]
+            may_see = all(lists[directory] for directory in above)
+            without = all(ACCESS not in os.listxattr(source / directory) for directory in above)
+            assert line == path if may_see and (without or reader.uid == 0) else line in (HIDDEN, path)[: 1 + may_see]
+            shown.add((line == path, may_see))
+        if not all(lists[directory] for directory in (".", "c", "c/d", "c/d/e")):
+            assert "c/d/e/late" not in job + status
+    assert {(True, True), (False, False)} <= shown
 
 
 def while_mounted(source: Path, mount: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 
+from mountd.onlookers import Reader
 from mountd.virtual import Answer, Path, VirtualFiles
 
 
@@ -23,7 +24,7 @@ class Orders:
         self.listed.append(path)
         return [b"1.indices"]
 
-    async def text(self, path: Path) -> bytes:
+    async def text(self, path: Path, reader: Reader | None) -> bytes:
         return b""
 
     async def command(self, line: bytes) -> Answer:

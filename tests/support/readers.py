@@ -11,11 +11,12 @@ import json
 import os
 import random
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+NOTE, LABEL = "user.note", "security.mlfs_test"
 OWNER, USER, GROUP, NAMED_GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 NOBODYS = 0xFFFFFFFF
 
@@ -54,6 +55,12 @@ def drawn_acl(draw: random.Random, uids: Sequence[int], gids: Sequence[int]) -> 
 
 def seen_by(reader: Reader, root: Path, paths: Sequence[str]) -> dict[str, Any]:
     """What a reader finds at each path below a directory, which he need not be able to reach."""
+    found: dict[str, Any] = as_reader(reader, root, lambda: {path: _found(path) for path in paths})
+    return found
+
+
+def as_reader(reader: Reader, root: Path, look: Callable[[], Any]) -> Any:
+    """What `look` finds in a process of the reader's, in that directory; as JSON has it."""
     receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -64,19 +71,21 @@ def seen_by(reader: Reader, root: Path, paths: Sequence[str]) -> dict[str, Any]:
             os.setgid(reader.gid)
             os.setuid(reader.uid)
             with open(send, "w") as pipe:
-                json.dump({path: _found(path) for path in paths}, pipe)
+                json.dump(look(), pipe)
         finally:
             os._exit(0)
     os.close(send)
     with open(receive) as pipe:
         told = pipe.read()
     os.waitpid(pid, 0)
-    found: dict[str, Any] = json.loads(told)
-    return found
+    return json.loads(told)
 
 
 def _found(path: str) -> dict[str, Any]:
-    calls = {"stat": _stat, "content": _content, "access": _access, ACCESS: _attribute, DEFAULT: _attribute}
+    calls: dict[str, Callable[[str, str], Any]] = {
+        "stat": _stat, "content": _content, "access": _access, "names": _names,
+        ACCESS: _attribute, DEFAULT: _attribute, NOTE: _attribute, LABEL: _attribute,
+    }  # fmt: skip
     found: dict[str, Any] = {}
     for name, call in calls.items():
         try:
@@ -104,6 +113,10 @@ def _content(path: str, _name: str) -> Any:
 
 def _access(path: str, _name: str) -> list[bool]:
     return [os.access(path, mode) for mode in (os.R_OK, os.X_OK)]
+
+
+def _names(path: str, _name: str) -> list[str]:
+    return sorted(os.listxattr(path))
 
 
 def _attribute(path: str, name: str) -> str:
