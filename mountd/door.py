@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mountd import runtime
+from mountd.command_calls import tell_in_parts
 from mountd.holders import User, other_mounts, users_of
 from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
@@ -63,6 +64,7 @@ __all__ = [
     "start_daemon",
     "start_ticks",
     "stopped_daemon",
+    "tell_in_parts",
     "unmount",
     "user_of",
     "users_of",

@@ -378,6 +378,10 @@ class Handlers:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return await self._virtual.write(handle, data, offset)
 
+    async def command(self, handle: int, uid: int, data: bytes) -> None:
+        """A part of a command, by ioctl(2)."""
+        await self._virtual.take(handle, uid, data)
+
     def release(self, handle: int) -> None:
         """The last descriptor of an open file was closed."""
         if handle == LOOKING_HANDLE:

@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from mountd import wire
+from mountd.command_calls import COMMAND_CALL, COMMAND_MASK
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
@@ -136,6 +137,7 @@ class Requests:
             wire.READ: self._read,
             wire.WRITE: self._write,
             wire.LSEEK: self._lseek,
+            wire.IOCTL: self._ioctl,
             wire.INTERRUPT: self._ignore,  # nothing that is answered takes longer for being interrupted
             wire.DESTROY: self._nothing_to_do,
         }
@@ -449,6 +451,26 @@ class Requests:
             self.failed(unique, error)
             return
         self._write_reply(wire.WRITTEN.pack(wire.WRITTEN.size, 0, unique, written, 0))
+
+    def _ioctl(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
+        """A command from where the control file cannot be written. All other calls are refused: Python makes one of
+        each file that it opens."""
+        self.counts["other"] += 1
+        if inode >= FIRST_VIRTUAL:
+            handle, _, kind, _, size, _ = wire.IOCTL_IN.unpack_from(self._buffer, wire.BODY)
+            if kind & COMMAND_MASK == COMMAND_CALL:
+                data = bytes(self._buffer[wire.IOCTL_DATA : wire.IOCTL_DATA + size])
+                return self._command_soon(unique, handle, uid, data)
+        self._write_reply(wire.error(unique, errno.ENOSYS))
+        return None
+
+    async def _command_soon(self, unique: int, handle: int, uid: int, data: bytes) -> None:
+        try:
+            await self.handlers.command(handle, uid, data)
+        except Exception as error:
+            self.failed(unique, error)
+            return
+        self._write_reply(wire.IOCTL_DONE.pack(wire.IOCTL_DONE.size, 0, unique, 0, 0, 0, 0))
 
     # -- the rest
 

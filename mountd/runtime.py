@@ -70,9 +70,8 @@ def _candidates() -> list[str]:
     paths += [os.path.join(xdg, "mlfs")] if os.path.isabs(xdg) and os.path.isdir(xdg) else []
     # Then /tmp, which all of a user's sessions share, before the one that a batch job may have for itself.
     own = f"mlfs-{uid}{_outer_user(uid)}"
-    return list(
-        dict.fromkeys([*paths, *(os.path.join(directory, own) for directory in ("/tmp", tempfile.gettempdir()))])
-    )
+    paths += [os.path.join(directory, own) for directory in ("/tmp", os.environ.get("TMPDIR", "")) if directory]
+    return list(dict.fromkeys(paths))
 
 
 def _outer_user(uid: int) -> str:

@@ -3,8 +3,11 @@
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 lifecycle        the same, for `mlfs unmount`; in no listing
-commands/        these two once more; in no listing. Where the mount is read-only for the kernel this directory is
-                 mounted elsewhere to be written (mountd.commands_mount), and the two above are links that lead there
+commands/in/     these two once more; in no listing. Where the mount is read-only for the kernel `commands` is mounted
+                 elsewhere to be written (mountd.commands_mount), and the two above are links that lead there. (The
+                 directory between has them lead nowhere, and to no place for a file, where that is not mounted.)
+                 Who does not see that mount, in a container, may open one here for reading and give the line by
+                 ioctl(2), in parts (mountd.command_calls); `mlfs` does
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
@@ -30,8 +33,8 @@ from mountd.inodes import FIRST_VIRTUAL, FIRST_VIRTUAL_HANDLE
 from mountd.onlookers import Reader
 
 CONTROL_DIRECTORY = b".mlfs"
-COMMANDS = b"commands"
 Path = tuple[bytes, ...]
+COMMANDS: Path = (b"commands", b"in")
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
 LONGEST_LINE_BYTES = 16 << 20
 _DIRECTORY = stat.S_IFDIR | 0o555
@@ -80,11 +83,11 @@ class Handle:
     reads on from there. Whoever goes back to the beginning instead, by seeking or pread, finds the answer there.
     """
 
-    __slots__ = ("pending", "start", "text", "writable")
+    __slots__ = ("pending", "start", "takes_commands", "text")
 
-    def __init__(self, text: bytes, writable: bool) -> None:
+    def __init__(self, text: bytes, takes_commands: bool) -> None:
         self.text = text
-        self.writable = writable
+        self.takes_commands = takes_commands
         self.pending = b""
         self.start = 0
 
@@ -150,7 +153,10 @@ class VirtualFiles:
     def children(self, inode: int) -> list[tuple[bytes, int]]:
         """Names and inodes of a directory; each counts as looked up."""
         path = self.node(inode).path
-        names = [name for (name,) in sorted(WRITABLE)] if path == (COMMANDS,) else self.contents.listing(path)
+        if path and path == COMMANDS[: len(path)]:
+            names = [COMMANDS[1]] if len(path) == 1 else [name for (name,) in sorted(WRITABLE)]
+        else:
+            names = self.contents.listing(path)
         return [(name, self.lookup(inode, name)) for name in names]
 
     def target(self, inode: int) -> bytes:
@@ -158,13 +164,13 @@ class VirtualFiles:
         node, elsewhere = self.node(inode), self._elsewhere()
         if not stat.S_ISLNK(node.mode) or elsewhere is None:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return elsewhere + b"/" + node.path[-1]
+        return b"/".join((elsewhere, *COMMANDS[1:], *node.path))
 
     def _mode(self, path: Path) -> int:
         if path in WRITABLE:
             return _CONTROL if self._elsewhere() is None else _LINK
-        if path[0] == COMMANDS:
-            return _DIRECTORY if len(path) == 1 else _CONTROL if path[1:] in WRITABLE else 0
+        if path[0] == COMMANDS[0]:
+            return _DIRECTORY if path == COMMANDS[: len(path)] else _CONTROL if path[2:] in WRITABLE else 0
         if self.contents.is_directory(path):
             return _DIRECTORY
         if not self.contents.has_file(path):
@@ -182,7 +188,7 @@ class VirtualFiles:
         path = node.path[-1:] if node.mode == _CONTROL else node.path
         text = await self.contents.text(path, None if sees_all else reader)
         handle = next(self._next_handle)
-        self._handles[handle] = Handle(text, writing)
+        self._handles[handle] = Handle(text, node.mode == _CONTROL)
         return handle
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
@@ -216,6 +222,22 @@ class VirtualFiles:
                 await self._carry_out(state, rest)
         state.start = offset + len(data)
         return len(data)
+
+    async def take(self, handle: int, uid: int, part: bytes) -> None:
+        """Take a part of a line without a write; carry it out when it is whole.
+
+        Raises: EACCES as `open`, EINVAL as `write`.
+        """
+        state = self._handles[handle]
+        if not state.takes_commands or uid not in (0, self.owner_uid):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        line, state.pending = state.pending + part, b""
+        if len(line) > LONGEST_LINE_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        if not part.endswith(b"\n"):
+            state.pending = line
+            return
+        await self.write(handle, line, 0)
 
     async def _carry_out(self, state: Handle, line: bytes) -> None:
         answer = await self.contents.command(line)

@@ -17,7 +17,7 @@ LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
 MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK = 8, 9, 10, 11, 12, 13
 OPEN, READ, WRITE, STATFS, RELEASE = 14, 15, 16, 17, 18
 SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR = 21, 22, 23, 24
-OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY = 27, 28, 29, 35, 36, 38
+OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY, IOCTL = 27, 28, 29, 35, 36, 38, 39
 BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
 
 DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
@@ -40,6 +40,9 @@ READ_IN: Final = Struct("=QQI")  # fh, offset, size: of READ, READDIR and WRITE;
 XATTR_NAME: Final = BODY + 8  # struct fuse_getxattr_in: size, padding; then the name
 _XATTR_SIZE: Final = Struct("=II")  # fuse_getxattr_out: size, padding
 WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
+IOCTL_IN: Final = Struct("=QIIQII")  # fh, flags, cmd, arg, in_size, out_size
+IOCTL_DATA: Final = BODY + IOCTL_IN.size
+IOCTL_DONE: Final = Struct("=IiQiIII")  # a reply's head; result, flags, in_iovs, out_iovs
 # ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
 _ATTR: Final = Struct("=QQQqqqIIIIIIIIII")
 _ENTRY: Final = Struct("=QQQQII")  # nodeid, generation, entry_valid, attr_valid, their ns

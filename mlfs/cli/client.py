@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from mlfs.errors import ExitCode, JobError, MlfsError
@@ -86,11 +87,10 @@ def send(
     _check_not_stopped(mountpoint)
 
     def write() -> tuple[bool, bytes]:
-        # It is a single write(2), as the daemon takes each write as one line. The answer is read through the same
-        # descriptor: a new one would have the last answer that anybody got.
-        fd = os.open(os.path.join(mountpoint, ".mlfs", name), os.O_RDWR | os.O_CLOEXEC)
+        # The answer is read through the same descriptor: a new one would have the last answer that anybody got.
+        fd, tell = _open_control(mountpoint, name)
         try:
-            accepted = _accepted(fd, line)
+            accepted = _accepted(tell, fd, line)
             answer = b""
             while part := os.pread(fd, _ANSWER_PART_BYTES, len(answer)):
                 answer += part
@@ -111,9 +111,22 @@ def send(
     return answer if isinstance(answer, dict) else {}
 
 
-def _accepted(fd: int, line: bytes) -> bool:
+def _open_control(mountpoint: str, name: str) -> tuple[int, Callable[[int, bytes], object]]:
+    """A descriptor of MOUNT/.mlfs/NAME, and how a line is given through it."""
+    directory = os.path.join(mountpoint, ".mlfs")
     try:
-        os.write(fd, line)
+        # It is a single write(2), as the daemon takes each write as one line.
+        return os.open(os.path.join(directory, name), os.O_RDWR | os.O_CLOEXEC), os.write
+    except OSError as error:
+        # A link to a mount that is not there: in a container, say, which sees the data and not /run/mlfs.
+        if error.errno not in (errno.ENOENT, errno.EROFS):
+            raise
+    return os.open(os.path.join(directory, "commands", "in", name), os.O_RDONLY | os.O_CLOEXEC), door.tell_in_parts
+
+
+def _accepted(tell: Callable[[int, bytes], object], fd: int, line: bytes) -> bool:
+    try:
+        tell(fd, line)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,11 @@ from support.fuse import kill, wait_until
 from support.mounts import FSTYPE, MlfsMount
 from support.others import somebody_else
 from support.trees import make_tree
+
+from mountd import commands_mount
+from mountd.command_calls import tell_in_parts
+
+FORBIDDING = Path(__file__).parent.parent / "support/forbidding.py"
 
 
 @pytest.fixture
@@ -47,6 +54,11 @@ def not_writable(*paths: Path) -> bool:
         if subprocess.run(["test", "-w", path], check=False).returncode == 0:
             return False
     return True
+
+
+def refused(attempt: Callable[[], object]) -> None:
+    with pytest.raises(PermissionError):
+        attempt()
 
 
 @pytest.mark.promise("read-only-kernel", "control-elsewhere")
@@ -83,11 +95,23 @@ def test_the_kernel_knows_the_mount_as_read_only_in_all_namespaces_and_commands_
 
             def somebody_else_looks() -> None:
                 assert json.loads(control.read_text())["ok"]
-                with pytest.raises(PermissionError):
-                    control.open("w")
+                refused(lambda: control.open("w"))
 
             somebody_else(somebody_else_looks)
             assert len(json.loads(mount.run("ls", "--json").stdout)) == 1
+            # A container that sees the data and not the runtime directory: mlfs gives commands all the same.
+            hidden = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs none {state} && exec "$@"', "sh"]
+            fields = ["--sampler", "sequential", "--layout", "sorted", "--epochs", "1", "--batch-size", "1"]
+            command = [sys.executable, "-m", "mlfs.cli.main", "register", str(tree), *fields]
+            subprocess.run([*hidden, *command], check=True, env=mount.env | {"MLFS_RUNTIME_DIR": ""})
+            long = json.dumps({"op": "unregister", "name": "x" * 50_000}).encode() + b"\n"
+            with open(tree / ".mlfs/commands/in/control", "rb", buffering=0) as file:
+                with pytest.raises(OSError, match="Invalid argument"):
+                    tell_in_parts(file.fileno(), long)
+                assert "x" * 50_000 in json.loads(file.read())["error"]
+                assert [job["name"] for job in mount.status()["jobs"]] == ["train"]
+                somebody_else(lambda: refused(lambda: tell_in_parts(file.fileno(), long)))
+            assert subprocess.run([*hidden, "sh", "-c", f"echo > {control}"], check=False).returncode
         wait_until(lambda: not table() and not table(other.pid))
         assert not list((state / "run").iterdir())
     finally:
@@ -105,7 +129,7 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
 
     for how in (["umount"], ["umount", "-l"], ["fusermount3", "-u"]):
         with mount:
-            commands = os.path.dirname(os.readlink(tree / ".mlfs/control"))
+            commands = os.readlink(tree / ".mlfs/control").removesuffix("/in/control")
             assert {where for where, _, _ in table()} == {str(tree), commands}
             with open(tree / "a/one" if "-l" in how else "/dev/null", "rb") as held:
                 subprocess.run([*how, tree], check=True)
@@ -130,3 +154,24 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
             assert {where for where, _, _ in table()} & {commands} == set()
             assert next_mount.is_mounted
     shutil.rmtree(place / "state")
+
+
+@pytest.mark.promise("control-given-up", "control-refusal")
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [(commands_mount._FSPICK, errno.ENOSYS), (commands_mount._MOVE_MOUNT, errno.EPERM)],
+)
+def test_where_the_kernel_refuses_that_the_mount_is_writable_for_commands_and_says_so(
+    place: Path, call: int, number: int
+) -> None:
+    tree = make_tree(place / "tree", {"a/one": 100})
+    mount = MlfsMount(tree, state=place / "state")
+    mount.within = [sys.executable, str(FORBIDDING), str(number), str(call)]
+    with mount:
+        assert "the mount is rw for the kernel, since commands go through it" in mount.said
+        assert os.strerror(number) in mount.said
+        assert [mode for _, _, mode in table()] == ["rw"]
+        assert not (tree / ".mlfs/control").is_symlink()
+        assert mount.control({"op": "resume"})["ok"]
+        with pytest.raises(OSError, match="Read-only file system"):
+            (tree / "new").write_text("")

@@ -58,6 +58,7 @@ class MlfsMount:
         self.path = Path(mountpoint or source).resolve()
         self.flags = [*flags, *([] if infer else ["--infer", "off"])]  # most tests want no order to be inferred
         self.extra_env: dict[str, str] = {}
+        self.said = ""  # by `mlfs mount` on standard error
         self.within: list[str] = []  # what runs `mlfs mount`: a shell that sets limits first
         self._places = [str(self.source)] + ([str(mountpoint)] if mountpoint else [])
         self._own_state = state is None
@@ -99,7 +100,7 @@ class MlfsMount:
         self._below = mounts_at(self.path, FSTYPE)
         REPORTERS.append(self.report)
         try:
-            self.run("mount", *self._places, *self.flags)
+            self.said = self.run("mount", *self._places, *self.flags).stderr
         except BaseException:
             self.clean_up()
             raise
