@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -47,6 +47,7 @@ MOST_TASKS = 256
 # Errors of a read from the descriptor that say: the request was interrupted before it could be read.
 NO_REQUEST = frozenset({errno.EINTR, errno.ENOENT})
 
+T = TypeVar("T")
 Waiting = Coroutine[Any, Any, None]
 
 
@@ -431,26 +432,14 @@ class Requests:
     def _lseek(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         """SEEK_DATA and SEEK_HOLE; the kernel does all other seeks by itself."""
         self.counts["other"] += 1
-        return self._lseek_soon(unique, *wire.READ_IN.unpack_from(self._buffer, wire.BODY))
-
-    async def _lseek_soon(self, unique: int, handle: int, offset: int, whence: int) -> None:
-        try:
-            self._write_reply(wire.reply(unique, wire.U64.pack(await self.handlers.seek(handle, offset, whence))))
-        except Exception as error:
-            self.failed(unique, error)
+        asked = self.handlers.seek(*wire.READ_IN.unpack_from(self._buffer, wire.BODY))
+        return self._soon(unique, asked, lambda found: wire.reply(unique, wire.U64.pack(found)))
 
     def _write(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1
         handle, offset, size = wire.READ_IN.unpack_from(self._buffer, wire.BODY)
-        return self._write_soon(unique, handle, offset, bytes(self._buffer[wire.WRITE_DATA : wire.WRITE_DATA + size]))
-
-    async def _write_soon(self, unique: int, handle: int, offset: int, data: bytes) -> None:
-        try:
-            written = await self.handlers.write(handle, data, offset)
-        except Exception as error:
-            self.failed(unique, error)
-            return
-        self._write_reply(wire.WRITTEN.pack(wire.WRITTEN.size, 0, unique, written, 0))
+        data = bytes(self._buffer[wire.WRITE_DATA : wire.WRITE_DATA + size])
+        return self._soon(unique, self.handlers.write(handle, data, offset), lambda done: wire.written(unique, done))
 
     def _ioctl(self, unique: int, inode: int, uid: int, pid: int) -> Waiting | None:
         """A command from where the control file cannot be written. All other calls are refused: Python makes one of
@@ -460,17 +449,17 @@ class Requests:
             handle, _, kind, _, size, _ = wire.IOCTL_IN.unpack_from(self._buffer, wire.BODY)
             if kind & COMMAND_MASK == COMMAND_CALL:
                 data = bytes(self._buffer[wire.IOCTL_DATA : wire.IOCTL_DATA + size])
-                return self._command_soon(unique, handle, uid, data)
+                asked = self.handlers.command(handle, uid, data)
+                return self._soon(unique, asked, lambda _: wire.ioctl_done(unique))
         self._write_reply(wire.error(unique, errno.ENOSYS))
         return None
 
-    async def _command_soon(self, unique: int, handle: int, uid: int, data: bytes) -> None:
+    async def _soon(self, unique: int, asked: Coroutine[Any, Any, T], reply: Callable[[T], bytes]) -> None:
+        """Give the reply when what was asked for is there."""
         try:
-            await self.handlers.command(handle, uid, data)
+            self._write_reply(reply(await asked))
         except Exception as error:
             self.failed(unique, error)
-            return
-        self._write_reply(wire.IOCTL_DONE.pack(wire.IOCTL_DONE.size, 0, unique, 0, 0, 0, 0))
 
     # -- the rest
 
@@ -481,32 +470,24 @@ class Requests:
         if self.handlers.has_no_attribute(inode, name):
             self._write_reply(wire.error(unique, errno.ENODATA))
             return None
-        return self._xattr_soon(unique, self.handlers.attribute(inode, name), room)
+        asked = self.handlers.attribute(inode, name)
+        return self._soon(unique, asked, lambda value: wire.xattr_reply(unique, value, room))
 
     def _listxattr(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1
         room = wire.U32.unpack_from(self._buffer, wire.BODY)[0]
-        return self._xattr_soon(unique, self.handlers.attribute_names(inode), room)
-
-    async def _xattr_soon(self, unique: int, asked: Coroutine[Any, Any, bytes], room_bytes: int) -> None:
-        try:
-            self._write_reply(wire.xattr_reply(unique, await asked, room_bytes))
-        except Exception as error:
-            self.failed(unique, error)
+        asked = self.handlers.attribute_names(inode)
+        return self._soon(unique, asked, lambda names: wire.xattr_reply(unique, names, room))
 
     def _statfs(self, unique: int, inode: int, uid: int, pid: int) -> Waiting:
         self.counts["other"] += 1
-        return self._statfs_soon(unique)
+        return self._soon(unique, self._statvfs(), lambda below: wire.statfs_reply(unique, below))
 
-    async def _statfs_soon(self, unique: int) -> None:
-        try:
-            # A source that hangs must not hang df, nor those who look whether we live.
-            with trio.move_on_after(STATFS_S):
-                self._below = await self.handlers.statvfs()
-        except Exception as error:
-            self.failed(unique, error)
-            return
-        self._write_reply(wire.statfs_reply(unique, self._below))
+    async def _statvfs(self) -> os.statvfs_result | None:
+        # A source that hangs must not hang df, nor those who look whether we live.
+        with trio.move_on_after(STATFS_S):
+            self._below = await self.handlers.statvfs()
+        return self._below
 
     def _refuse(self, unique: int, inode: int, uid: int, pid: int) -> None:
         self.counts["other"] += 1

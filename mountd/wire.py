@@ -32,7 +32,7 @@ GID: Final = 28  # where the group stands, which is seldom asked for
 BODY: Final = 40
 REPLY: Final = Struct("=IiQ")  # len, error, unique
 OPENED: Final = Struct("=IiQQII")  # the same, fh, open_flags, backing_id
-WRITTEN: Final = Struct("=IiQII")  # the same, size, padding
+_WRITTEN: Final = Struct("=IiQII")  # the same, size, padding
 U32: Final = Struct("=I")
 U64: Final = Struct("=Q")
 PAIR: Final = Struct("=QQ")  # fuse_forget_one
@@ -42,7 +42,7 @@ _XATTR_SIZE: Final = Struct("=II")  # fuse_getxattr_out: size, padding
 WRITE_DATA: Final = BODY + 40  # struct fuse_write_in
 IOCTL_IN: Final = Struct("=QIIQII")  # fh, flags, cmd, arg, in_size, out_size
 IOCTL_DATA: Final = BODY + IOCTL_IN.size
-IOCTL_DONE: Final = Struct("=IiQiIII")  # a reply's head; result, flags, in_iovs, out_iovs
+_IOCTL_DONE: Final = Struct("=IiQiIII")  # a reply's head; result, flags, in_iovs, out_iovs
 # ino, size, blocks, atime, mtime, ctime, the three's ns, mode, nlink, uid, gid, rdev, blksize, flags
 _ATTR: Final = Struct("=QQQqqqIIIIIIIIII")
 _ENTRY: Final = Struct("=QQQQII")  # nodeid, generation, entry_valid, attr_valid, their ns
@@ -107,6 +107,16 @@ def statfs_reply(unique: int, below: os.statvfs_result | None) -> bytes:
             below.f_bsize, below.f_namemax, below.f_frsize, 0,
         ),
     )  # fmt: skip
+
+
+def written(unique: int, size: int) -> bytes:
+    """The reply to WRITE."""
+    return _WRITTEN.pack(_WRITTEN.size, 0, unique, size, 0)
+
+
+def ioctl_done(unique: int) -> bytes:
+    """The reply to IOCTL that is 0 and brings nothing."""
+    return _IOCTL_DONE.pack(_IOCTL_DONE.size, 0, unique, 0, 0, 0, 0)
 
 
 def xattr_reply(unique: int, value: bytes, room_bytes: int) -> bytes:
