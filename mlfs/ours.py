@@ -158,8 +158,11 @@ def check_replaceable(path: str, kind: str, is_kind: Beginning) -> None:
         kind: what mlfs writes there, for people. is_kind: whether a file that begins with these bytes is of that kind;
             it gets the first 4096.
 
-    Raises: NotOursError for a file that must not be replaced; OSError.
+    Raises: NotOursError for a file that must not be replaced, and for what is no name of a file; OSError.
     """
+    if not os.path.basename(path) or "\0" in path:
+        what = "it is not a regular file" if path else "it is not the name of a file"
+        raise NotOursError(path, what, "name another one" if path else "give one")
     try:
         fd = _open_regular(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -13,10 +13,11 @@ import shutil
 import stat
 from collections.abc import Callable
 
-from mlfs.config import CacheDir, MountConfig, differing, memory_warning
+from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.places.cache_directory import source_path
 from mlfs.tree.index import check_path
+from mlfs.units import format_size
 from mountd import mounts, runtime
 from mountd.mounts import Health
 
@@ -24,6 +25,8 @@ DEV_FUSE = "/dev/fuse"
 FUSE_CONF = "/etc/fuse.conf"
 # More mounts than this on one path are not leftovers of crashes: something puts them there as fast as we take them off.
 _MAX_DEAD_MOUNTS = 64
+# A disk with less is full: not even a sample or a page of a log fits.
+_LEAST_FREE_BYTES = 1 << 16
 
 
 def resolve_paths(config: MountConfig) -> MountConfig:
@@ -48,8 +51,9 @@ def check(config: MountConfig, note: Callable[[str], None] = lambda line: None) 
     _check_mountpoint(config)
     _check_cache_dirs(config)
     _check_own_files(config)
-    if warning := memory_warning(config):
-        note(warning)
+    for line in [memory_warning(config), *full_disks(config)]:
+        if line:
+            note(line)
 
 
 def mounted_already(config: MountConfig, note: Callable[[str], None] = lambda line: None) -> runtime.Record | None:
@@ -248,6 +252,25 @@ def _check_own_files(config: MountConfig) -> None:
         except OSError as error:
             way_out = getattr(error, "way_out", "give another file, or leave it out")
             raise ConfigError(f"--index {config.index}: {error.strerror}", way_out) from None
+
+
+def full_disks(config: MountConfig) -> list[str]:
+    """A line for each file and directory of ours whose disk has no room for it."""
+    log_file = config.log_file or runtime.default_log_file(config.mountpoint)
+    places = [("log", log_file, "nothing more will be logged")]
+    for kind, dirs in (("--ssd", config.ssd), ("--lmdb", config.lmdb)):
+        places += [(kind, cache.path, "nothing more will be kept there") for cache in dirs]
+    if config.report is not None:
+        places.append(("--report", config.report, "no report can be written"))
+    said = []
+    for what, path, follows in places:
+        try:
+            free = free_bytes(path)
+        except ConfigError:  # it cannot be told, and whoever writes there says why
+            continue
+        if free < _LEAST_FREE_BYTES:
+            said.append(f"the disk of {what} {path} is full ({format_size(free)} free): {follows}")
+    return said
 
 
 def _check_cache_dir(kind: str, cache: CacheDir, resolved: str, config: MountConfig) -> None:

@@ -45,6 +45,7 @@ while nothing else runs, on the node that will train, before the mount.
 """
 _MOST_FILES = 1 << 20  # paths that are kept in memory; more than can be read in the time of a calibration
 _LEAST_S = 0.1  # with less, most measurements would not even read one file
+_TRIED_BYTES = 1 << 16  # what is written to a directory before anything is measured
 _SIZE_SHARES = 2  # at most one half of a directory's free space is written
 
 
@@ -91,8 +92,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{error.filename}: {error.strerror}", error.way_out) from None
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
-    for place in (path, Path(args.plot)) if args.plot else (path,):
-        _check_writable(place)
+    _check_writable(path, make_above=not args.output)
+    if args.plot:
+        _check_writable(Path(args.plot), make_above=False)
     with _interruptible(Meter(time.monotonic)) as meter:
         result = _measure(args, meter)
     try:
@@ -124,23 +126,38 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _check_places(args: argparse.Namespace) -> None:
-
     for directory in args.ssd:
         if not os.path.isdir(directory):
             raise CacheError(f"--ssd {directory}: not a directory", "give a directory that you can write")
         if not os.access(directory, os.W_OK | os.X_OK):
             raise CacheError(f"--ssd {directory}: not yours to write", "give a directory that you can write")
+        _try_to_write(directory)
     for entry in door.enclosing_mlfs(args.source):
         hint = f"mlfs unmount {entry.mountpoint}, or give the source's own path"
         raise SourceError(f"{args.source} is in an mlfs mount: its caches would be measured, not the source", hint)
 
 
-def _check_writable(path: Path) -> None:
-    """Raise ConfigError for a file that cannot be written, now and not after minutes of measuring."""
+def _try_to_write(directory: str) -> None:
+    """Raise CacheError for a directory in which nothing can be written: a disk that is full or read-only, say."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(_TRIED_BYTES))
+            file.flush()
+    except OSError as error:
+        raise CacheError(f"--ssd {directory}: {error.strerror}", "give a directory that you can write") from None
+
+
+def _check_writable(path: Path, make_above: bool) -> None:
+    """Raise ConfigError for a file that cannot be written, now and not after minutes of measuring.
+
+    Args:
+        make_above: whether the directories that it lies in will be made. Those that a user names must be there.
+    """
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        above = next(directory for directory in path.absolute().parents if directory.exists())
+        parents = path.absolute().parents
+        above = next(directory for directory in parents if directory.exists()) if make_above else parents[0]
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:

@@ -68,7 +68,7 @@ def _kind(field: str) -> Any:
     if get_origin(annotation) in (typing.Union, types.UnionType):
         annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
     kind = get_origin(annotation) or annotation
-    kind = annotation.__origin__ if kind is typing.Annotated else kind
+    kind = get_args(annotation)[0] if kind is typing.Annotated else kind
     return kind if kind in (bool, int, float, tuple) else str
 
 

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             write_ours(args.out, write, "a recording of mlfs", lambda beginning: beginning.startswith(FIRST_LINE))
         except NotOursError as error:
-            raise ConfigError(f"{args.out}: {error.strerror}", error.way_out) from None
+            raise ConfigError(f"{args.out or 'OUT'}: {error.strerror}", error.way_out) from None
         except OSError as error:
             raise ConfigError(f"{args.out} cannot be written: {error.strerror}", "give another file") from None
     print(printable(f"{args.out}: {opens:,} opens"))

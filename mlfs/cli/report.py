@@ -125,6 +125,6 @@ def _in_plain_words(out: str) -> Iterator[None]:
     try:
         yield
     except NotOursError as error:
-        raise ConfigError(f"{out}: {error.strerror}", error.way_out) from None
+        raise ConfigError(f"{out or 'OUT'}: {error.strerror}", error.way_out) from None
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}", "give another file") from None

@@ -101,6 +101,8 @@ def inside(mountpoint: str, path: str) -> str:
     """The path within the mount of what a user named, from where he stands or from the mount's own root."""
     from mountd import door
 
+    if not path:
+        raise ConfigError("a PATH is empty", "leave it out for all of the mount")
     whole = door.resolve(path)
     if whole != mountpoint and not whole.startswith(mountpoint.rstrip("/") + "/"):
         if os.path.isabs(path) or path.startswith(("./", "../")):
