@@ -34,8 +34,8 @@ examples:
   mlfs unmount /data/imagenet
   mlfs unmount /data/imagenet --timeout 5m   wait longer for readers
   mlfs unmount /data/imagenet --force        take it away: their reads fail then
-  mlfs unmount --all                         all of yours here, and their agents; it asks
-  mlfs unmount --all --yes                   the same without asking, as in an epilog
+  mlfs unmount --all                         all of yours, and their agents
+  mlfs unmount --all --yes                   the same without asking
 
 A mount whose daemon was killed (Transport endpoint is not connected) is cleaned up the same way.
 """
