@@ -82,6 +82,10 @@ class Pyfuse3Channel:
         """FUSE_NOTIFY_INVAL_ENTRY; waits for requests that look names of the directory up, for worker threads."""
         pyfuse3.invalidate_entry(directory, name)
 
+    def forget_attributes(self, inode: int) -> None:
+        """FUSE_NOTIFY_INVAL_INODE, attributes only; blocks, for worker threads."""
+        pyfuse3.invalidate_inode(inode, attr_only=True)
+
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""
         return self._requests.statistics() if self._requests else ChannelStatistics({})

@@ -40,6 +40,7 @@ from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
+from mountd.refreshing import Refreshing
 from mountd.registered_words import registered_words
 from mountd.statistics import MountStatistics, Parts
 from mountd.status import status
@@ -54,7 +55,7 @@ INDICES = b".indices"
 MOUNT_AGAIN = (
     "wait until it is, and mount it again; if its readers do not end, mlfs unmount gives up and the mount goes on"
 )
-OPS = ("register", "unregister", "warmup", "drain", "resume", "record")
+OPS = ("register", "unregister", "warmup", "drain", "resume", "record", "refresh")
 
 
 class _Coming:
@@ -89,6 +90,7 @@ class Control:
         parts: Parts,
         recorders: Recorders,
         primer: InodePrimer,
+        refreshing: Refreshing,
         outside: Outside | None = None,
         reports: str | None = None,
         life: LifeNote | None = None,
@@ -99,6 +101,7 @@ class Control:
         self.parts = parts
         self.recorders = recorders
         self._ending = Ending(engine, primer)
+        self._refreshing = refreshing
         self.outside = outside
         self._life = life
         self._onlookers = onlookers
@@ -271,6 +274,8 @@ class Control:
             return self._unregister(fields)
         if op == "warmup":
             return await self._warm_up(fields)
+        if op == "refresh":
+            return self._refresh(fields)
         if op == "record":
             return self._record(fields)
         if op == "drain":
@@ -338,8 +343,11 @@ class Control:
     def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:
         """In a thread: the job's streams, with its first epoch computed."""
         with stoppable(coming.stopped.is_set):
-            source = os.fsencode(self.source)
-            streams = build_streams(spec, self.engine.manifest, source, self.outside, check_reach)
+            source, tree = os.fsencode(self.source), self.engine.manifest
+            growths = -1
+            while growths != tree.growths:  # a refresh in the middle of it would leave half of the one and the other
+                growths = tree.growths
+                streams = build_streams(spec, tree, source, self.outside, check_reach)
             for rank in spec.ranks:
                 streams.epoch_ids(spec.start_epoch, rank)
         return streams
@@ -378,6 +386,18 @@ class Control:
         if not isinstance(epochs, list) or not all(type(epoch) is int for epoch in epochs):
             raise JobError("epochs: a list of whole numbers is needed", "mlfs warmup --epochs does this", "epochs")
         return partial(warm_up.of_epochs, job.streams, job.spec.ranks, epochs)
+
+    def _refresh(self, fields: dict[str, object]) -> Json:
+        """Begin to refresh the view, or with "end" stop the refresh of that number."""
+        if type(fields.get("end")) is int:
+            self._refreshing.stop(int(str(fields["end"])))
+            return {"run": fields["end"]}
+        path = fields.get("path", "")
+        if not isinstance(path, str):
+            raise JobError("path: a text is needed", "mlfs refresh MOUNT PATH does this", "path")
+        if self._ending.is_near:
+            raise MlfsError("the mount is being unmounted", MOUNT_AGAIN, ExitCode.NOT_MOUNTED)
+        return {"run": self._refreshing.begin(os.fsencode(path))}
 
     def _record(self, fields: dict[str, object]) -> Json:
         fifo = fields.get("fifo")

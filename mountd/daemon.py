@@ -17,10 +17,9 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
@@ -35,14 +34,15 @@ from mlfs.engine.peering import PEER_LANES
 from mlfs.engine.recorder import Recorders
 from mlfs.engine.runner import Runner, ThreadRunner
 from mlfs.engine.shortages import Shortages
-from mlfs.errors import ExitCode, MlfsError, SourceError
+from mlfs.errors import ExitCode, MlfsError
 from mlfs.explain.explainer import Explainer
 from mlfs.explain.inference import Build
 from mlfs.job import JobSpec
 from mlfs.orders.layouts import samples as samples_of
-from mlfs.orders.layouts.layout import Outside
+from mlfs.orders.layouts.layout import Outside, SampleIds
 from mlfs.orders.layouts.outside import files_behind
 from mlfs.orders.streams import JobStreams, build_streams
+from mlfs.orders.streams import samples_of as data_set_of
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
@@ -50,12 +50,11 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
-from mlfs.tree.index import ScanReport, default_index_path, manifest_for
-from mlfs.tree.manifest import Manifest
+from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.samples import Samples
-from mlfs.tree.scan_lock import Holder
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
+from mountd.about import About
 from mountd.channel_pyfuse3 import Pyfuse3Channel
 from mountd.commands_mount import CommandsMount
 from mountd.control import Control
@@ -71,15 +70,15 @@ from mountd.onlookers import Onlookers
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
+from mountd.refreshing import Refreshing
 from mountd.source_watch import watch
 from mountd.source_words import unreadable_words
-from mountd.statistics import About, Parts
+from mountd.statistics import Parts
 from mountd.surroundings_words import died_words
+from mountd.view import Report, index_path, make_view
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
-
-Report = Callable[[dict[str, object]], None]
 
 # What LMDB saves is to open a file for each sample, which matters where samples are small.
 LARGEST_LMDB_SAMPLE_BYTES = 256 << 10
@@ -107,6 +106,8 @@ POOLS = {
     LOOKS: 8,
     "peers": PEER_LANES,
     "giving": 2,
+    "refresh": 1,
+    "misses": 1,
 }
 # Freed blocks of up to this size are reused: most samples, and not so much that memory is held for nothing.
 REUSED_BYTES = 16 << 20
@@ -124,7 +125,7 @@ def serve(config: MountConfig, report: Report) -> int:
         check_start()
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
-        manifest, scanned, how = _manifest(config, source_fd, report)
+        manifest, scanned, how = make_view(config, source_fd, report)
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
         cleanup.callback(source.close)
@@ -133,28 +134,10 @@ def serve(config: MountConfig, report: Report) -> int:
         places, notes = _places(config, source, samples, showcase, cleanup)
         seen = seen_before(manifest, scanned) if config.allow_other else None
         outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
-        service = _Service(config, samples, source, places, showcase, outside, how, seen, notes, report)
+        service = _Service(config, manifest, samples, source, places, showcase, outside, how, seen, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
-
-
-def _manifest(config: MountConfig, source_fd: int, report: Report) -> tuple[Manifest, ScanReport, str]:
-    def progress(directories: int, files: int) -> None:
-        report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
-
-    def waits(holder: Holder) -> None:
-        report({"progress": {"phase": f"waiting for the list of files: {holder.in_words()}"}})
-
-    index_path = Path(config.index) if config.index else default_index_path(config.source)
-    manifest, scanned = manifest_for(source_fd, config.source, index_path, config.rescan, progress, waits=waits)
-    for problem in (*scanned.problems, *filter(None, [scanned.warning])):
-        log.warning("scan: %s", problem)
-    if not manifest.n_files:
-        raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
-    how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
-    alone = f", for this mount alone: {index_path.parent} cannot be written" if scanned.warning else ""
-    return manifest, scanned, f"{how} in {scanned.seconds:.1f} s{alone}"
 
 
 def _places(
@@ -191,6 +174,7 @@ class _Service:
     def __init__(
         self,
         config: MountConfig,
+        manifest: GrowingManifest,
         samples: Samples,
         source: PosixSource,
         places: Places,
@@ -203,7 +187,7 @@ class _Service:
     ) -> None:
         self.config = config
         self.samples = samples
-        self.manifest = samples.manifest
+        self.manifest = manifest
         self.source = source
         self.places = places
         self.showcase = showcase
@@ -240,16 +224,19 @@ class _Service:
             self.notes.append(died_words(life.died, self.config.mountpoint))
             log.warning("%s", self.notes[-1])
         about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died)
-        parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures)
+        refreshing = Refreshing(
+            engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
+        )  # fmt: skip
+        parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
         extended = ExtendedAttributes(self.source, engine.looks, runner, self.config.source_timeout_s)
         control = Control(
-            engine, self.config.source, parts, recorders, primer, self.outside, self.config.report, life,
+            engine, self.config.source, parts, recorders, primer, refreshing, self.outside, self.config.report, life,
             Onlookers(self.manifest, extended.has_acl, extended.may_have_acl),
         )  # fmt: skip
         self._leave_record()
         try:
-            self._mount(engine, control, primer, extended)
-            await self._serve(engine, control, primer)
+            self._mount(engine, control, primer, extended, refreshing)
+            await self._serve(engine, control, primer, refreshing)
             await control.job_reports.mount_ends()
             keep_refined(self.config, self.places, engine.statistics())
         finally:
@@ -267,10 +254,12 @@ class _Service:
             log.warning("%s", told)
             self.notes.append(f"{told}; mlfs ls does not show it, and mlfs unmount --force does not find its process")
 
-    async def _serve(self, engine: Engine, control: Control, primer: InodePrimer) -> None:
+    async def _serve(self, engine: Engine, control: Control, primer: InodePrimer, refreshing: Refreshing) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(engine.run)
+                nursery.start_soon(engine.background.keep_going, "refreshing the view", refreshing.run)
+                nursery.start_soon(engine.background.keep_going, "looking for missed names", refreshing.misses.run)
                 nursery.start_soon(engine.background.keep_going, "recording", control.run)
                 nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
                 nursery.start_soon(
@@ -311,6 +300,9 @@ class _Service:
             )
         )
 
+    def _samples_of(self, spec: JobSpec) -> SampleIds:
+        return data_set_of(spec, self.manifest, os.fsencode(self.config.source), self.outside)
+
     def _build_streams(self, spec: JobSpec) -> JobStreams:
         return build_streams(spec, self.manifest, os.fsencode(self.config.source), self.outside)
 
@@ -335,7 +327,14 @@ class _Service:
             shortages=shortages, seen=self.seen,
         )  # fmt: skip
 
-    def _mount(self, engine: Engine, control: Control, primer: InodePrimer, extended: ExtendedAttributes) -> None:
+    def _mount(
+        self,
+        engine: Engine,
+        control: Control,
+        primer: InodePrimer,
+        extended: ExtendedAttributes,
+        refreshing: Refreshing,
+    ) -> None:
         virtual = VirtualFiles(control, os.getuid(), os.getgid(), lambda: self.commands.directory)
         options = {"subtype=mlfs", "fsname=mlfs:" + quote(os.fsencode(self.config.source), safe="/")}
         if self.config.allow_other:
@@ -343,7 +342,9 @@ class _Service:
         if self.commands.wanted:
             options.add("ro")
         first_looks = FirstLooks(self.manifest, engine.looks, engine.runner, self.config.source_timeout_s)
-        handlers = Handlers(engine, virtual, primer, self.pages, self.read_failures, first_looks, extended)
+        handlers = Handlers(
+            engine, virtual, primer, self.pages, self.read_failures, refreshing.misses, first_looks, extended
+        )  # fmt: skip
         try:
             self.channel.mount(handlers, self.config.mountpoint, options, self.config.allow_other)
         except (OSError, RuntimeError) as error:

@@ -1,6 +1,6 @@
 """Replies to READDIRPLUS, built a thousand entries at a time with numpy instead of one by one.
 
-In: a directory's range of manifest entries. Out: the bytes of `struct fuse_direntplus` records (linux/fuse.h, since
+In: a directory's entries in the manifest. Out: the bytes of `struct fuse_direntplus` records (linux/fuse.h, since
 protocol 7.21), as the kernel takes them. Called by mountd.requests.
 
 An entry is given with its attributes or without. With them the kernel makes an inode and a dentry for it: what `ls -l`
@@ -32,7 +32,7 @@ Words = NDArray[np.uint64]
 
 
 class Records(NamedTuple):
-    """Records of consecutive children of a directory: `data[ends[i - 1]:ends[i]]` is the one of child first + i."""
+    """Records of consecutive children of a directory: `data[ends[i - 1]:ends[i]]` is the one at place first + i."""
 
     first: int
     data: NDArray[np.uint8]
@@ -69,51 +69,53 @@ class Direntries:
         self._kept: OrderedDict[tuple[int, int, int], Records] = OrderedDict()
 
     def records(self, directory: int, start: int, attributes: bool) -> Records | None:
-        """Records from the directory's child number `start` on; None at the end."""
+        """Records from the directory's child number `start` on; None at the end.
+
+        Each says how a listing goes on behind it: behind that entry, by its number. So one that goes on after the tree
+        was refreshed leaves out nothing that was there all the time.
+        """
         children = self.manifest.children(directory)
         if start >= len(children):
             return None
         block = start - start % BUILT_AT_ONCE
-        key = (directory, block, self.manifest.updates)
+        key = (directory, block, self.manifest.updates + self.manifest.growths)
         if attributes:
-            first = children.start + start
-            last = min(first + DESCRIBED_AT_ONCE, children.stop)
-            return self._build(start, first, last, attributes)
+            return self._build(start, np.array(children[start : start + DESCRIBED_AT_ONCE]), attributes)
         kept = self._kept.get(key)
         if kept is None:
-            first = children.start + block
-            kept = self._build(block, first, min(first + BUILT_AT_ONCE, children.stop), attributes)
+            kept = self._build(block, np.array(children[block : block + BUILT_AT_ONCE]), attributes)
             self._kept[key] = kept
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return kept
 
-    def _build(self, position: int, first: int, last: int, attributes: bool) -> Records:
-        manifest = self.manifest
-        offsets = manifest.name_offset[first : last + 1].astype(np.int64)
-        lengths = np.diff(offsets)
+    def _build(self, place: int, entries: NDArray[Any], attributes: bool) -> Records:
+        manifest, entries = self.manifest, entries.astype(np.int64)
+        offsets = manifest.name_offset[entries].astype(np.int64)
+        lengths = manifest.name_offset[entries + 1].astype(np.int64) - offsets
         ends = np.cumsum(HEAD_WORDS + (lengths + 7) // 8)  # in words
         words = np.zeros(int(ends[-1]), dtype=np.uint64)
         begins = np.concatenate(([0], ends[:-1]))
-        mode = manifest.mode[first:last].astype(np.uint64)
-        told = np.ones(last - first, dtype=np.bool_) if attributes else (mode & 0o170000) == stat.S_IFDIR
+        mode = manifest.mode[entries].astype(np.uint64)
+        told = np.ones(len(entries), dtype=np.bool_) if attributes else (mode & 0o170000) == stat.S_IFDIR
         if self._looks.needed:
-            told &= self._looks.seen_of(first, last)
+            told &= self._looks.seen_of(entries)
         known = np.flatnonzero(told)
         if len(known):
-            self._fill_attributes(words, begins[known], first + known, self._numbers(first, last)[known])
-        words[begins + 16] = self._numbers(first, last)
-        words[begins + 17] = position + 1 + np.arange(last - first)
+            self._fill_attributes(words, begins[known], entries[known], self._numbers(entries)[known])
+        words[begins + 16] = self._numbers(entries)
+        words[begins + 17] = (1 + entries).astype(np.uint64)
         words[begins + 18] = lengths.astype(np.uint64) | (mode >> np.uint64(12) & np.uint64(15)) << np.uint64(32)
         data = words.view(np.uint8)
-        places = np.repeat((begins + HEAD_WORDS) * 8 - offsets[:-1], lengths) + np.arange(offsets[0], offsets[-1])
-        data[places] = manifest.names[offsets[0] : offsets[-1]]
-        return Records(position, data, ends * 8)
+        before = np.cumsum(lengths) - lengths  # bytes of the names before
+        numbers = np.arange(int(lengths.sum()))
+        names = manifest.names[np.repeat(offsets - before, lengths) + numbers]
+        data[np.repeat((begins + HEAD_WORDS) * 8 - before, lengths) + numbers] = names
+        return Records(place, data, ends * 8)
 
-    def _numbers(self, first: int, last: int) -> Words:
+    def _numbers(self, entries: NDArray[np.int64]) -> Words:
         """The st_ino of each entry: the inode of its file's first name."""
-        entries = self.manifest.hard_links.first_of_range(first, last)
-        return self._inodes(entries)
+        return self._inodes(self.manifest.hard_links.first_of_each(entries))
 
     def _inodes(self, entries: NDArray[np.int64]) -> Words:
         generations = self.manifest.generation[entries].astype(np.uint64)

@@ -49,7 +49,8 @@ class FirstLooks:
     async def at_children(self, directory: int, start: int, count: int) -> None:
         """Look at some children of a directory, from number `start` on; what fails is left for a LOOKUP to tell."""
         children = self._manifest.children(directory)[start : start + count]
-        unseen = np.flatnonzero(~self._looks.seen_of(children.start, children.stop)) + children.start
+        entries = np.array(children, dtype=np.int64)
+        unseen = entries[~self._looks.seen_of(entries)]
         async with trio.open_nursery() as nursery:
             for portion in np.array_split(unseen, AT_ONCE):
                 if len(portion):

@@ -30,6 +30,7 @@ from mountd.inodes import (
     handle_of,
     inode_of,
 )
+from mountd.misses import Misses
 from mountd.onlookers import Reader
 from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
@@ -97,12 +98,14 @@ class Handlers:
         inode_primer: InodePrimer,
         pages: MountPages,
         failures: ReadFailures,
+        misses: Misses,
         first_looks: FirstLooks,
         extended: ExtendedAttributes,
     ) -> None:
         self.manifest, self.looks = engine.manifest, engine.looks
         self._first_looks, self._extended = first_looks, extended
         self._failures = failures
+        self._missed = misses.missed
         self._below: os.statvfs_result | None = None
         self._virtual = virtual
         self._pages = pages
@@ -139,6 +142,7 @@ class Handlers:
         directory = entry_of(parent)
         entry = self.manifest.lookup(directory, name)
         if entry < 0:
+            self._missed(directory, name)
             return 0
         self._inode_primer.looked_up(directory)
         return self._inode_of(entry)
@@ -231,11 +235,18 @@ class Handlers:
             return not len(self.manifest.device) and self.manifest.lookup(entry_of(inode), CONTROL_DIRECTORY) < 0
         return inode < FIRST_VIRTUAL and not len(self.manifest.device)
 
-    def directory(self, inode: int, start: int) -> Iterator[Listed]:
-        """Entries of a directory from position `start`. The order never changes."""
+    def place(self, inode: int, following: int) -> int:
+        """The place among a directory's children at which a listing goes on that has come to `following`, 0 at first.
+
+        What stands in a record is the number of its entry and one: children may come and go with a refresh.
+        """
+        return self.manifest.behind(entry_of(inode), following - 1) if following else 0
+
+    def directory(self, inode: int, following: int) -> Iterator[Listed]:
+        """Entries of a directory from where a listing has come to."""
         if inode >= FIRST_VIRTUAL:
-            return self._listed_virtual(inode, start)
-        rows = self._listed(entry_of(inode), start)
+            return self._listed_virtual(inode, following)
+        rows = self._listed(entry_of(inode), self.place(inode, following))
         return (row for row in rows if row[0] != CONTROL_DIRECTORY) if inode == ROOT_INODE else rows
 
     def _listed_virtual(self, inode: int, start: int) -> Iterator[Listed]:
@@ -244,10 +255,8 @@ class Handlers:
 
     def _listed(self, directory: int, start: int) -> Iterator[Listed]:
         """A directory of a manifest with device nodes; all others are listed by mountd.dirents."""
-        children = self.manifest.children(directory)
-        for entry in children[start:]:
-            position = entry - children.start + 1
-            yield self.manifest.name(entry), position, self._inode_of(entry), self._attributes(entry)
+        for entry in self.manifest.children(directory)[start:]:
+            yield self.manifest.name(entry), entry + 1, self._inode_of(entry), self._attributes(entry)
 
     # -- files
 

@@ -23,6 +23,7 @@ from mountd.command_calls import COMMAND_CALL, COMMAND_MASK
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
+from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.turn_lock import TurnLock
 
@@ -292,7 +293,7 @@ class Requests:
                 return self._lookup_soon(unique, inode)
             attributes, valid_s = self._attr(inode)
         else:
-            attributes, valid_s = wire.NO_ATTRIBUTES, FROZEN_S if parent < FIRST_VIRTUAL else 0
+            attributes, valid_s = wire.NO_ATTRIBUTES, NEGATIVE_S if parent < FIRST_VIRTUAL else 0
         self._write_reply(wire.reply(unique, wire.entry(inode, self._generation, valid_s, attributes)))
         return None
 
@@ -346,6 +347,7 @@ class Requests:
         if not self.handlers.listed_at_once(inode):
             self._write_reply(wire.reply(unique, *self._listed(inode, start, size)))
             return None
+        start = self.handlers.place(inode, start)
         if handle & WITH_ATTRIBUTES and self.handlers.looks.needed:
             return self._readdir_soon(unique, inode, start, size)
         self._list(unique, inode, start, size, bool(handle & WITH_ATTRIBUTES))

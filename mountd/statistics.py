@@ -20,10 +20,12 @@ from mlfs.explain.statistics import ExplainerStatistics
 from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.processors import usable_processors
+from mountd.about import About
 from mountd.expected_loads import Expected, ExpectedLoads
-from mountd.life_note import Died
+from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
+from mountd.refreshing import Refreshing, RefreshStatistics
 from mountd.requests import ChannelStatistics
 
 
@@ -32,25 +34,6 @@ class Channel(Protocol):
 
     def statistics(self) -> ChannelStatistics:
         """Frozen figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What never changes while a mount lives.
-
-    Attributes:
-        how: how its list of files was made. started: when, in seconds since 1970.
-        unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
-        died: the daemon that served the mount point before, if it died.
-    """
-
-    source: str
-    mountpoint: str
-    how: str
-    started: float
-    unreadable: int = 0
-    first_unreadable: str = ""
-    died: Died | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +70,8 @@ class MountStatistics:
     source: SourceStatistics = field(default_factory=SourceStatistics)
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
     expected: Mapping[str, Expected] = field(default_factory=dict)
+    misses: MissStatistics = field(default_factory=MissStatistics)
+    refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
 
 
 class Parts:
@@ -101,6 +86,7 @@ class Parts:
         primer: InodePrimer,
         source: PosixSource,
         read_failures: ReadFailures,
+        refreshing: Refreshing,
     ) -> None:
         self._about = about
         self._engine = engine
@@ -109,6 +95,7 @@ class Parts:
         self._primer = primer
         self._source = source
         self._read_failures = read_failures
+        self._refreshing = refreshing
         self._expected = ExpectedLoads(engine)
 
     async def refresh(self) -> None:
@@ -132,6 +119,8 @@ class Parts:
             primer=self._primer.statistics(),
             source=self._source.statistics(),
             read_failures=self._read_failures.statistics(),
+            misses=self._refreshing.misses.statistics(),
+            refresh=self._refreshing.statistics(),
             expected=self._expected.statistics(),
         )
 

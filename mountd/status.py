@@ -25,6 +25,8 @@ from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import ahead_without_prediction, headline
 from mountd.load_words import load_status
+from mountd.page_words import all_opens, shrunk, taken_back
+from mountd.refresh_words import refresh_status, refresh_words
 from mountd.source_words import source_words
 from mountd.statistics import MountStatistics
 from mountd.surroundings_words import surroundings_words
@@ -50,17 +52,6 @@ PASSED_OVER = (
     " samples are read from the source ({size} so far, on top of the bound)"
 )
 NO_JOB = "no job is registered: reads are served as they come, and {ahead} (mlfs register)"
-TAKEN_BACK = (
-    "this machine takes staged pages back before they are read: mlfs noticed {noticed:,} of {looked_at:,} samples that"
-    " it looked at and staged them again, and {late:,} of {opens:,} reads came before that; with more memory, a smaller"
-    " --staging, or without a daemon that reclaims page cache this would not happen"
-)
-SHRUNK = (
-    "the staging window is {now} instead of {full}, as staged pages are taken back ({noticed:,} so far); it grows again"
-    " when none are: give this cgroup or machine more memory, or mount with a smaller --ram or --staging"
-)
-# Less than that happens anywhere now and then.
-TAKEN_BACK_SHARE = 0.01
 REFUSES = (
     "{name} takes no more copies ({refusal}, {errors:,} errors): such samples come from the source; free some space"
     " there, or mount with a smaller size for it"
@@ -94,6 +85,7 @@ def status(now: MountStatistics) -> Json:
         "messages": [
             *source_words(now),
             *surroundings_words(now),
+            *refresh_words(now),
             *messages(engine, now.explainer.cases, about.mountpoint),
         ],
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
@@ -132,6 +124,7 @@ def status(now: MountStatistics) -> Json:
             "asked_bytes": scheduler.window_full_bytes or scheduler.window_capacity_bytes,
         },
         "manifest": {"files": tree.files, "bytes": tree.bytes, "how": about.how, "changed": tree.changed_files},
+        "refresh": refresh_status(now),
         "under_way": {**engine.under_way, "directories_to_list": now.primer.waiting},
         "errors": engine.errors,
         "source_state": source_status(now),
@@ -181,29 +174,6 @@ def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], moun
     if engine.tree.changed_files:
         said.append(CHANGED.format(files=engine.tree.changed_files))
     return list(dict.fromkeys(said))
-
-
-def taken_back(engine: EngineStatistics) -> list[str]:
-    """That the machine takes staged pages back, in plain words, if it does so often enough to matter."""
-    watch, late, opens = engine.page_watch, engine.counters.errors.get("pages_taken_back", 0), all_opens(engine)
-    if watch.taken_back <= TAKEN_BACK_SHARE * watch.looked_at and late <= TAKEN_BACK_SHARE * opens:
-        return []
-    told = {"noticed": watch.taken_back, "looked_at": watch.looked_at, "late": late, "opens": opens}
-    return [TAKEN_BACK.format(**told)]
-
-
-def shrunk(engine: EngineStatistics) -> list[str]:
-    """That the staging window is smaller than was asked for, and why."""
-    now, full = engine.scheduler.window_capacity_bytes, engine.scheduler.window_full_bytes
-    if now >= full:
-        return []
-    told = {"now": format_size(now), "full": format_size(full), "noticed": engine.page_watch.taken_back}
-    return [SHRUNK.format(**told)]
-
-
-def all_opens(engine: EngineStatistics) -> int:
-    """Opens since the mount, by whatever route they were answered."""
-    return sum(tally.count for tally in engine.counters.all.reads.values())
 
 
 def passed_over(engine: EngineStatistics) -> list[str]:

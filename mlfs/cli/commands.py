@@ -47,6 +47,11 @@ _COMMANDS = {
     "unregister": ("mlfs.cli.register", "add_unregister_parser", "end a registered job"),
     "status": ("mlfs.cli.status", "add_parser", "show what a mount does, how far each rank is, where reads came from"),
     "warmup": ("mlfs.cli.warmup", "add_parser", "fill the caches before training reads"),
+    "refresh": (
+        "mlfs.cli.refresh",
+        "add_parser",
+        "have a mount show what has changed at its source",
+    ),
     "ls": ("mlfs.cli.ls", "add_parser", "list the mlfs mounts of this machine"),
     "top": ("mlfs.cli.top", "add_parser", "watch a mount: who waits, where reads come from, what would help"),
     "report": ("mlfs.cli.report", "add_parser", "write a page that shows what a mount did, and what would help"),

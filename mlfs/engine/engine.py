@@ -9,7 +9,9 @@ digested in batches, a moment after they were seen and off the readers' path; or
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -367,6 +369,18 @@ class Engine:
         words = "planning" if planning else str(keeping.about.get("shared", "alone"))
         return Figures(sum(keeping.held[1:]), held_bytes, got.count, got.bytes, words)
 
+    # -- a refresh of the tree
+
+    def replaced(self, entry: int, change: FileChange) -> None:
+        """In a worker: a scan has found other attributes of a file or directory than the manifest's."""
+        self._fetcher.replaced(entry, change)
+
+    def gone(self, samples: Sequence[int]) -> Callable[[], None]:
+        """The files of these samples were taken out of the tree. Returns what is left to do in a worker."""
+        for sample in samples:
+            self._driver.step(e.CopyLost(sample))
+        return partial(self._fetcher.forget, samples)
+
     # -- what goes wrong
 
     def _announce(self, entry: int, change: FileChange) -> None:
@@ -387,6 +401,8 @@ class Engine:
 
     def _adopt_change(self, entry: int, change: FileChange) -> None:
         manifest, rights = self.manifest, change.rights or self.manifest.rights(entry)
+        if manifest.is_gone(entry):  # whatever has its name now is no content of this entry
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         self.looks.adopted(entry)
         if not manifest.is_file(entry):
             manifest.set_rights(entry, rights)

@@ -422,6 +422,22 @@ class Fetcher:
         for sample in samples:
             self._pages.drop(self._samples.file_of(sample))
 
+    def replaced(self, entry: int, change: FileChange) -> None:
+        """A scan has found something else, while nobody waits for it: a file's attributes, or a directory's."""
+        if self._samples.of_file(entry):
+            self._replace(entry, change)
+        else:
+            self.adopt(entry, change)
+
+    def forget(self, samples: Sequence[int]) -> None:
+        """The files of these samples are gone: no copy of them is kept."""
+        for sample in samples:
+            self.to_keep.pop(sample, None)
+            self._verified[sample] = 0
+            for place in self._places.storing:
+                if place.contains(sample):
+                    place.drop(sample)
+
     def _replace(self, entry: int, change: FileChange) -> None:
         """The file has another content, under all of its names."""
         for name, found in self._looked_up.changes(entry, change):

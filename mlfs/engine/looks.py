@@ -89,13 +89,13 @@ class Looks:
         """Whether the kernel may be told of the entry."""
         return not self.needed or (entry < len(self._seen) and bool(self._seen[entry]))
 
-    def seen_of(self, first: int, last: int) -> NDArray[np.bool_]:
-        """`has_seen` of the entries first .. last - 1."""
+    def seen_of(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """`has_seen` of many entries."""
         if not self.needed:
-            return np.ones(last - first, dtype=np.bool_)
-        seen = np.zeros(last - first, dtype=np.bool_)
-        known = self._seen[first:last]
-        seen[: len(known)] = known != 0
+            return np.ones(len(entries), dtype=np.bool_)
+        seen = np.zeros(len(entries), dtype=np.bool_)
+        known = entries < len(self._seen)
+        seen[known] = self._seen[entries[known]] != 0
         return seen
 
     def changed_since(self, entry: int, before: int) -> bool:

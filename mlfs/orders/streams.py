@@ -209,6 +209,16 @@ class _PathIndex:
         return index_of
 
 
+def samples_of(spec: JobSpec, tree: Tree, source: bytes | None = None, outside: Outside | None = None) -> SampleIds:
+    """The data set of a job: the part of the samples that it reads. Args and Raises: as `build_streams`."""
+    sample_ids = samples(spec, tree, source, outside)
+    part = part_indices(spec, len(sample_ids))
+    if part is not None:
+        sample_ids = sample_ids[part]
+        sample_ids.flags.writeable = False
+    return sample_ids
+
+
 def build_streams(
     spec: JobSpec,
     tree: Tree,
@@ -228,11 +238,7 @@ def build_streams(
     Raises:
         JobError: one line about what cannot be used.
     """
-    sample_ids = samples(spec, tree, source, outside)
-    part = part_indices(spec, len(sample_ids))
-    if part is not None:
-        sample_ids = sample_ids[part]
-        sample_ids.flags.writeable = False
+    sample_ids = samples_of(spec, tree, source, outside)
     resolve = _PathIndex(spec, tree, Links(tree, source, outside), sample_ids)
     order = build_order(spec, len(sample_ids), resolve)
     if spec.serve is not None:

@@ -231,6 +231,8 @@ class PosixSource:
         return call(self.root.fd)
 
     def _open(self, entry: int) -> int:
+        if self._manifest.is_gone(entry):  # whatever has its name now is no content of this entry
+            _raise(errno.ENOENT, "the file was taken out of the mount by a refresh")
         path = self._manifest.path(entry)
 
         def beneath(root_fd: int) -> int:

@@ -45,39 +45,55 @@ class HardLinks:
     def __init__(self, linked: NDArray[np.uint32], first: NDArray[np.uint32]) -> None:
         self._linked, self._first = linked, first
         self._now: dict[int, int] = {}
+        self._names: dict[int, tuple[int, ...]] = {}  # of files with names that the scan did not know
 
     def __len__(self) -> int:
         """How many entries have, or had, another name in the tree."""
-        return len(self._linked)
+        return len(self._linked) + len(self._names)
 
     def first_of(self, entry: int) -> int:
         """The entry that stands for the file: the first of its names, `entry` itself where it has no other one."""
-        if not len(self._linked):
-            return entry
         now = self._now.get(entry)
         if now is not None:
             return now
+        if not len(self._linked):
+            return entry
         at = int(np.searchsorted(self._linked, entry))
         return int(self._first[at]) if at < len(self._linked) and self._linked[at] == entry else entry
 
-    def first_of_range(self, first: int, last: int) -> NDArray[np.int64]:
-        """`first_of` of the entries first .. last - 1."""
-        entries = np.arange(first, last)
+    def first_of_each(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`first_of` of many entries."""
+        first = entries.copy()
         if len(self._linked):
-            begin, end = np.searchsorted(self._linked, (first, last)).tolist()
-            entries[self._linked[begin:end].astype(np.int64) - first] = self._first[begin:end]
-            for entry, now in self._now.items():
-                if first <= entry < last:
-                    entries[entry - first] = now
-        return entries
+            at = np.minimum(np.searchsorted(self._linked, entries), len(self._linked) - 1)
+            first = np.where(self._linked[at] == entries, self._first[at], entries).astype(np.int64)
+        if self._now:
+            for place in np.flatnonzero(np.isin(entries, list(self._now))).tolist():
+                first[place] = self._now[int(entries[place])]
+        return first
 
     def names_of(self, entry: int) -> Sequence[int]:
         """All entries that were names of the file at the scan, `entry` itself among them; () where it has no other."""
+        names = self._names.get(entry)
+        if names is not None:
+            return names
         at = int(np.searchsorted(self._linked, entry))
         if at >= len(self._linked) or self._linked[at] != entry:
             return ()
-        names: list[int] = self._linked[self._first == self._first[at]].tolist()
-        return names
+        found: list[int] = self._linked[self._first == self._first[at]].tolist()
+        return found
+
+    @property
+    def known(self) -> set[int]:
+        """The entries that have, or had, another name."""
+        return {*self._linked.tolist(), *self._names}
+
+    def refreshed(self, files: Iterable[Sequence[int]]) -> None:
+        """The tree has been scanned anew: the entries of each of these are names of one file, and of no other."""
+        files = list(files)
+        self.regroup(files)
+        for names in files:
+            self._names.update(dict.fromkeys(names, tuple(names)))
 
     def regroup(self, files: Iterable[Sequence[int]]) -> None:
         """The entries of each of these are names of one file now, and of no other."""

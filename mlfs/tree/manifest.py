@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -112,6 +113,7 @@ class Manifest:
     linked: NDArray[np.uint32]
     linked_first: NDArray[np.uint32]
     unreadable: NDArray[np.uint32]
+    growths: int = 0  # how often the form of the tree has changed (`mlfs.tree.growing`)
 
     def __init__(
         self, columns: Mapping[str, NDArray[Any]], vanished: int = 0, problems: tuple[str, ...] | None = None
@@ -166,9 +168,10 @@ class Manifest:
 
         Sizes and times are not in it: a file that changes does not make another tree.
         """
-        digest = xxhash.xxh3_128(np.ascontiguousarray(stat.S_IFMT(0xFFFFFFFF) & self.mode).data)
-        for column in (self.parent, self.first_child, self.name_offset, self.names):
-            digest.update(np.ascontiguousarray(column).data)
+        columns = self.columns()
+        digest = xxhash.xxh3_128(np.ascontiguousarray(stat.S_IFMT(0xFFFFFFFF) & columns["mode"]).data)
+        for name in ("parent", "first_child", "name_offset", "names"):
+            digest.update(np.ascontiguousarray(columns[name]).data)
         return digest.hexdigest()
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -216,8 +219,11 @@ class Manifest:
                 prefix = prefixes[above] = self.path(above) + b"/"
             yield prefix + names[offsets[entry] : offsets[entry + 1]]
 
-    def children(self, entry: int) -> range:
-        """The ids of a directory's children, sorted by name; empty for anything that is not a directory."""
+    def children(self, entry: int) -> Sequence[int]:
+        """The ids of a directory's children, sorted by name; empty for anything that is not a directory.
+
+        A range; in a tree that was refreshed (`mlfs.tree.growing`) it may be a list.
+        """
         first = self.first_child_view
         return range(first[entry], first[entry + 1])
 
@@ -235,6 +241,17 @@ class Manifest:
         if low < end and names[offsets[low] : offsets[low + 1]] == name:
             return int(low)
         return ABSENT
+
+    def behind(self, directory: int, child: int) -> int:
+        """The place in the list of a directory's children behind one that was, or is, among them."""
+        children = self.children(directory)
+        if isinstance(children, range):
+            return min(max(0, child + 1 - children.start), len(children))
+        return bisect_right(children, self.name(child), key=self.name)
+
+    def is_gone(self, entry: int) -> bool:
+        """Whether the entry was taken out of the tree: of one that was never refreshed, none was."""
+        return False
 
     def find(self, path: bytes) -> int:
         """The id at a path relative to the root, or -1. Empty parts are ignored; "." and ".." are names like others."""

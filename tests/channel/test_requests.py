@@ -20,6 +20,7 @@ import trio.testing
 from mountd import wire
 from mountd.handlers import Answer, Attributes, Handlers, Listed, Opened
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
+from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.requests import FROZEN_S, Requests
 
@@ -175,7 +176,7 @@ def test_names_and_attributes() -> None:
                 FILE, 2, 1000, 1001, 0, 4096, 0,
             )  # fmt: skip
             _, absent = await kernel.ask(wire.LOOKUP, 3, b"not\0")
-            assert struct.unpack_from("<QQQQ", absent) == (0, 0, FROZEN_S, FROZEN_S)
+            assert struct.unpack_from("<QQQQ", absent) == (0, 0, NEGATIVE_S, NEGATIVE_S)
             _, absent = await kernel.ask(wire.LOOKUP, FIRST_VIRTUAL, b"not\0")
             assert struct.unpack_from("<QQQQ", absent) == (0, 0, 0, 0)
             assert handlers.told == [(3, b"there"), (3, b"not"), (FIRST_VIRTUAL, b"not")]

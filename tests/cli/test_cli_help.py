@@ -15,7 +15,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 COMMANDS = (
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
     "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion",
-    "warmup",
+    "warmup", "refresh",
 )  # fmt: skip
 
 

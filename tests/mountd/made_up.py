@@ -30,10 +30,11 @@ from mlfs.plan.scheduler.reading_times import ReadingTime
 from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
+from mountd.about import About
 from mountd.expected_loads import Expected
 from mountd.prime_inodes import PrimerStatistics
 from mountd.requests import ChannelStatistics
-from mountd.statistics import About, MountStatistics, ProcessStatistics
+from mountd.statistics import MountStatistics, ProcessStatistics
 
 GB = 10**9
 

@@ -6,10 +6,11 @@ import pytest
 from made_up import engine, mount
 
 from mlfs.places.source_statistics import RootState, RootStatistics, SourceStatistics
+from mountd.about import About
 from mountd.metrics import metrics
 from mountd.read_failures import ReadFailureStatistics
 from mountd.source_words import source_words
-from mountd.statistics import About, MountStatistics
+from mountd.statistics import MountStatistics
 from mountd.status import status
 
 

@@ -55,9 +55,9 @@ def test_names_of_one_file(seed: int, tmp_path: Path) -> None:
             assert [tree.hard_links.first_of(entry) for entry in names] == [min(names)] * len(names)
             assert [list(tree.hard_links.names_of(entry) or [entry]) for entry in names] == [names] * len(names)
     firsts = [manifest.hard_links.first_of(entry) for entry in range(len(manifest))]
-    assert [manifest.hard_links.first_of_range(entry, entry + 2).tolist() for entry in range(len(manifest) - 1)] == [
-        firsts[entry : entry + 2] for entry in range(len(manifest) - 1)
-    ]
+    assert [
+        manifest.hard_links.first_of_each(np.arange(entry, entry + 2)).tolist() for entry in range(len(manifest) - 1)
+    ] == [firsts[entry : entry + 2] for entry in range(len(manifest) - 1)]
 
 
 def test_inode_numbers_that_tell_nothing() -> None:
@@ -73,5 +73,5 @@ def test_regrouped() -> None:
     links = HardLinks(np.array([2, 5, 7], dtype=np.uint32), np.array([2, 2, 2], dtype=np.uint32))
     links.regroup([(2,), (5, 7)])
     assert [links.first_of(entry) for entry in (2, 5, 7)] == [2, 5, 5]
-    assert links.first_of_range(1, 9).tolist() == [1, 2, 3, 4, 5, 6, 5, 8]
+    assert links.first_of_each(np.arange(1, 9)).tolist() == [1, 2, 3, 4, 5, 6, 5, 8]
     assert list(links.names_of(7)) == [2, 5, 7]

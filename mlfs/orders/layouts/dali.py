@@ -14,7 +14,7 @@ import numpy as np
 
 from mlfs.orders.layouts.layout import NOT_HERE, SampleIds, Tree
 from mlfs.orders.layouts.links import Links, LinkTarget
-from mlfs.orders.layouts.names import Endings, entry_types
+from mlfs.orders.layouts.names import Endings, entry_types, ids_of
 
 _NAMES = "jpg jpeg png bmp tif tiff pnm ppm pgm pbm jp2 webp flac ogg wav"
 ENDINGS = tuple(_NAMES.split())
@@ -40,7 +40,7 @@ def _files(tree: Tree, seen: LinkTarget, links: Links, endings: Endings) -> Samp
         return np.full(int(endings.match(names).sum()), NOT_HERE, dtype=np.int64)
     entries = tree.children(seen.entry)
     types = entry_types(tree, entries)
-    samples = np.arange(entries.start, entries.stop, dtype=np.int64)
+    samples = ids_of(entries)
     for at in np.flatnonzero(types == stat.S_IFLNK).tolist():
         behind = links.look(entries[at])
         samples[at] = NOT_HERE if behind.is_directory else behind.entry

@@ -6,7 +6,7 @@ layouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ class Tree(Protocol):
     def size(self) -> npt.NDArray[np.int64]:
         """Bytes by entry; they count for regular files only."""
 
-    def children(self, entry: int) -> range:
+    def children(self, entry: int) -> Sequence[int]:
         """The entries of a directory, sorted by the bytes of their names; empty for anything else."""
 
     def name(self, entry: int) -> bytes:

@@ -7,6 +7,7 @@ In: a tree, the source's own path, a hook for what lies outside. Out: where a pa
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from mlfs.errors import JobError
 from mlfs.orders.layouts.layout import NOT_HERE, ROOT, Outside, SampleIds, Tree
-from mlfs.orders.layouts.names import decode, entry_types
+from mlfs.orders.layouts.names import decode, entry_types, ids_of
 
 MISSING: Final = -1
 LEAVES: Final = -2
@@ -123,10 +124,10 @@ class Links:
             return LinkTarget(True, True, entry)
         return LinkTarget(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
 
-    def listed(self, entries: range) -> Listed:
+    def listed(self, entries: Sequence[int]) -> Listed:
         """What a directory's entries are. Raises JobError as `look` does."""
         types = entry_types(self._tree, entries)
-        samples = np.arange(entries.start, entries.stop, dtype=np.int64)
+        samples = ids_of(entries)
         samples[types != stat.S_IFREG] = NOT_HERE
         is_file = types != stat.S_IFDIR
         directories = []

@@ -56,6 +56,14 @@ class Endings:
         return np.fromiter(found, dtype=np.bool_, count=len(names))
 
 
-def entry_types(tree: Tree, entries: range) -> npt.NDArray[np.uint32]:
+def ids_of(entries: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Entries as an array: those of a directory are a range, unless the tree was refreshed."""
+    if isinstance(entries, range):
+        return np.arange(entries.start, entries.stop, dtype=np.int64)
+    return np.array(entries, dtype=np.int64)
+
+
+def entry_types(tree: Tree, entries: Sequence[int]) -> npt.NDArray[np.uint32]:
     """The file types (stat.S_IFREG, ...) of some entries, shape (len(entries),)."""
-    return tree.mode[entries.start : entries.stop] & np.uint32(stat.S_IFMT(0xFFFFFFFF))
+    modes = tree.mode[entries.start : entries.stop] if isinstance(entries, range) else tree.mode[ids_of(entries)]
+    return modes & np.uint32(stat.S_IFMT(0xFFFFFFFF))

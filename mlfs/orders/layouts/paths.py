@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import lru_cache
 
 from mlfs.orders.layouts.layout import Tree
@@ -54,6 +55,6 @@ class Paths:
     def _is_file(self, entry: int) -> bool:
         return entry >= 0 and stat.S_ISREG(int(self._tree.mode[entry]))
 
-    def _children_at(self, directory: bytes) -> range:
+    def _children_at(self, directory: bytes) -> Sequence[int]:
         entry = self._tree.find(directory)
         return self._tree.children(entry) if entry >= 0 else range(0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlfs.orders.layouts.layout import SampleIds, Tree
 from mlfs.orders.layouts.links import Links
-from mlfs.orders.layouts.names import Endings, entry_types
+from mlfs.orders.layouts.names import Endings, entry_types, ids_of
 
 ENDINGS = None
 
@@ -42,7 +42,7 @@ def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> 
     """What is in a directory in the order of whole paths: runs of samples, and sub-directories between them."""
     entries = tree.children(directory)
     types = entry_types(tree, entries)
-    samples = np.arange(entries.start, entries.stop, dtype=np.int64)
+    samples = ids_of(entries)
     wanted = types == stat.S_IFREG
     for at in np.flatnonzero(types == stat.S_IFLNK).tolist():
         seen = links.look(entries[at])

@@ -1,0 +1,118 @@
+"""`mlfs refresh MOUNT [PATH]`: have a mount show what is at its source now, while readers go on.
+
+In: parsed arguments. Out: a line on the mount's control file; progress on stderr; at the end what has changed. Called
+by `mlfs.cli.commands`. The daemon does the work and counts it; this command watches its status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+from mlfs.cli.progress import Progress
+from mlfs.errors import ExitCode, MlfsError
+from mlfs.printable import printable
+from mlfs.shown import count, part
+
+_EPILOG = """\
+examples:
+  mlfs refresh /data/imagenet            all of it
+  mlfs refresh /data/imagenet /data/imagenet/train/n01440764
+                                         this directory and what is below it
+
+The view of a mount is that of its scan. After this command names that were
+added to the source are there, those that are gone are not, and files that were
+replaced have their new content. Readers go on meanwhile; what they have open
+stays as with any change of the source (docs/semantics.md). Jobs whose data set
+has not changed go on; of the others this command and mlfs status tell.
+
+Ctrl-C while the source is scanned leaves the view as it was. A mount that was
+refreshed cannot join those of other nodes (mlfs peers): mount it again for that.
+
+Exit code 0: the mount shows what is at the source. 1: a part could not be read
+and is shown as before, or the refresh failed. 7: another one is under way.
+"""
+_LOOK_EVERY_S = 0.1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `refresh`."""
+    parser = subparsers.add_parser(
+        "refresh",
+        help="have a mount show what was added, removed or replaced at its source",
+        description="Scan the source of a mount again, and have the mount show what is there now.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("mount", metavar="MOUNT", help="the mount point")
+    parser.add_argument("path", metavar="PATH", nargs="?", help="a directory of it (default: all)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Refresh, and say what has changed."""
+    from mlfs.cli import client
+    from mlfs.cli.warmup import inside
+
+    mountpoint = client.require_mount(args.mount)
+    path = inside(mountpoint, args.path) if args.path is not None else ""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
+        try:
+            told = _watch(mountpoint, number)
+        except KeyboardInterrupt:
+            client.send(mountpoint, {"op": "refresh", "end": number})
+            told = _watch(mountpoint, number)
+            if told.get("state") != "done":
+                print("mlfs: interrupted; the mount shows what it did before", file=sys.stderr)
+                return ExitCode.INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if told.get("state") == "failed":
+        raise MlfsError(f"{mountpoint} could not be refreshed: {told.get('remark')}", "the mount's log says more")
+    print("\n".join(map(printable, summary(os.path.join(mountpoint, str(told.get("path") or "")).rstrip("/"), told))))
+    return ExitCode.FAILURE if told.get("unreadable") else ExitCode.OK
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _watch(mountpoint: str, number: int) -> dict[str, Any]:
+    """Show how far it is until it ends; what the mount says of it then."""
+    from mlfs.cli import client
+
+    with Progress() as progress:
+        while True:
+            told = part(client.read_status(mountpoint), "refresh")
+            at = told.get("run", 0)
+            if at > number:
+                raise MlfsError("another refresh has taken the place of this one", "mlfs status shows it")
+            if at == number and told.get("state") != "running":
+                return told
+            progress.update({"phase": "scan", "dirs": told.get("directories"), "files": told.get("entries")})
+            time.sleep(_LOOK_EVERY_S)
+
+
+def summary(where: str, told: dict[str, Any]) -> list[str]:
+    """What has changed, and what has to be done."""
+    numbers = [f"{count(told.get(key))} {what}" for key, what in _CHANGES if told.get(key)]
+    lines = [f"{where}: {', '.join(numbers) if numbers else 'nothing has changed'}"]
+    if told.get("unreadable"):
+        lines.append(f"  {count(told['unreadable'])} directories could not be read, and are shown as before")
+    if told.get("remark"):
+        lines.append(f"  {told['remark']}")
+    for job in told.get("outdated") or ():
+        now = job.get("now", -1)
+        has = f"the data set has {count(now)} now, or others" if now >= 0 else f"not found any more: {job.get('why')}"
+        told_of = f"job {job.get('name')}: registered over {count(job.get('samples'))} samples"
+        lines.append(f"  {told_of}, {has} (register it anew)")
+    return lines
+
+
+_CHANGES = (("added", "have come"), ("gone", "are gone"), ("changed", "were replaced"))
