@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from mlfs.engine.engine import Engine
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
+from mountd.asked_again import AskedAgain
 from mountd.extended import ExtendedAttributes
 from mountd.first_looks import FirstLooks
 from mountd.inodes import (
@@ -112,6 +113,7 @@ class Handlers:
         self._inode_primer = inode_primer
         self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
         self._holes = engine.holes
+        self._again = AskedAgain(engine.digest.refused)
         self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
@@ -288,9 +290,16 @@ class Handlers:
         entry = self._entry_of(inode)
         if pid == self._pages.looking:
             return LOOKING_HANDLE
-        if not self._hit(entry):
+        given = self._again.take(entry, pid)
+        if given is None:
+            if not self._hit(entry):
+                return 0
+            self._opened(entry, pid)
+        elif self._opens.hit_again(entry):
+            self._digest.goes_on(entry, pid, given)
+        else:
+            self._again.comes(entry, pid, given)
             return 0
-        self._opened(entry, pid)
         return handle_of(entry, generation_of(inode))
 
     def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
@@ -305,6 +314,8 @@ class Handlers:
         entry, generation = entry_of(inode), generation_of(inode)
         generations, handle_there = self._generations, handle_of(entry, generation)
         looks, before = self.looks, self.looks.changes
+        again = self._again.take(entry, pid)
+        given = again or 0
 
         def is_as_told() -> bool:
             """Whether the kernel, which has let the reader in, was told what the source has."""
@@ -313,7 +324,7 @@ class Handlers:
         def in_place(source_bytes: int) -> bool:
             due = is_as_told() and answer.take()
             if due:
-                self._digest.goes_on_in_worker(entry, pid, source_bytes)
+                self._digest.goes_on_in_worker(entry, pid, given + source_bytes)
                 answer.give(handle_there)
             return due
 
@@ -329,35 +340,24 @@ class Handlers:
             elif not is_as_told():
                 if handle:
                     self._ranges.close_large(handle)
-                self._digest.refused(entry, pid)
+                if generations[entry] != generation:
+                    self._again.comes(entry, pid, given + source_bytes)
+                else:
+                    self._digest.refused(entry, pid)
                 answer.refuse(stale())
             else:
-                self._digest.goes_on(entry, pid, source_bytes)
+                self._digest.goes_on(entry, pid, given + source_bytes)
                 answer.give(handle or handle_there)
             answer.over()
 
-        self._digest.waits(entry, pid)
-        self._opens.begin(entry, in_place, landed)
+        if again is None:
+            self._digest.waits(entry, pid)
+        self._opens.begin(entry, in_place, landed, again is not None)
         return True
 
     async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
-        """Open, waiting for the bytes if need be."""
-        if inode >= FIRST_VIRTUAL:
-            return Opened(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
-        entry, generation = entry_of(inode), generation_of(inode)
-        self._digest.waits(entry, pid)
-        try:
-            handle, source_bytes = await self._opens.open(entry)
-            if self._generations[entry] != generation:
-                if handle:
-                    self._ranges.close_large(handle)
-                raise stale()
-        except Exception as error:
-            self._digest.refused(entry, pid)
-            self._failures.note(entry, error)
-            raise
-        self._digest.goes_on(entry, pid, source_bytes)
-        return Opened(handle or handle_of(entry, generation), False)
+        """Open a virtual file."""
+        return Opened(await self._virtual.open(inode, bool(flags & WRITING), Reader(uid, gid, pid)), True)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Bytes that the kernel does not have."""

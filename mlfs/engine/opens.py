@@ -33,10 +33,13 @@ Landed = Callable[[Exception | None, int, int], None]
 class _Open:
     """A reader who waits: a mlfs.engine.tickets.Ticket."""
 
-    __slots__ = ("_began_s", "_entry", "_landed", "_opens", "in_place")
+    __slots__ = ("_again", "_began_s", "_entry", "_landed", "_opens", "in_place")
 
-    def __init__(self, opens: Opens, entry: int, in_place: InPlace, landed: Landed, began_s: float) -> None:
+    def __init__(
+        self, opens: Opens, entry: int, in_place: InPlace, landed: Landed, began_s: float, again: bool
+    ) -> None:
         self._opens = opens
+        self._again = again
         self._entry = entry
         self._landed = landed
         self._began_s = began_s
@@ -44,13 +47,15 @@ class _Open:
 
     def answer(self, brought: PlaceKind | None, source_bytes: int) -> None:
         """See Ticket."""
-        self._opens.counted.brought(self._entry, brought)
+        if not self._again:
+            self._opens.counted.brought(self._entry, brought)
         self._over(None, 0, source_bytes)
 
     def open_direct(self, unstaged: bool) -> None:
         """See Ticket."""
         if unstaged:
-            self._opens.counted.staged(self._entry)  # the READ that follows tells where the bytes came from
+            if not self._again:
+                self._opens.counted.staged(self._entry)  # the READ that follows tells where the bytes came from
             self._over(None, 0, 0)
         else:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
@@ -70,7 +75,8 @@ class _Open:
                 self._over(error, 0, 0)
                 return
             handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself
-        self._opens.counted.direct()
+        if not self._again:
+            self._opens.counted.direct()
         self._over(None, handle, 0)
 
     def _over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
@@ -118,9 +124,19 @@ class Opens:
             return True
         return False
 
-    def begin(self, entry: int, in_place: InPlace, landed: Landed) -> None:
-        """A reader waits for a file that was not in place. `landed` is told, before this returns maybe."""
-        self._tickets.wait(entry, _Open(self, entry, in_place, landed, self._clock()))
+    def hit_again(self, entry: int) -> bool:
+        """The same for a reader whose read was counted already, when the file turned out to have changed."""
+        if self._table.state[entry] == State.DROPPING:
+            self._driver.step(Touched(entry))
+        return self._table.state[entry] in (State.STAGED, State.RECENT)
+
+    def begin(self, entry: int, in_place: InPlace, landed: Landed, again: bool = False) -> None:
+        """A reader waits for a file that was not in place. `landed` is told, before this returns maybe.
+
+        Args:
+            again: his read was counted already.
+        """
+        self._tickets.wait(entry, _Open(self, entry, in_place, landed, self._clock(), again))
 
     async def open(self, entry: int) -> tuple[int, int]:
         """Wait for a file: 0 or a large file's handle, and what the source gave. Raises: OSError."""

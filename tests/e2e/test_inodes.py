@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import mmap
 import os
 import random
+import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -336,3 +339,39 @@ def test_hard_links_that_change(tmp_path: Path) -> None:
         for name in ("linked/other", "elsewhere/other0", "elsewhere/other1"):
             assert os.stat(view / name).st_nlink == os.stat(tree / name).st_nlink, name
             assert (view / name).read_bytes() == (tree / name).read_bytes()
+
+
+# -- what is counted
+
+
+@pytest.mark.promise("told-bytes")
+def test_a_file_that_turns_out_to_have_changed_counts_as_read_once(tmp_path: Path) -> None:
+    """All of them have, since the index was saved: no directory's time tells. The kernel opens each a second time."""
+    small, large = 40, 2
+    spec = {f"{n % 4}/{n:02d}": 2000 + n for n in range(small)} | {f"large/{n}": LARGE for n in range(large)}
+    tree = make_tree(tmp_path / "tree", spec)
+    view, out = tmp_path / "view", tmp_path / "run.opens"
+    view.mkdir()
+    with MlfsMount(tree, mountpoint=view) as mount:
+        assert len(list(view.glob("*/*"))) == small + large
+        mount.unmount()
+        for name in spec:
+            os.utime(tree / name)
+        mount.mount()
+        recording = subprocess.Popen(
+            [sys.executable, "-m", "mlfs.cli.main", "record", str(view), str(out)],
+            env=mount.env, text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert recording.stderr is not None
+        assert "recording" in recording.stderr.readline()
+        names = random.Random(5).sample(sorted(spec), len(spec))
+        for name in names:
+            assert (view / name).read_bytes() == content(name, spec[name])
+        mount.settle()
+        status = mount.status()
+        assert sum(tally["reads"] for tally in status["reads"]["all"].values()) == small + large
+        assert status["manifest"]["changed"] == small + large
+        recording.send_signal(signal.SIGINT)
+        recording.communicate(timeout=60)
+        opened = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [line[3] for line in opened if isinstance(line, list)] == names
