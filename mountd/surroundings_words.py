@@ -1,4 +1,5 @@
-"""What a person should know of what is around a mount, in plain words: a daemon that died before this one.
+"""What a person should know of what is around a mount, in plain words: a daemon that died before this one,
+readers in another pid namespace.
 
 Pure. In: frozen figures (mountd.statistics). Out: lines, each with the way out. Called by mountd.status and, at the
 start, by mountd.daemon.
@@ -16,6 +17,11 @@ from mountd.statistics import MountStatistics
 TOLD_S = 3600.0
 
 DIED = "the daemon that served {mountpoint} before this one (process {pid}) died{lost}"
+NAMELESS = (
+    "readers are in another pid namespace than this mount's daemon ({opens:,} opens), so nobody can tell them apart:"
+    " they are followed by what they read alone, and nothing is found out or corrected by it; start the daemon in"
+    " theirs (docker run --pid=host; in Kubernetes hostPID: true, or shareProcessNamespace: true for a sidecar)"
+)
 LOST = "; what was registered with it is lost: {ways}"
 
 
@@ -32,7 +38,10 @@ def died_words(died: Died, mountpoint: str, registered: frozenset[str] = frozens
 
 def surroundings_words(now: MountStatistics) -> list[str]:
     """All that is to be said."""
+    said, opens = [], now.engine.nameless_opens
     died, registered = now.about.died, frozenset(job.name for job in now.engine.jobs if not job.inferred)
     if died is not None and (now.process.uptime_s < TOLD_S or died.jobs.keys() - registered):
-        return [died_words(died, now.about.mountpoint, registered)]
-    return []
+        said.append(died_words(died, now.about.mountpoint, registered))
+    if opens:
+        said.append(NAMELESS.format(opens=opens))
+    return said

@@ -14,6 +14,7 @@ import trio
 
 from mlfs.engine.coalesce import Coalesced
 from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Refused, Released, SourceGave
+from mlfs.plan.scheduler.followed import NAMELESS
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
@@ -55,6 +56,9 @@ class Digest:
         one_by_one: whether those who observe look at how the jobs counted each open; else they may hear of a batch
             after it was counted.
         clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
+
+    Attributes:
+        nameless: opens by readers whom the kernel does not name (pid 0), as they are in another pid namespace.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Digest:
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._events: deque[_Seen] = deque()
+        self.nameless = 0
         self._waited_s: dict[int, float] = {}  # by file, in READs, not told yet
         self._busy = False
         self._soon = Coalesced(EVENTS_DELAY_S)
@@ -164,7 +169,8 @@ class Digest:
             return SourceGave(entry, source_bytes)
         if kind == RELEASED:
             return Released(entry)
-        process, parent = self._kin(pid)
+        process, parent = self._kin(pid) if pid else (NAMELESS, 0)
+        self.nameless += not pid and kind in (OPENS, WAITS)
         if kind == REFUSED:
             return Refused(entry, process)
         if kind == GOES_ON:

@@ -349,6 +349,7 @@ class Engine:
             peering=self.peering.statistics(),
             shortages=self._shortages.statistics(),
             faults=self.background.statistics(),
+            nameless_opens=self.digest.nameless,
             under_way={
                 "opens_and_releases": self.digest.under_way,
                 "fetches": scheduler.fetches + scheduler.looking + self._lanes.at_work,

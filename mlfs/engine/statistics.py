@@ -44,6 +44,7 @@ class EngineStatistics:
             missing.
         places: those that store, in the order of their numbers.
         shortages: what the process was short of. faults: tasks beside the readers' way that failed.
+        nameless_opens: opens by readers who cannot be told apart: they are in another pid namespace.
         under_way: what is not settled yet, by what it is. All zero: nobody waits, and what was fetched is kept.
     """
 
@@ -62,6 +63,7 @@ class EngineStatistics:
     under_way: Mapping[str, int]
     shortages: tuple[Shortage, ...] = ()
     faults: tuple[BackgroundFault, ...] = ()
+    nameless_opens: int = 0
 
     @property
     def errors(self) -> dict[str, int]:

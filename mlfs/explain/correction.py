@@ -206,6 +206,8 @@ class CorrectionSearch:
     def digested(self, job: JobRun) -> None:
         """Opens were counted: whether the job needs a search."""
         case = self._cases.get(job.spec.name)
+        if job.matcher.has_nameless:  # who reads what is not known: nothing is concluded from it
+            return
         if case is not None and case.job is job:
             if case.hear() or (not job.inferred and case.next_epoch.wants_foresight):
                 self._wanted.set()
@@ -220,7 +222,7 @@ class CorrectionSearch:
     def explains_restart(self, job: JobRun) -> bool:
         """Whether a search finds out, or has just begun to, why the job reads its first epoch again."""
         case = self._cases.get(job.spec.name)
-        if case is None or (case.searches and not case.searching) or case.given_up:
+        if case is None or (case.searches and not case.searching) or case.given_up or job.matcher.has_nameless:
             return False
         return may_lack_set_epoch(job)
 

@@ -22,6 +22,7 @@ from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.nameless import NAMELESS
 
 
 class Explainer:
@@ -55,7 +56,7 @@ class Explainer:
 
     def opened(self, entry: int, process: int, parent: int) -> None:
         """See Observer."""
-        if self._inference is not None:
+        if self._inference is not None and process != NAMELESS:  # what nobody can tell apart shows no order
             self._inference.opened(entry, process, parent)
 
     def digested(self, job: JobRun) -> None:

@@ -31,6 +31,7 @@ from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matcher_at_start import matcher_at_start
 from mlfs.follow.matching import Open, StreamMatcher
+from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS, Score
@@ -42,7 +43,7 @@ from mlfs.follow.strangers import Readers, nameless
 from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.followed import Given, Match, Seen
+from mlfs.plan.scheduler.followed import NAMELESS, Given, Match, Seen
 
 RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
@@ -69,9 +70,9 @@ class JobRun:
         member: by sample: whether the job reads it.
         predicting: whether its predictions are believed.
         given_up: whether following it failed: a read of its samples is nothing to it any more.
-        matcher: matches reads to positions in the streams. A second run of the script has another one, and so have
-            `ranks`, `loader` and `readers` then.
-        readers: which processes read for the job, and which are strangers.
+        matcher: matches reads to positions in the streams. A second run has another one, and other `ranks`, `loader`
+            and `readers`.
+        readers: which processes read for the job, and which are strangers. nameless: the same of those without names.
         told: the job as it was registered, where this one was found to be what the script does instead.
         reads_as_told: whether somebody reads it as it was registered: `told` is to be followed again then.
     """
@@ -109,6 +110,7 @@ class JobRun:
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
         self.readers = Readers(name_of)
+        self.nameless = NamelessReads()
         self.told: JobRun | None = None
         self.reads_as_told = False
         self._name_of = name_of
@@ -172,18 +174,20 @@ class JobRun:
         """Record a read of one of the job's samples, and when it came.
 
         If it fits nothing, and an epoch that it may belong to is being computed, it is held (see `release_held`).
-        Where jobs have samples in common, reads of a process that surely reads for another job count for nothing.
-        Neither do those of a stranger.
+        Reads of a process that surely reads for another job count for nothing, nor do those of a stranger.
         """
         sharing = [other.matcher for other in others if other.member[sample]]
+        named = process != NAMELESS
+        if not named and not self.nameless.are_the_jobs(sample, self.matcher, self.readers, sharing):
+            return APART
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        departs = self.readers.own and not (self.matcher.fits(sample, process) or self.held.may_hold)
-        if self.evaluation.may_come or departs:
+        departs = named and self.readers.own and not (self.matcher.fits(sample, process) or self.held.may_hold)
+        if (named and self.evaluation.may_come) or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen
-        if process not in self.readers.own:
+        if named and process not in self.readers.own:
             return self._observe_unproved(Read(sample, process, parent, at_s))
         if self.held.hold(sample, process, parent, at_s, self.matcher):
             return NOTHING_YET
@@ -203,10 +207,8 @@ class JobRun:
         return self._match_all([*due, read]) if (due := evaluation.take_due()) else None
 
     def _observe_unproved(self, read: Read, before: bool = False) -> Seen:
-        """A read of a process that has not proved to read for the job: the job's, or on trial.
-
-        Args:
-            before: whether it came earlier: that nobody else reads now says nothing then.
+        """A read of a process that has not proved to read for the job: the job's, or on trial. Args: before: whether it
+        came earlier: that nobody else reads now says nothing then.
         """
         readers, matcher = self.readers, self.matcher
         doubtful = not read.parent and bool(readers.own) and not matcher.fits(read.sample, read.process)
@@ -468,9 +470,8 @@ class JobRun:
     def take_counts(self, other: JobRun, opens: Sequence[Open], said: str = "", way_out: str = "") -> None:
         """Go on with the counts of the job that this one replaces.
 
-        Args:
-            opens: the last reads, which this job has matched already: they count here alone.
-            said, way_out: what was found out about the other job, in words and as flags.
+        Args: opens: the last reads, which this job has matched already: they count here alone. said, way_out: what was
+        found out about the other job, in words and as flags.
         """
         if said:
             self.told = other.told or other
@@ -478,11 +479,10 @@ class JobRun:
         # What was read in an order that nobody knew then says nothing of the prediction since.
         unknown = epochs_in_unknown_order(other.score.cells) if said else {}
         for (epoch, index), cell in other.score.cells.items():
-            if epoch in unknown:
-                continue
             rank = other.spec.ranks[index] if index >= 0 else -1
             place = self.spec.ranks.index(rank) if rank in self.spec.ranks else -1
-            self.matcher.count(epoch, place, cell.observed, cell.agreed)
+            if epoch not in unknown:
+                self.matcher.count(epoch, place, cell.observed, cell.agreed)
         self.late.go_on_from(other.late)
         self.ranks.go_on_from(other.ranks)
         self.bytes_read.go_on_from(other.bytes_read)

@@ -12,6 +12,7 @@ from mlfs.follow.epoch_index import Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.loader import LoaderStatistics, loader_of
 from mlfs.follow.matching import StreamMatcher
+from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.shape import Shape
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -54,7 +55,7 @@ class LoaderWatch:
         watch, timeline = self._depth, self._epochs.timeline
         if watch.epoch < 0:
             return
-        if at_s == UNTIMED:
+        if at_s == UNTIMED or process == NAMELESS:
             watch.missed()
             return
         if match is not None and match.position >= timeline.base(watch.epoch + 1):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.learning import SURE, learn, seen_by_count, seen_where_matched, with_more_slack
+from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import lag_of
 from mlfs.follow.readers import SURE_STREAK
@@ -103,8 +104,8 @@ class StreamMatcher:
         """
         self._patience = min(MOST_UNFIT, 2 * self._patience)
         self._learn_at = self._tracker.unfit + self._patience
-        history = self.score.history
-        by_count = seen_by_count(history, self._epochs) if self.score.complete else []
+        history = [seen for seen in self.score.history if seen.process != NAMELESS]
+        by_count = seen_by_count(history, self._epochs) if self.score.complete and not self.has_nameless else []
         for seen in (by_count, seen_where_matched(history, self._epochs)):
             shape = learn(seen, self.stream_length, self.batch_size, self.single)
             if shape is None:
@@ -173,7 +174,9 @@ class StreamMatcher:
         return opens
 
     def _tracker_for(self, shape: Shape, lag: int, starts: list[int], score: Score, trusts_shape: bool) -> Tracker:
-        return Tracker(shape, lag, starts, self.stream_length, self._epochs, score, self.one_rank, trusts_shape)
+        return Tracker(
+            shape, lag, starts, self.stream_length, self._epochs, score, self.one_rank, self.batch_size, trusts_shape
+        )  # fmt: skip
 
     def joining(self) -> StreamMatcher:
         """A matcher of the same job and loader that has seen nothing, and begins where the ranks are."""
@@ -193,6 +196,11 @@ class StreamMatcher:
     def shape(self) -> Shape:
         """How the processes of a rank share its stream."""
         return self._tracker.shape
+
+    @property
+    def has_nameless(self) -> bool:
+        """Whether readers read that cannot be told apart: what is only known of processes is not known of them."""
+        return self._tracker.nameless.opens > 0
 
     @property
     def lag(self) -> int:

@@ -140,6 +140,17 @@ class Score:
             cell.add(1, 1)
             self.history[at] = seen._replace(cell=cell, agrees=True)
 
+    def agrees_after_all(self, entry: int, process: int, cell: Cell) -> None:
+        """The last open of an entry by a process, which was not predicted, is now: it counts in the cell given."""
+        for at in range(len(self.history) - 1, -1, -1):
+            seen = self.history[at]
+            if seen.entry == entry and seen.process == process and not seen.agrees:
+                self.agreed += 1
+                seen.cell.add(-1, 0)
+                cell.add(1, 1)
+                self.history[at] = seen._replace(cell=cell, agrees=True)
+                return
+
     def go_on_from(self, before: Score) -> None:
         """Take over the counts of an earlier score, but for its history: this one has counted those opens anew."""
         anew = self.cells

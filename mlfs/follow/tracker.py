@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.nameless import NAMELESS, Nameless
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import Given, RankProgress
 from mlfs.follow.reach import Reach
@@ -71,12 +72,14 @@ class Tracker:
         epochs: the loaded epochs. Their owner adds and removes as the ranks move on; here they are only read.
         score: where opens are counted.
         one_rank: whether a process reads for one rank only, as torch's do.
+        batch: samples of a rank's batch, as far as known.
         trusts_shape: whether the shape is told or learned, not assumed: then a process that is found in the middle of
             its stream was there before the job was registered, and its first opens are counted as predicted.
 
     Attributes:
         ranks: how far each rank is.
         unfit: opens so far that fitted nothing, or only if their process has left others out.
+        nameless: matches those of readers that cannot be told apart.
 
     The processes in `_readers` are in the order in which they began, or were last lost: the first is forgotten first.
     """
@@ -90,6 +93,7 @@ class Tracker:
         epochs: Mapping[int, EpochIndex],
         score: Score,
         one_rank: bool,
+        batch: int,
         trusts_shape: bool,
     ) -> None:
         self.shape = shape
@@ -101,6 +105,7 @@ class Tracker:
         self._epochs = epochs
         self._score = score
         self._reach = Reach(self.ranks, shape, lag, stream_length)
+        self.nameless = Nameless(self.ranks, batch, lag, stream_length, epochs)
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._families = Families()
         self._known: OrderedDict[tuple[int, int, int], None] = OrderedDict()  # epoch, rank, worker: somebody reads it
@@ -121,6 +126,8 @@ class Tracker:
 
     def fits(self, entry: int, process: int) -> bool:
         """Whether an open would be predicted; nothing is recorded."""
+        if process == NAMELESS:
+            return self.nameless.fits(entry)
         reader = self._readers.get(process)
         if reader is not None and (reader.last_entry == entry or any(x.next_entry == entry for x in reader.streams)):
             return True
@@ -148,10 +155,33 @@ class Tracker:
     def widen_to(self, epochs: Mapping[int, EpochIndex]) -> None:
         """From now on opens may belong to these epochs, the ones so far among them."""
         self._epochs = epochs
+        self.nameless.widen_to(epochs)
 
     # -- an open that is not simply the next one of its process
 
+    def _observe_nameless(self, entry: int) -> Observed:
+        """An open of a reader that cannot be told from others."""
+        seen = self.nameless.observe(entry)
+        if seen is None:
+            return None, []
+        at, agrees = seen
+        cell = self._nobodys_cell() if at is None else self._score.cell(at.epoch.epoch, at.rank_index)
+        match = None if at is None else Match(at.rank_index, at.position)
+        self._score.count(Open(entry, NAMELESS, 0, cell, agrees, *(match or (-1, -1))))
+        lag = self.nameless.lag
+        given = [] if match is None else self._take(*match, agrees, lag)
+        begun: set[int] = set()
+        for lost, found in () if agrees else self.nameless.find_ranks():
+            rank_index, position = found.rank_index, found.position
+            self._score.agrees_after_all(lost, NAMELESS, self._score.cell(found.epoch.epoch, rank_index))
+            given.append((rank_index, (position, position + 1)))
+            given += self._take(rank_index, position, lag=lag if rank_index in begun else 1)  # all before is given up
+            begun.add(rank_index)
+        return match, given
+
     def _observe_other(self, reader: Reader | None, entry: int, process: int, parent: int) -> Observed:
+        if process == NAMELESS:
+            return self._observe_nameless(entry)
         found = occurrences(self._epochs, entry)
         if reader is None:
             reader = self._readers[process] = Reader()
@@ -304,7 +334,9 @@ class Tracker:
         given = self._take(rank_index, position)
         return given if was_done else [(rank_index, (position, position + 1)), *given]
 
-    def _take(self, rank_index: int, position: int, moves_frontier: bool = True) -> list[tuple[int, Given]]:
+    def _take(
+        self, rank_index: int, position: int, moves_frontier: bool = True, lag: int | None = None
+    ) -> list[tuple[int, Given]]:
         """Mark a position as read. Returns what is given up by it."""
-        given = self.ranks[rank_index].take(position, self.lag, moves_frontier)
+        given = self.ranks[rank_index].take(position, self.lag if lag is None else lag, moves_frontier)
         return [(rank_index, given)] if given else []

@@ -16,6 +16,10 @@ from mlfs.served.refill import Refill
 Given = tuple[int, int]
 """Positions that are given up: the first, and the one after the last."""
 
+NAMELESS = -1
+"""Stands for the process of readers whom the kernel does not name, as they are in another pid namespace. No process has
+that number, and 0 is one in simulated nodes."""
+
 
 class Match(NamedTuple):
     """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""

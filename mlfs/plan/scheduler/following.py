@@ -22,7 +22,7 @@ from mlfs.plan.scheduler.commands import (
     Warn,
 )
 from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
-from mlfs.plan.scheduler.followed import FollowedJob, Seen
+from mlfs.plan.scheduler.followed import NAMELESS, FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.opening import Matched, Opening
@@ -207,7 +207,7 @@ class Following:
     def _goes_on(self, sample: int, at_s: float, matched: Matched) -> None:
         """A reader has the sample open."""
         waited_s = self._rank_waits.read(sample, matched.reader)
-        if matched.reader is not None and matched.base >= 0:
+        if matched.reader is not None and matched.reader.process != NAMELESS and matched.base >= 0:
             size_bytes = self._table.sizes[sample]
             self._rank_waits.loads.read(matched.reader, matched.position, matched.base, at_s, waited_s, size_bytes)
 

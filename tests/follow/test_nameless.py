@@ -1,0 +1,108 @@
+"""Readers that cannot be told apart (another pid namespace): matched by their samples alone.
+
+Loaders of any kind are drawn. Where they read in the predicted order, their opens agree; where they read in another
+one, most of them do not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loaders import Loader, in_turns, matcher_for, streams_of
+
+from mlfs.follow.nameless import NAMELESS
+from mlfs.follow.score import RECENT_OPENS
+
+EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job whose readers nobody can tell apart.
+
+    Attributes:
+        told: whether the batch size was told. threads: in place of workers, where more than 1.
+        left_out: share of the samples that the script does not read. again: how often each file is opened.
+    """
+
+    seed: int
+    ranks: int
+    length: int
+    batch: int
+    workers: int
+    told: bool
+    in_order: bool
+    threads: int
+    left_out: float
+    again: int
+
+    def opens(self, rank: int, seed: int, rng: random.Random, start: int = 0) -> Iterator[int]:
+        loader = Loader(self.batch, self.workers, 1000 * rank, in_order=self.in_order)
+        for epoch in range(EPOCHS):
+            stream = streams_of(seed, epoch, self.length * self.ranks, self.ranks)[rank][0 if epoch else start :]
+            stream = stream[np.random.default_rng((seed, epoch, rank)).random(len(stream)) >= self.left_out]
+            if self.threads > 1:
+                early = [(at + rng.uniform(0, self.threads), int(entry)) for at, entry in enumerate(stream)]
+                read = (entry for _, entry in sorted(early))
+            else:
+                read = (entry for _, entry in loader.epoch(epoch, stream, rng))
+            for entry in read:
+                yield from [entry] * self.again
+
+
+CASES = st.builds(
+    Case,
+    seed=st.integers(0, 2**30),
+    ranks=st.integers(1, 4),
+    length=st.integers(150, 500),
+    batch=st.sampled_from([1, 4, 8, 12]),
+    workers=st.integers(0, 5),
+    told=st.booleans(),
+    in_order=st.booleans(),
+    threads=st.sampled_from([1, 1, 4, 12]),
+    left_out=st.sampled_from([0.0, 0.0, 0.01]),
+    again=st.sampled_from([1, 1, 2]),
+)
+
+
+def agreement(case: Case, seed: int, start: int = 0) -> tuple[float, float, list[int]]:
+    """The share of all opens that were predicted, the least of the last 256 ones seen, and the ranks' frontiers."""
+    rng = random.Random(case.seed)
+    matcher = matcher_for(case.seed, case.length * case.ranks, case.ranks, case.batch if case.told else 1, EPOCHS)
+    least = 1.0
+    for number, entry in enumerate(in_turns([case.opens(r, seed, rng, start) for r in range(case.ranks)], rng), 1):
+        matcher.observe(entry, NAMELESS)
+        if number % 64 == 0 and matcher.score.recent_opens == RECENT_OPENS:
+            least = min(least, matcher.score.agreement or 0.0)
+    return matcher.score.agreed / matcher.score.observed, least, [rank.frontier for rank in matcher.ranks]
+
+
+@pytest.mark.promise("namespace-readers")
+@settings(max_examples=25)
+@given(CASES)
+def test_reads_in_the_predicted_order_agree(case: Case) -> None:
+    share, least, frontiers = agreement(case, case.seed)
+    assert share >= 0.97 - 3 * case.left_out, (share, case)
+    assert least >= 0.9 - 3 * case.left_out
+    assert all(frontier >= 0.9 * EPOCHS * case.length for frontier in frontiers)
+
+
+@settings(max_examples=25)
+@given(CASES)
+def test_reads_in_another_order_do_not(case: Case) -> None:
+    share, _, _ = agreement(case, case.seed + 1)
+    assert share < 0.5, (share, case)
+
+
+@settings(max_examples=15)
+@given(CASES, st.floats(0.2, 0.8))
+def test_a_job_that_is_registered_while_it_is_read_is_found(case: Case, begun: float) -> None:
+    share, _, frontiers = agreement(case, case.seed, int(begun * case.length))
+    assert share >= 0.9
+    assert all(frontier >= 0.9 * EPOCHS * case.length for frontier in frontiers)
