@@ -1,8 +1,8 @@
 """Reads as they were seen, told the scheduler in batches: a moment later, and off the readers' path.
 
 In: opens as they are asked for, readers who waited and go on (from the worker that answered), releases; READs that
-waited. Out: events for the scheduler. Those who observe hear of each open once the jobs have counted it. Which process
-reads, and who its parent is, is looked up here, once a reader.
+waited. Out: events for the scheduler. Those who observe hear of each open once the jobs have counted its batch. Which
+process reads, and who its parent is, is looked up here, once a reader.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ class Digest:
 
     Args:
         step: takes events for the scheduler. tell: hears of each open: entry, process, parent.
-        one_by_one: whether those who observe look at how the jobs counted each open; else they may hear of a batch
-            after it was counted.
         clock: seconds, monotone; also called by workers. kin_of: the process of a thread, and its parent.
 
     Attributes:
@@ -65,13 +63,11 @@ class Digest:
         self,
         step: Callable[..., None],
         tell: Callable[[int, int, int], None],
-        one_by_one: Callable[[], bool],
         clock: Callable[[], float],
         kin_of: Callable[[int], tuple[int, int]],
     ) -> None:
         self._step = step
         self._tell = tell
-        self._one_by_one = one_by_one
         self._clock = clock
         self._kin_of = kin_of
         self._known_kin: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -148,19 +144,10 @@ class Digest:
 
     def _take_in(self, events: list[Event]) -> None:
         """Have the scheduler count, and then those who observe look at it."""
-        if not self._one_by_one():
-            self._step(*events)
-            for event in events:
-                self._observed(event)
-            return
-        last = max((at for at, event in enumerate(events) if isinstance(event, ReadSeen)), default=-1)
-        for at, event in enumerate(events):
-            self._step(event._replace(more=True) if isinstance(event, ReadSeen) and at < last else event)
-            self._observed(event)
-
-    def _observed(self, event: Event) -> None:
-        if isinstance(event, ReadSeen):
-            self._tell(event.sample, event.process, event.parent)
+        self._step(*events)
+        for event in events:
+            if isinstance(event, ReadSeen):
+                self._tell(event.sample, event.process, event.parent)
 
     def _event(self, seen: _Seen) -> Event:
         """What it is to the scheduler."""

@@ -190,7 +190,7 @@ class Engine:
             self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock,
             {**self._jobs.carry_out(), **aside.carry_out()},
         )  # fmt: skip
-        self.digest = Digest(self._driver.step, self._jobs.opened, self._jobs.counts_are_watched, clock, kin_of)
+        self.digest = Digest(self._driver.step, self._jobs.opened, clock, kin_of)
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.ranges = Ranges(
             samples, self.scheduler, self._driver, infos, self._fetcher, aside, self.digest, counted, self.counters,

@@ -99,10 +99,6 @@ class MountJobs:
         """Have reads explained that fit no job, for as long as the mount lives."""
         await self._explainer.run(self)
 
-    def counts_are_watched(self) -> bool:
-        """Whether observers look at how each single read is counted: those of an inferred job, which may be wrong."""
-        return any(job.inferred for job in self.jobs.values())
-
     def opened(self, entry: int, process: int, parent: int) -> None:
         """A file was opened: observers hear of it."""
         self._shield(self._explainer.opened, entry, process, parent)

@@ -1,7 +1,8 @@
 """An inferred job that is in use: do the reads still come as explained?
 
-In: opens of the job's samples, after its matcher has counted them. Out: whether the explanation has failed, and the
-reads that do not fit it: the first of an epoch in another order. Made by `mlfs.explain.inferred_jobs`.
+In: opens of the job's samples, one by one, after its matcher has counted the batch that they came in. Out: whether the
+explanation has failed, and the reads that do not fit it: the first of an epoch in another order. Made by
+`mlfs.explain.inferred_jobs`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from mlfs.explain.port import Workers
 from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw
 from mlfs.explain.words import drawing_of
 from mlfs.follow.job import JobRun
+from mlfs.follow.matching import Open
+from mlfs.follow.score import REMEMBERED_OPENS
 
 POOL = "foresee"
 # An epoch counts as read in the explained order from so many opens on that came as predicted, if most of them did.
@@ -67,6 +70,7 @@ class InferredJob:
         self.first_epoch = job.spec.start_epoch if first_epoch is None else first_epoch
         self._read_others = first_epoch is not None
         self._counted = job.score.observed
+        self._untold: deque[Open] = deque(maxlen=REMEMBERED_OPENS)  # counted by the job, and not told of here yet
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
         self.foreseen: Fields | None = None
         self.foresight = foresight
@@ -83,19 +87,28 @@ class InferredJob:
         if self.job.evaluation.is_by(process):
             self.unfit = FirstReads()
             return False
-        score = self.job.score
-        # How earlier opens were counted may have changed with this one: so the sum of those that agreed tells nothing.
-        observed, self._counted = score.observed - self._counted, score.observed
-        # None: held back, while the order of an epoch is being computed. Several: held back until now.
-        newest = [score.history[at].agrees for at in range(-min(observed, len(score.history)), 0)]
-        self._judged.extend(newest)
-        elsewhere = self.begins_elsewhere(entry, process, bool(newest) and newest[-1])
-        if observed > 0 and all(self._judged):
+        agreed = self._counts_of(entry, process)
+        self._judged.extend(agreed)
+        elsewhere = self.begins_elsewhere(entry, process, bool(agreed) and agreed[-1])
+        if agreed and all(self._judged):
             if self.unfit.total:
                 self.unfit = FirstReads()
             return False
         self.unfit.add(entry, process, parent)
         return elsewhere or refuted(len(self._judged), sum(self._judged))
+
+    def _counts_of(self, entry: int, process: int) -> list[bool]:
+        """How the job has counted this open, and those before it that were not told of: whether each agreed.
+
+        The job has counted a whole batch of opens when the first of them is told of here. None: the open is held back,
+        while the order of an epoch is being computed. Several: others were held back until now.
+        """
+        score = self.job.score
+        # How earlier opens were counted may have changed since: so the sum of those that agreed tells nothing.
+        counted, self._counted = score.observed - self._counted, score.observed
+        self._untold.extend(score.history[at] for at in range(-min(counted, len(score.history)), 0))
+        told = (at for at, seen in enumerate(self._untold) if seen.entry == entry and seen.process == process)
+        return [self._untold.popleft().agrees for _ in range(next(told, -1) + 1)]
 
     def give_up(self) -> InferredJob:
         """The explanation has failed. Returns the job that its last reads come after: where nothing has come as was

@@ -9,7 +9,7 @@ stay until the stranger comes; if he does not come soon, or a job needs the room
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from mlfs.plan.scheduler.config import SAME_TIME_S
 from mlfs.plan.scheduler.neighbours import Neighbours, NeighboursStatistics
@@ -20,8 +20,8 @@ PATIENCE_S = 1.0
 SHARE_OF_WINDOW = 8
 """The most that strangers get is this part of the staging window: a few files ahead hide the source's latency, and what
 a job needs next is never far away."""
-MOST_WANTED = 256
-"""Samples that strangers are said to read next, between two times that some are fetched: those of 16 processes."""
+MOST_PROCESSES = 64
+"""Strangers whose next reads are looked at, between two times that some are fetched: the last ones to read."""
 
 
 class Beside:
@@ -34,7 +34,8 @@ class Beside:
         self._table = table
         self._until_s: OrderedDict[int, float] = OrderedDict()  # by sample, the soonest first
         self._bytes = 0
-        self._wanted: tuple[int, ...] = ()
+        # By process that has read since samples were last fetched: what it reads next as a job says, () if none does.
+        self._go_on: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._neighbours = Neighbours(table.sizes, PATIENCE_S)
 
     def goes_on_from(self, sample: int, process: int, at_s: float, coming: Sequence[int]) -> None:
@@ -43,16 +44,15 @@ class Beside:
         Args:
             coming: what he reads next, if a job says it; else it is told by what came after what so far.
         """
-        learned = self._neighbours.read(sample, process, at_s)
-        self.goes_on(coming or learned)
+        self._neighbours.read(sample, process, at_s)
+        self._go_on[process] = coming
+        self._go_on.move_to_end(process)
+        if len(self._go_on) > MOST_PROCESSES:
+            self._go_on.popitem(last=False)
 
     def statistics(self) -> NeighboursStatistics:
         """What was learned of reads that no job follows."""
         return self._neighbours.statistics()
-
-    def goes_on(self, samples: Iterable[int]) -> None:
-        """A stranger reads these next."""
-        self._wanted = (*self._wanted, *samples)[-MOST_WANTED:]
 
     def fetch(self, now_s: float, reserve: Callable[[int], bool]) -> None:
         """No job needs more for now: fetch what a stranger reads next, as far as there is room.
@@ -61,8 +61,10 @@ class Beside:
             reserve: has a sample fetched; False where all lanes of its place have work.
         """
         table, most_bytes = self._table, self._table.window_capacity_bytes // SHARE_OF_WINDOW
-        wanted, self._wanted = self._wanted, ()
-        for sample in wanted:
+        go_on, self._go_on = self._go_on, OrderedDict()
+        for sample in (
+            sample for process, said in go_on.items() for sample in said or self._neighbours.coming(process)
+        ):
             if sample in self._until_s or table.state[sample] != State.ABSENT:
                 continue
             footprint = table.footprint(sample)

@@ -26,7 +26,6 @@ class ReadSeen(NamedTuple):
     Attributes:
         process, parent: the process that reads, and its parent process.
         waits: whether the sample is not in place: then Opened is told when it is, or Refused.
-        more: whether further reads follow at once: predictions are judged after the last one.
     """
 
     sample: int
@@ -34,7 +33,6 @@ class ReadSeen(NamedTuple):
     parent: int
     at_s: float
     waits: bool = False
-    more: bool = False
 
 
 class Opened(NamedTuple):

@@ -99,12 +99,12 @@ class Neighbours:
         self._judged = {rule: deque[bool](maxlen=JUDGED_READS) for rule in Rule}
         self._reads = 0
 
-    def read(self, sample: int, process: int, at_s: float) -> list[int]:
-        """A process reads a sample that no job follows. Returns what it is likely to read next, the next one first."""
+    def read(self, sample: int, process: int, at_s: float) -> None:
+        """A process reads a sample that no job follows."""
         self._reads += 1
         reader = self._readers.get(process)
         if reader is None:
-            self._readers[process] = reader = _Reader(sample, at_s)
+            self._readers[process] = _Reader(sample, at_s)
             if len(self._readers) > MOST_READERS:
                 self._readers.popitem(last=False)
         elif sample != reader.last:
@@ -113,13 +113,16 @@ class Neighbours:
             reader.interval_s = (3 * reader.interval_s + interval_s) / 4 if reader.interval_s else interval_s
             reader.last, reader.at_s = sample, at_s
             self._readers.move_to_end(process)
-        rule = self._used()
-        if rule is None:
+
+    def coming(self, process: int) -> list[int]:
+        """What a process is likely to read next, the next one first."""
+        reader, rule = self._readers.get(process), self._used()
+        if reader is None or rule is None:
             return []
         ahead = min(MOST_AHEAD, 1 << min(reader.in_a_row[rule], MOST_AHEAD))
         if reader.interval_s > 0.0:
             ahead = min(ahead, max(1, int(self._patience_s / reader.interval_s)))
-        return self._adjacent(sample, ahead) if rule is Rule.ADJACENT else self._earlier(sample, ahead)
+        return self._adjacent(reader.last, ahead) if rule is Rule.ADJACENT else self._earlier(reader.last, ahead)
 
     def statistics(self) -> NeighboursStatistics:
         """Frozen figures."""

@@ -251,7 +251,7 @@ class Scheduler:
     def _read_seen(self, read: e.ReadSeen, now_s: float) -> None:
         self.table.opened(read.sample)
         self._following.read(read)
-        self._seen = not read.more
+        self._seen = True
 
     def _released(self, released: e.Released | e.Refused, now_s: float) -> None:
         if isinstance(released, e.Refused):

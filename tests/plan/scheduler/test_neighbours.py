@@ -13,6 +13,12 @@ N = 1000
 Reads = list[tuple[int, int]]
 
 
+def coming_after(neighbours: Neighbours, sample: int, process: int, at_s: float) -> list[int]:
+    """What is said to come next, once a process has read a sample."""
+    neighbours.read(sample, process, at_s)
+    return neighbours.coming(process)
+
+
 def learned(reads: Reads, interval_s: float = 0.001) -> tuple[Neighbours, float, float]:
     """After reads of (sample, process): what learned them, the share foretold, and how many were foretold in vain."""
     neighbours = Neighbours([1] * N, 1.0)
@@ -21,7 +27,7 @@ def learned(reads: Reads, interval_s: float = 0.001) -> tuple[Neighbours, float,
     for number, (sample, process) in enumerate(reads):
         hits += sample in foretold
         foretold.discard(sample)
-        coming = neighbours.read(sample, process, number * interval_s)
+        coming = coming_after(neighbours, sample, process, number * interval_s)
         assert len(coming) <= MOST_AHEAD
         promised += len(set(coming) - foretold)
         foretold.update(coming)
@@ -101,16 +107,16 @@ def test_a_rule_that_is_wrong_by_now_is_used_no_more() -> None:
 
 def test_a_slow_reader_gets_no_more_than_he_comes_to_in_time() -> None:
     neighbours = Neighbours([1] * N, 1.0)
-    coming = [len(neighbours.read(sample, 1, 0.25 * sample)) for sample in range(100)]
+    coming = [len(coming_after(neighbours, sample, 1, 0.25 * sample)) for sample in range(100)]
     assert max(coming) == 4  # pages wait for a second
     neighbours = Neighbours([1] * N, 1.0)
-    assert len([neighbours.read(sample, 1, 60.0 * sample) for sample in range(100)][-1]) == 1
+    assert len([coming_after(neighbours, sample, 1, 60.0 * sample) for sample in range(100)][-1]) == 1
 
 
 def test_what_has_no_bytes_is_left_out_and_memory_is_bounded() -> None:
     neighbours = Neighbours([sample % 2 for sample in range(N)], 1.0)
     for sample in range(1, 200, 2):
-        coming = neighbours.read(sample, 1, 0.0)
+        coming = coming_after(neighbours, sample, 1, 0.0)
     assert coming
     assert all(sample % 2 for sample in coming)
     for process in range(10 * MOST_READERS):

@@ -55,18 +55,18 @@ def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
         table.move(sample, Verb.RESERVE)
         return True
 
-    beside.goes_on(range(20))
+    beside.goes_on_from(0, 7, 0.0, range(20))
     beside.fetch(0.0, reserve)
     assert list(table.pending[:6]) == [1] * (32 // SHARE_OF_WINDOW) + [0, 0]
     assert beside.read(0)
     assert not beside.read(0)
-    beside.goes_on(range(1, 20))
+    beside.goes_on_from(0, 7, 0.5, range(1, 20))
     beside.fetch(0.5, reserve)
     assert list(table.pending[:6]) == [0, 1, 1, 1, 1, 0]
     assert beside.next_due_s() == PATIENCE_S
     assert beside.expired(PATIENCE_S) == [1, 2, 3]
     assert beside.give_back() == [4]
     assert sum(table.pending) == 0
-    beside.goes_on(range(30, 40))
+    beside.goes_on_from(0, 7, 2.0, range(30, 40))
     beside.fetch(2.0, lambda sample: False)
     assert sum(table.pending) == 0
