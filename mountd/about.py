@@ -15,6 +15,7 @@ class About:
         how: how its list of files was made. started: when, in seconds since 1970.
         unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
         died: the daemon that served the mount point before, if it died.
+        links: what is to be said of links that lead out of the source.
     """
 
     source: str
@@ -24,3 +25,4 @@ class About:
     unreadable: int = 0
     first_unreadable: str = ""
     died: Died | None = None
+    links: str = ""

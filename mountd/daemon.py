@@ -50,7 +50,6 @@ from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.places.tier import Tier
-from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.samples import Samples
 from mlfs.units import format_size
 from mountd import holders, mounts, runtime
@@ -75,7 +74,7 @@ from mountd.source_watch import watch
 from mountd.source_words import unreadable_words
 from mountd.statistics import Parts
 from mountd.surroundings_words import died_words
-from mountd.view import Report, index_path, make_view
+from mountd.view import Report, View, index_path, make_view
 from mountd.virtual import VirtualFiles
 
 log = logging.getLogger("mlfs.daemon")
@@ -125,16 +124,17 @@ def serve(config: MountConfig, report: Report) -> int:
         check_start()
         source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, source_fd)
-        manifest, scanned, how = make_view(config, source_fd, report)
+        view = make_view(config, source_fd, report)
+        manifest = view.manifest
         covered = config.mountpoint == config.source  # then its path leads to this mount
         source = PosixSource(source_fd, manifest, None if covered else config.source)
         cleanup.callback(source.close)
         samples = Samples.whole_files(manifest)
         showcase = Showcase()
         places, notes = _places(config, source, samples, showcase, cleanup)
-        seen = seen_before(manifest, scanned) if config.allow_other else None
+        seen = seen_before(manifest, view.scanned) if config.allow_other else None
         outside = files_behind(b"/proc/self/fd/%d" % source.root.fd)
-        service = _Service(config, manifest, samples, source, places, showcase, outside, how, seen, notes, report)
+        service = _Service(config, view, samples, source, places, showcase, outside, seen, notes, report)
         for number in STOP_SIGNALS:  # from here to the end a signal must not skip the cleaning up
             cleanup.callback(signal.signal, number, signal.signal(number, service.note_signal))
         return trio.run(service.run)
@@ -174,25 +174,24 @@ class _Service:
     def __init__(
         self,
         config: MountConfig,
-        manifest: GrowingManifest,
+        view: View,
         samples: Samples,
         source: PosixSource,
         places: Places,
         showcase: Showcase,
         outside: Outside,
-        how: str,
         seen: NDArray[np.uint8] | None,
         notes: Sequence[str],
         report: Report,
     ) -> None:
         self.config = config
         self.samples = samples
-        self.manifest = manifest
+        self.manifest = view.manifest
         self.source = source
         self.places = places
         self.showcase = showcase
         self.outside = outside
-        self.how = how
+        self.how, self.links = view.how, view.links
         self.seen = seen
         self.notes = list(notes)
         self.report = report
@@ -223,7 +222,10 @@ class _Service:
         if life.died is not None:
             self.notes.append(died_words(life.died, self.config.mountpoint))
             log.warning("%s", self.notes[-1])
-        about = About(self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died)
+        about = About(
+            self.config.source, self.config.mountpoint, self.how, time.time(), *self._unreadable(), life.died,
+            self.links,
+        )  # fmt: skip
         refreshing = Refreshing(
             engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
         )  # fmt: skip
@@ -287,7 +289,7 @@ class _Service:
     def _warnings(self) -> list[str]:
         """What whoever mounts should know at once."""
         count, first = self._unreadable()
-        return [unreadable_words(count, first, self.config.source)] if count else []
+        return [unreadable_words(count, first, self.config.source)] * bool(count) + [self.links] * bool(self.links)
 
     def _make_explainer(self) -> Explainer:
         if not self.config.infer:

@@ -28,7 +28,7 @@ def refresh_status(now: MountStatistics) -> dict[str, object]:
 
 def refresh_words(now: MountStatistics) -> list[str]:
     """What a person should know of it."""
-    said = []
+    said = [now.about.links] if now.about.links else []
     if now.misses.added:
         more = now.misses.added - len(now.misses.first)
         others = f" and {more:,} more" if more > 0 else ""

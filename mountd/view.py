@@ -7,22 +7,40 @@ by mountd.daemon before anything is mounted.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from mlfs.config import MountConfig
 from mlfs.errors import SourceError
 from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.index import ScanReport, default_index_path, manifest_for
+from mlfs.tree.leaving_links import links_that_leave
 from mlfs.tree.scan_lock import Holder
+from mountd.link_words import link_words
 
 log = logging.getLogger("mlfs.daemon")
 
 Report = Callable[[dict[str, object]], None]
 
 
-def make_view(config: MountConfig, source_fd: int, report: Report) -> tuple[GrowingManifest, ScanReport, str]:
-    """The tree of the source, how it was found, and the same in words. Raises: SourceError."""
+class View(NamedTuple):
+    """What a mount begins with.
+
+    Attributes:
+        manifest: the tree. scanned: how it was found. how: the same in words.
+        links: what is to be said of links that lead out of the source.
+    """
+
+    manifest: GrowingManifest
+    scanned: ScanReport
+    how: str
+    links: str
+
+
+def make_view(config: MountConfig, source_fd: int, report: Report) -> View:
+    """The tree of the source. Raises: SourceError."""
 
     def progress(directories: int, files: int) -> None:
         report({"progress": {"phase": "scan", "dirs": directories, "files": files}})
@@ -34,11 +52,15 @@ def make_view(config: MountConfig, source_fd: int, report: Report) -> tuple[Grow
     manifest, scanned = manifest_for(source_fd, config.source, path, config.rescan, progress, waits=waits)
     for problem in (*scanned.problems, *filter(None, [scanned.warning])):
         log.warning("scan: %s", problem)
+    leaving = links_that_leave(manifest, os.fsencode(config.source), [os.fsencode(config.mountpoint)])
+    links, way_out = link_words(leaving, config.source)
     if not manifest.n_files:
-        raise SourceError(f"{config.source} holds no files", "is it the right directory, and is its storage mounted?")
+        message = f"{config.source} holds no files" + (f" of its own: {links}" if links else "")
+        raise SourceError(message, way_out or "is it the right directory, and is its storage mounted?")
     how = f"scanned by {scanned.by}" if scanned.by else "saved index" if scanned.reused else "scanned"
     alone = f", for this mount alone: {path.parent} cannot be written" if scanned.warning else ""
-    return GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}"
+    said = f"{links}, past this mount ({way_out})" if links else ""
+    return View(GrowingManifest(manifest), scanned, f"{how} in {scanned.seconds:.1f} s{alone}", said)
 
 
 def index_path(config: MountConfig) -> Path:
