@@ -13,9 +13,11 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import select
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 # Longer than any job that is written down, also with a thousand nodes in it.
@@ -26,6 +28,7 @@ MOST_TOML_BYTES = 1 << 20
 MOST_LINE_BYTES = 1 << 16
 _MOST_DIGITS = 100
 _PORTION_BYTES = 1 << 20
+_HEARD_WITHIN_S = 0.2
 
 
 class InputError(ValueError):
@@ -35,19 +38,46 @@ class InputError(ValueError):
 def read_bytes(path: str, most_bytes: int) -> bytes:
     """The whole of a file; of standard input with `-`. Raises: OSError, also (EFBIG) for more than may be read."""
     if path == "-":
-        given = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read(most_bytes + 1).encode())
-        return _read_whole(given.readinto, most_bytes)
-    with open(path, "rb", buffering=0) as file:
-        return _read_whole(file.readinto, most_bytes)
+        try:
+            return _read_whole(sys.stdin.fileno(), most_bytes)
+        except io.UnsupportedOperation:  # a program that embeds this one has put a text in its place
+            return sys.stdin.read(most_bytes).encode("utf-8", "surrogateescape")
+    # O_NONBLOCK: a signal could not end the opening of a FIFO that nobody writes to.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        return _read_whole(fd, most_bytes)
+    finally:
+        os.close(fd)
 
 
-def _read_whole(read_into: Callable[[memoryview], int | None], most_bytes: int) -> bytes:
-    found, portion = bytearray(), memoryview(bytearray(min(_PORTION_BYTES, most_bytes + 1)))
-    while count := read_into(portion):
-        found += portion[:count]
+def _read_whole(fd: int, most_bytes: int) -> bytes:
+    found = bytearray()
+    while portion := _read(fd, min(_PORTION_BYTES, most_bytes + 1)):
+        found += portion
         if len(found) > most_bytes:
             raise OSError(errno.EFBIG, f"it is longer than {_in_words(most_bytes)}, the most that is read")
     return bytes(found)
+
+
+def _read(fd: int, most_bytes: int) -> bytes:
+    """What comes next. A signal that arrives just before the call is heard as well: read(2) alone would wait on."""
+    while True:
+        while not select.select([fd], [], [], _HEARD_WITHIN_S)[0]:
+            pass  # Python runs the handlers of signals here
+        try:
+            return os.read(fd, most_bytes)
+        except BlockingIOError:
+            continue
+
+
+def answer(question: str) -> str:
+    """What somebody at the terminal answers, without its line end; nothing at the end of standard input."""
+    print(question, end="", flush=True)
+    try:
+        text = _read(sys.stdin.fileno(), MOST_LINE_BYTES)
+    except (AttributeError, io.UnsupportedOperation):  # a program that embeds this one has put a text in its place
+        text = sys.stdin.readline().encode()
+    return text.decode(errors="replace").partition("\n")[0].strip()
 
 
 def read_json(path: str) -> Any:

@@ -21,6 +21,7 @@ from mlfs.places.cache_admin import Store
 from mlfs.places.cache_directory import SourceDir
 from mlfs.printable import printable
 from mlfs.units import format_size
+from mlfs.user_input import answer
 
 _PROGRESS_AFTER_S = 2.0
 _SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails has thousands
@@ -172,7 +173,7 @@ def _clear(sources: list[SourceDir], directory: str, yes: bool) -> int:
         print(f"{printable(directory)} holds {size} of copies of {len(sources)} source(s):")
         for source in sources:
             print(f"  {_label(source)}")
-        if input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
+        if answer("Remove them? [y/N] ").lower() not in ("y", "yes"):
             print("Nothing was removed.")
             return ExitCode.FAILURE
     for source in sources:

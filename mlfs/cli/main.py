@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
+
+from mlfs.cli.ending import Ended, die, hear_no_more, hear_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from mlfs.cli.commands import main as run
 
-        return run(sys.argv[1:], _hear_interrupts if ours else lambda: None)
+        return run(sys.argv[1:], partial(_hear, ours))
+    except Ended as ended:
+        die(ended.number)
     finally:
+        hear_no_more()
         if ours:
             signal.signal(signal.SIGINT, _leave)
 
@@ -55,8 +61,10 @@ def _leave(_number: int, _frame: object) -> None:
     os._exit(128 + signal.SIGINT)
 
 
-def _hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _hear(interrupts: bool) -> None:
+    if interrupts:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear_the_end()
 
 
 if __name__ == "__main__":

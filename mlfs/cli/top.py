@@ -14,7 +14,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,11 @@ def _watch(mountpoint: str, every_s: float) -> bool:
     for name in ("COLUMNS", "LINES"):  # where a shell exports them, rich would not see that the terminal is resized
         os.environ.pop(name, None)
     console = make_console()
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        suppress(KeyboardInterrupt),
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             try:
                 client.require_mount(mountpoint)
@@ -124,11 +128,9 @@ def _watch(mountpoint: str, every_s: float) -> bool:
                 raise
             live.update(render(now, before or now, *console.size), refresh=True)
             before = now
-            try:
-                if pressed(every_s) in ("q", "Q", "\x03"):
-                    return False
-            except KeyboardInterrupt:
-                return False
+            if pressed(every_s) in ("q", "Q", "\x03"):
+                break
+    return False
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
+from mlfs.user_input import answer
 from mountd import door
 from mountd.door import MountEntry, Record, User
 
@@ -112,8 +113,7 @@ def _ask(records: list[Record]) -> None:
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.started))
         source = "itself" if record.source == record.mountpoint else record.source
         print(printable(f"{record.mountpoint}, over {source} since {since}, served by process {record.pid}"))
-    print(f"end {count}? [y/N] ", end="", flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if answer(f"end {count}? [y/N] ").lower() not in ("y", "yes"):
         raise MlfsError("nothing was unmounted", "answer y, give --yes, or one MOUNT")
 
 

@@ -1,0 +1,56 @@
+"""How a command ends at SIGTERM and SIGHUP: it cleans up behind itself first, and then dies of the signal.
+
+In: the signals that a terminal, a shell or a batch system sends. Out: `Ended` in the main thread, so that what a
+command has changed (the terminal, a temporary file) is put back on the way out. A signal that is ignored (nohup) stays
+ignored, and a command that takes signals itself has its own way. Called by `mlfs.cli.main`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+_HEARD = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(BaseException):
+    """A signal has come that ends the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def hear_the_end() -> None:
+    """From now on `Ended` is raised at a signal that would end the process."""
+    for number in _HEARD:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def hear_no_more() -> None:
+    """As before: a signal ends the process at once."""
+    for number in _HEARD:
+        if signal.getsignal(number) is _end:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would come in the middle of cleaning up
+    raise Ended(number)
+
+
+def ended_by(error: BaseException | None) -> int:
+    """The signal that is the cause of an error, 0 for none: a terminal that is gone cannot be written to either."""
+    while error is not None and not isinstance(error, Ended):
+        error = error.__cause__ or error.__context__
+    return error.number if error is not None else 0
+
+
+def die(number: int) -> NoReturn:
+    """End this process by the signal, so that whoever waits for it is told the truth."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)

@@ -1,0 +1,110 @@
+"""Signals to commands: the terminal is as before, and the command has died of the signal, within a second or so."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+# A command with a mount that answers at once; nothing is mounted.
+RUN = """
+import sys
+from mlfs.cli import client
+client.require_mount = lambda path: path
+client.read_status = lambda *_: {"mountpoint": "/data", "state": "serving", "jobs": []}
+from mlfs.cli.main import main
+sys.exit(main())
+"""
+PATIENCE_S = 60
+
+
+def read_until(fd: int, wanted: bytes, found: bytes = b"") -> bytes:
+    """What comes until this does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while wanted not in found:
+        assert time.monotonic() < deadline, found
+        if select.select([fd], [], [], 0.1)[0]:
+            found += os.read(fd, 1 << 16)
+    return found
+
+
+@pytest.mark.promise("signals-heard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("words", [["top"], ["status", "--watch"]], ids=" ".join)
+def test_the_terminal_is_put_back(words: list[str], number: signal.Signals) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-c", RUN, words[0], "/data", *words[1:]]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    try:
+        shown = read_until(ours, b"/data", read_until(ours, b"\x1b[?25l"))  # the cursor is hidden, and it is at work
+        process.send_signal(number)
+        shown = read_until(ours, b"\x1b[?25h", shown)
+        if words == ["top"]:
+            assert b"\x1b[?1049h" in shown
+            shown = read_until(ours, b"\x1b[?1049l", shown)
+        assert process.wait(PATIENCE_S) == (0 if number == signal.SIGINT else -number)
+        assert b"Traceback" not in shown
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.promise("signals-heard")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["standard input", "fifo"])
+def test_a_signal_ends_the_wait_for_input(tmp_path: Path, kind: str, number: signal.Signals) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    path = "-" if kind == "standard input" else str(fifo)
+    words = [sys.executable, "-c", RUN, "register", "/data", "--epochs", "1", "--dry-run", "--json-file", path]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        started = Path(f"/proc/{process.pid}/syscall")  # once it waits for input, it does so in select(2)
+        deadline = time.monotonic() + PATIENCE_S
+        while not started.read_text().startswith(("270 ", "23 ", "72 ")):
+            assert time.monotonic() < deadline, started.read_text()
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == (130 if number == signal.SIGINT else -number)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_that_comes_before_the_read_is_heard() -> None:
+    """The handler has run in C, and Python's has not yet: the next system call must not wait for ever."""
+    code = """
+import os, signal, select, sys
+from mlfs import user_input
+wait = select.select
+def late(*words):
+    if not late.sent:
+        late.sent = True
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        os.kill(os.getpid(), signal.SIGTERM)
+        ready = wait(*words)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        return ready
+    return wait(*words)
+late.sent = False
+user_input.select.select = late
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+user_input.read_bytes("-", 100)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        assert process.wait(PATIENCE_S) == 7
+    finally:
+        process.kill()
+        process.wait()
