@@ -181,6 +181,11 @@ def handle_of(path: Path) -> FileHandle:
     return handle
 
 
+def number_it(handle: FileHandle, inode: int) -> None:
+    """Have it name another inode of the same mount."""
+    handle.handle[:8] = list(struct.pack("=II", inode >> 32, inode & 0xFFFFFFFF))
+
+
 def open_handle(mountpoint: Path, handle: FileHandle) -> int:
     at = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -220,12 +225,19 @@ def test_file_handles(source: Path, tmp_path: Path) -> None:
         mount.unmount()
         make_tree(tree, {"00/another first": b"x"})
         mount.mount()
+        made_up, number = handle_of(view / "01" / "1"), os.stat(view / "01" / "1").st_ino
+        number_it(made_up, number + 1)  # of a file that the kernel has not heard of, or has forgotten
+        with open(open_handle(view, made_up), "rb") as file:
+            assert file.read() == content("02/2", 1002)
+        number_it(made_up, os.stat(view / "01").st_ino + 3)
+        directory_fd = open_handle(view, made_up)
+        assert os.listdir(directory_fd) == ["4"]
+        os.close(directory_fd)
         assert len(list(view.glob("*/*"))) == 7  # the kernel knows them all
         for handle in (*handles.values(), directory):
             assert refused_with(view, handle) == errno.ESTALE
-        made_up = handle_of(view / "01" / "1")
         for number in (0, 1 << 20, (1 << 32) - 1, 1 << 33 | 3, (1 << 48) + 999, 1 << 60):
-            made_up.handle[:8] = list(struct.pack("=II", number >> 32, number & 0xFFFFFFFF))
+            number_it(made_up, number)
             assert refused_with(view, made_up) == errno.ESTALE
 
 
