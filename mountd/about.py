@@ -14,6 +14,7 @@ class About:
     Attributes:
         how: how its list of files was made. started: when, in seconds since 1970.
         unreadable: how many directories the scan could not read. first_unreadable: the path of the first of them.
+        unreadable_errno: what listing that one failed with.
         died: the daemon that served the mount point before, if it died.
         links: what is to be said of links that lead out of the source.
     """
@@ -24,5 +25,6 @@ class About:
     started: float
     unreadable: int = 0
     first_unreadable: str = ""
+    unreadable_errno: int = 0
     died: Died | None = None
     links: str = ""

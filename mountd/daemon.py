@@ -71,7 +71,7 @@ from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
 from mountd.source_watch import watch
-from mountd.source_words import unreadable_words
+from mountd.source_words import doubt_words, size_words, unreadable_words
 from mountd.statistics import Parts
 from mountd.surroundings_words import died_words
 from mountd.view import Report, View, index_path, make_view
@@ -281,15 +281,20 @@ class _Service:
             self.channel.close(unmount=False)  # the binding would unmount by path: what lies below is not ours
             log.info("unmounted %s", self.config.mountpoint)
 
-    def _unreadable(self) -> tuple[int, str]:
-        """How many directories the scan could not read, and the first of them."""
-        left_out = self.manifest.unreadable.tolist()
-        return len(left_out), os.fsdecode(self.manifest.path(left_out[0])) if left_out else ""
+    def _unreadable(self) -> tuple[int, str, int]:
+        """How many directories the scan could not read, the first of them, and why."""
+        manifest, left_out = self.manifest, self.manifest.unreadable.tolist()
+        if not left_out:
+            return 0, "", 0
+        return len(left_out), os.fsdecode(manifest.path(left_out[0])), manifest.unreadable_error(left_out[0])
 
     def _warnings(self) -> list[str]:
         """What whoever mounts should know at once."""
-        count, first = self._unreadable()
-        return [unreadable_words(count, first, self.config.source)] * bool(count) + [self.links] * bool(self.links)
+        source, manifest = self.config.source, self.manifest
+        count, first, number = self._unreadable()
+        said = [unreadable_words(count, first, source, number)] if count else []
+        said += doubt_words(self.source.statistics(), source)
+        return [*said, *size_words(manifest.n_files, manifest.total_bytes, source), *filter(None, [self.links])]
 
     def _make_explainer(self) -> Explainer:
         if not self.config.infer:

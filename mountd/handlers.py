@@ -231,6 +231,9 @@ class Handlers:
         mode = self._virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        number = self.manifest.unreadable_error(entry_of(inode)) if inode < FIRST_VIRTUAL else 0
+        if number:
+            raise OSError(number, os.strerror(number))
 
     def listed_at_once(self, inode: int) -> bool:
         """Whether a directory's entries are those of the manifest, all of them and without device nodes."""

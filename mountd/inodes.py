@@ -8,7 +8,7 @@ large and virtual files have counted handles.
 
 from __future__ import annotations
 
-from mlfs.engine.ranges import FIRST_LARGE_HANDLE
+from mlfs.engine.ranges import FIRST_LARGE_HANDLE, PASSED_ON
 
 ROOT_INODE = 1
 FIRST_CHANGED = 1 << 32
@@ -43,6 +43,11 @@ def handle_of(entry: int, generation: int) -> int:
 def entry_of_handle(handle: int) -> int:
     """The entry a stateless handle stands for."""
     return handle & _ENTRY_MASK
+
+
+def is_passed_on(handle: int) -> bool:
+    """Whether the kernel must pass each read through this handle of a data file on."""
+    return handle >= FIRST_LARGE_HANDLE and bool(handle & PASSED_ON)
 
 
 def generation_of_handle(handle: int) -> int:

@@ -22,7 +22,7 @@ from mountd import wire
 from mountd.command_calls import COMMAND_CALL, COMMAND_MASK
 from mountd.dirents import DESCRIBED_AT_ONCE, Direntries
 from mountd.handlers import Attributes, Handlers
-from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of
+from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL, entry_of, is_passed_on
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
 from mountd.turn_lock import TurnLock
@@ -73,7 +73,7 @@ class _Answer:
         """See mountd.handlers.Answer."""
         self._given = handle
         self._requests.answers_early(handle)  # before the reader can close it
-        self._requests.opened(self._unique, handle, wire.KEEP_CACHE)
+        self._requests.opened(self._unique, handle, wire.DIRECT_IO if is_passed_on(handle) else wire.KEEP_CACHE)
         if self._over:  # by a worker that had been given up on
             self._requests.answered_late(handle)
 

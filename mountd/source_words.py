@@ -6,7 +6,10 @@ mountd.headline.
 
 from __future__ import annotations
 
-from mlfs.places.source_statistics import RootState
+import errno
+import os
+
+from mlfs.places.source_statistics import RootState, SourceStatistics
 from mlfs.printable import printable
 from mountd.statistics import MountStatistics
 
@@ -32,17 +35,59 @@ HANGS = (
 )
 FAILED = "{reads} failed, the last one {ago} ago: {path}: {error}; {way_out}"
 UNREADABLE = (
-    "{which} of {source} could not be read by the scan, so nothing in there is in the mount: give yourself the right to"
-    " read (chmod, or mount as another user), and mount again with --rescan"
+    "{which} of {source} could not be read by the scan, so nothing in there is in the mount, and a listing fails as it"
+    " did there ({error}): {way_out}, and mount again with --rescan"
+)
+NOT_ALLOWED = "give yourself the right to read (chmod, or mount as another user)"
+DOES_NOT_WORK = "look after the file system of the source, in its log and the kernel's"
+MOVES = (
+    "{times} of the files of {source} moves while nothing changes (the file system makes it up), so it is left out of"
+    " comparisons: a file that is changed is noticed by {left}; to see such changes, mount again"
+)
+MOVE_BOTH = MOVES.replace("moves", "move").replace("makes it", "makes them").replace("it is left", "they are left")
+DIRECTORIES = (
+    "the times of the directories of {source} do not tell whether an entry has come or gone ({why}), so a saved list of"
+    " files proves nothing: each mount scans the source anew"
+)
+ALL_EMPTY = (
+    "all {files} files of {source} have size 0: if that is wrong, what they have is read past the caches, straight from"
+    " the source; mount it with a client that knows the sizes, for anything to be cached"
+)
+UNSIZED = (
+    "{files} of {source} (the first: {path}) have more bytes than their size says: they are read past the caches,"
+    " straight from the source, and never fetched ahead"
 )
 FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
 FAILED_COVERED = "the log says more of the source"
 
 
-def unreadable_words(count: int, first: str, source: str) -> str:
-    """That directories of the source could not be read when it was scanned."""
+def unreadable_words(count: int, first: str, source: str, number: int) -> str:
+    """That directories of the source could not be read when it was scanned. `number`: the first one's errno."""
     which = f"the directory {first}" if count == 1 else f"{count:,} directories (the first of them: {first})"
-    return printable(UNREADABLE.format(which=which, source=source))
+    way_out = NOT_ALLOWED if number in (errno.EACCES, errno.EPERM) else DOES_NOT_WORK
+    return printable(UNREADABLE.format(which=which, source=source, error=os.strerror(number), way_out=way_out))
+
+
+def doubt_words(now: SourceStatistics, source: str) -> list[str]:
+    """What the source says and what is not so."""
+    said, times, shown = [], now.times, printable(source)
+    lying = [name for name, proves in (("mtime", times.mtime), ("ctime", times.ctime)) if not proves]
+    if lying:
+        left = "its size alone" if len(lying) > 1 else f"its size and {'ctime' if lying[0] == 'mtime' else 'mtime'}"
+        moves = MOVE_BOTH if len(lying) > 1 else MOVES
+        said.append(moves.format(times=" and ".join(lying), source=shown, left=left))
+    if times.directories:
+        said.append(DIRECTORIES.format(source=shown, why=times.directories))
+    if now.unsized:
+        files = "a file" if now.unsized == 1 else f"{now.unsized:,} files"
+        words = UNSIZED if now.unsized > 1 else UNSIZED.replace(" (the first: {path}) have", " ({path}) has")
+        said.append(words.format(files=files, source=shown, path=printable(now.first_unsized)))
+    return said
+
+
+def size_words(files: int, total_bytes: int, source: str) -> list[str]:
+    """That no file has a size, of a source that has files."""
+    return [ALL_EMPTY.format(files=f"{files:,}", source=printable(source))] if files and not total_bytes else []
 
 
 def source_words(now: MountStatistics) -> list[str]:
@@ -50,7 +95,10 @@ def source_words(now: MountStatistics) -> list[str]:
     root, source = now.source.root, printable(now.about.source)
     said = []
     if now.about.unreadable:
-        said.append(unreadable_words(now.about.unreadable, now.about.first_unreadable, now.about.source))
+        about = now.about
+        said.append(unreadable_words(about.unreadable, about.first_unreadable, about.source, about.unreadable_errno))
+    said += doubt_words(now.source, now.about.source)
+    said += size_words(now.engine.tree.files, now.engine.tree.bytes, now.about.source)
     if root.state is not RootState.THERE:
         way_out = COVERED.format(mountpoint=printable(now.about.mountpoint)) if root.covered else MOUNT_IT_AGAIN
         words = OTHER if root.state is RootState.OTHER else GONE
@@ -64,8 +112,8 @@ def source_words(now: MountStatistics) -> list[str]:
     failed = now.read_failures
     if failed.count and failed.ago_s < TOLD_S:
         way_out = FAILED_COVERED if root.covered else FAILED_WAY_OUT.format(source=source)
-        about = {"ago": in_words(failed.ago_s), "path": printable(failed.path), "error": failed.error}
-        said.append(FAILED.format(reads=_reads(failed.count), way_out=way_out, **about))
+        told = {"ago": in_words(failed.ago_s), "path": printable(failed.path), "error": failed.error}
+        said.append(FAILED.format(reads=_reads(failed.count), way_out=way_out, **told))
     return said
 
 

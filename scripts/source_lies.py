@@ -12,8 +12,8 @@ to `.slow_source_control`; the other lines that slow_source.py takes are taken a
 A rule has any of these fields; of two rules for one file the one of the longer path counts, for each field:
 
     mtime, ctime   of files: "now" at each look, "alternating" among three values, "moved" by each read
-    directories    times of directories: "none" (0), "alike" (one for all), "moved" by each listing, "frozen" as they
-                   were when they were first looked at
+    directories    times of directories: "now" at each look, "none" (0), "alike" (one for all), "moved" when they are
+                   opened to be listed, "frozen" as they were when they were first looked at
     size           of files that are not empty: "zero"; a number of bytes that is added to the size (-5: too small)
     listing        a number: the listing fails half-way with this errno. listed: the same, at once
     cached_s       so many seconds the kernel takes attributes and names for what they were, whatever is there
@@ -100,7 +100,9 @@ class LyingSource(SlowSource):
     def _lie_of_directory(self, path: str, attr: pyfuse3.EntryAttributes) -> None:
         lie = self._lie(path, "directories")
         times = attr.st_mtime_ns, attr.st_ctime_ns
-        if lie == "none":
+        if lie == "now":
+            times = time.time_ns(), time.time_ns()
+        elif lie == "none":
             times = 0, 0
         elif lie == "alike":
             times = ALIKE_NS, ALIKE_NS

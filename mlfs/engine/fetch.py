@@ -24,7 +24,7 @@ from mlfs.engine.looks import Looks
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
-from mlfs.places.source import OpenFile, Source, read_part
+from mlfs.places.source import UNSIZED, OpenFile, Source, read_part
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
@@ -137,6 +137,8 @@ class Fetcher:
             stage: push it; without it the sample is for the places of this node alone.
         """
         try:
+            if self._samples.file_of(sample) in self._manifest.unsized:
+                raise OSError(*UNSIZED)
             for _ in range(TRIES):
                 fetched = self._fetch_once(sample, place, instead, close_later, stage)
                 if fetched is not None:
@@ -219,6 +221,8 @@ class Fetcher:
         entry, first = self._samples.file_of(sample), self._offset(sample)
         try:
             with closing(self.open(entry)) as opened:
+                if opened.unsized:
+                    raise OSError(*UNSIZED)
                 generation = self._manifest.generation_view[entry]
                 whole = self._samples.is_whole_file(sample)
                 size = opened.version.size if whole else self._samples.length_of(sample)
@@ -268,8 +272,9 @@ class Fetcher:
     def is_current(self, entry: int, opened: OpenFile) -> bool:
         """Whether an open file is what the manifest shows now."""
         manifest, version = self._manifest, opened.version
-        now = (manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
-        return now == (version.size, clamp_ns(version.mtime_ns), clamp_ns(opened.ctime_ns))
+        proved = manifest.times.proved
+        now = (manifest.size_view[entry], *proved(manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]))
+        return now == (version.size, *proved(clamp_ns(version.mtime_ns), clamp_ns(opened.ctime_ns)))
 
     # -- copies
 
@@ -398,8 +403,9 @@ class Fetcher:
         except OSError:
             return True
         manifest = self._manifest
+        now = manifest.as_known(entry, attributes_of(stat))
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
-        if known != (stat.st_size, clamp_ns(stat.st_mtime_ns), clamp_ns(stat.st_ctime_ns)):
+        if known != (now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns)):
             return False
         if attributes_of(stat).rights[:3] != manifest.rights(entry)[:3]:
             return False

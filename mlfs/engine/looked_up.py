@@ -53,16 +53,15 @@ class LookedUp:
                 files.setdefault((status.st_dev, status.st_ino) if status else (name,), []).append(name)
             self._regroup(list(files.values()))
         status = found.pop(entry, None)
-        if status is not None and _times(status) == (change.size_bytes, change.mtime_ns, change.ctime_ns):
+        if status is not None and self._times(entry, status) == (change.size_bytes, change.mtime_ns, change.ctime_ns):
             change = change._replace(blocks=status.st_blocks)
         yield entry, change
         manifest = self._manifest
         for name, status in found.items():
             known = manifest.size_view[name], manifest.mtime_ns_view[name], manifest.ctime_ns_view[name]
-            size, mtime_ns, ctime_ns = _times(status)
+            size, mtime_ns, ctime_ns = self._times(name, status)
             if stat.S_ISREG(status.st_mode) and known != (size, clamp_ns(mtime_ns), clamp_ns(ctime_ns)):
                 yield name, FileChange(size, mtime_ns, ctime_ns, attributes_of(status).rights, status.st_blocks)
 
-
-def _times(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    def _times(self, entry: int, status: os.stat_result) -> tuple[int, int, int]:
+        return self._manifest.as_known(entry, attributes_of(status))[:3]

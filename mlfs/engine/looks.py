@@ -182,6 +182,8 @@ class Looks:
         now = attributes_of(self._source.stat(entry))
         if stat.S_IFMT(now.mode) != stat.S_IFMT(manifest.mode_view[entry]):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        if manifest.is_file(entry):
+            now = manifest.as_known(entry, now)
         ctime_ns = clamp_ns(now.ctime_ns)
         if manifest.is_file(entry):
             known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]

@@ -61,8 +61,9 @@ class _Open:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
 
     def refuse(self, error: OSError) -> None:
-        """See Ticket. What this process lacks for the whole file, it may have for a part at a time."""
-        if lacking(error) is not None:
+        """See Ticket. What this process lacks for the whole file, it may have for a part at a time; and where nobody
+        knows how long the whole is, it is read as it comes."""
+        if lacking(error) is not None or self._opens.ranges.is_unsized(self._entry):
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
         else:
             self._over(error, 0, 0)
@@ -71,7 +72,7 @@ class _Open:
         try:
             handle = await self._opens.ranges.open(self._entry)
         except Exception as error:
-            if lacking(error) is None:
+            if lacking(error) is None or self._opens.ranges.is_unsized(self._entry):
                 self._over(error, 0, 0)
                 return
             handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself

@@ -47,6 +47,9 @@ OPEN_TRIES = 3
 # Contents of small files whose pages the kernel took back: several READs of a file come together.
 HOT_BYTES = 16 << 20
 FIRST_LARGE_HANDLE = 1 << 60
+# A bit in the number of a large file's handle: the kernel has to pass on each read, as it does not know where the file
+# ends. Such a file need not be large.
+PASSED_ON = 1 << 58
 REPLACED_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.ELOOP})
 
 
@@ -134,7 +137,7 @@ class Ranges:
             if isinstance(opened, OSError):
                 raise opened
             if self._fetcher.is_current(entry, opened):
-                number = next(self._large_numbers)
+                number = next(self._large_numbers) | (PASSED_ON if opened.unsized else 0)
                 self._large[number] = LargeHandle(entry, opened)
                 return number
             opened.close()
@@ -143,6 +146,10 @@ class Ranges:
     def opened(self, number: int) -> OpenFile:
         """The source's file behind a large file's handle."""
         return self._large[number].opened
+
+    def is_unsized(self, entry: int) -> bool:
+        """Whether a file is known to have more bytes than its size says: only `open` gives a way to all of them."""
+        return entry in self._manifest.unsized
 
     def entry_of(self, number: int) -> int:
         """The entry of a large file's handle."""

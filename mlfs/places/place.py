@@ -207,12 +207,14 @@ class SourcePlace:
         if samples.is_whole_file(sample):
             found = self._source.read_whole(entry, close_later)
             change = FileChange(found.size, found.mtime_ns, found.ctime_ns, found.rights) if found.changed else None
-            return Content(found.data, Version(found.size, found.mtime_ns, clamp_ns(found.ctime_ns)), change)
+            times = samples.manifest.times.version(found.mtime_ns, clamp_ns(found.ctime_ns))
+            return Content(found.data, Version(found.size, *times), change)
         with closing(self._source.open(entry)) as opened:
             data = opened.read(samples.offset_of(sample), samples.length_of(sample))
             size_bytes, mtime_ns, _ = opened.version
             change = FileChange(size_bytes, mtime_ns, opened.ctime_ns, opened.rights) if opened.changed else None
-            return Content(data, Version(len(data), mtime_ns, clamp_ns(opened.ctime_ns)), change)
+            times = samples.manifest.times.version(mtime_ns, clamp_ns(opened.ctime_ns))
+            return Content(data, Version(len(data), *times), change)
 
     def close_read(self) -> None:
         """Close the files that `get` left open, those of other threads too."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import stat
 import threading
@@ -22,7 +23,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn, TypeVar
 
-from mlfs.places.source import FileVersion, WholeFile
+from mlfs.places.doubts import Doubts
+from mlfs.places.source import UNSIZED, FileVersion, WholeFile
 from mlfs.places.source_root import SourceRoot
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.tree.attributes import FileAttributes, attributes_now
@@ -41,6 +43,10 @@ _ONE_READ_BYTES: Final = 1 << 30
 # A call that takes longer is told of: no source that is well takes so long for the first bytes of a file.
 HANGS_S: Final = 2.0
 
+# So often the server is asked what became of an open file, also where the client believes to know.
+ASKED_S: Final = 1.0
+
+log = logging.getLogger("mlfs.places")
 T = TypeVar("T")
 
 
@@ -48,17 +54,24 @@ def _raise(number: int, why: str) -> NoReturn:
     raise OSError(number, f"{os.strerror(number)}: {why}")
 
 
-def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
-    """`size` bytes from `offset`, fewer only where the file ends."""
-    if size == 0:
+def _pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | bytearray:
+    """`size` bytes from `offset`, fewer only where the file ends.
+
+    Args:
+        ends: by its attributes the file ends there: one byte more is asked for, and comes where that is wrong. It costs
+            no call of its own, and no copy: the memory that is taken for it is given back where it lies.
+    """
+    wanted = size + ends
+    if wanted == 0:
         return b""  # an offset far beyond the end is no error
-    if size <= _ONE_READ_BYTES:
-        data = os.pread(fd, size, offset)
-        if len(data) == size or not data:
+    if wanted <= _ONE_READ_BYTES:
+        data = os.pread(fd, wanted, offset)
+        if len(data) == size or len(data) == wanted or not data:
             return data
     else:
         data = b""
     # Rare: a signal, a file that shrinks, more than one read gives.
+    size = wanted
     whole = bytearray(size)
     view = memoryview(whole)
     done = len(data)
@@ -73,29 +86,30 @@ def _pread_all(fd: int, offset: int, size: int) -> bytes | bytearray:
     return whole
 
 
-def _rights_and_links(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    """When a file was last changed in any way, and what changes besides its bytes."""
-    return status.st_ctime_ns, status.st_mode, status.st_uid, status.st_gid, status.st_nlink
-
-
 class PosixFile:
     """See `mlfs.places.source.OpenFile`."""
 
-    __slots__ = ("_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights", "version")
+    __slots__ = (
+        "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights",
+        "unsized", "version",
+    )  # fmt: skip
 
     def __init__(
-        self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, changed: bool
+        self, source: PosixSource, entry: int, number: int, fd: int, content: FileAttributes, unsized: bool
     ) -> None:
         self._source = source
         self._entry = entry
         self._number = number
         self._before: list[int] = []  # on file systems that have died: another thread may still be reading from them
         self.fd = fd
-        self.version = FileVersion(content.size, content.mtime_ns, content.ino)
-        self.ctime_ns = content.ctime_ns
+        shown = source.manifest.as_known(entry, content)
+        self.version = FileVersion(content.size, shown.mtime_ns, content.ino)
+        self.ctime_ns = shown.ctime_ns
         self.rights = content.rights
-        self.changed = changed
-        self._seen = _rights_and_links(os.fstat(fd))
+        self.changed = source.is_changed(entry, content)
+        self.unsized = unsized
+        self._seen = content
+        self._asked_s = source.now_s()
 
     def read(self, offset: int, size: int) -> bytes:
         """See the contract."""
@@ -110,22 +124,36 @@ class PosixFile:
             return self._read(offset, size)
 
     def _read(self, offset: int, size: int) -> bytes:
-        wanted = max(0, min(size, self.version.size - offset))
-        data = _pread_all(self.fd, offset, wanted)
+        left = self.version.size - offset
+        wanted = size if self.unsized else max(0, min(size, left))
+        ends = not self.unsized and 0 <= left <= size
+        data = os.pread(self.fd, size, offset) if self.unsized else _pread_all(self.fd, offset, wanted, ends)
         self._source.count(0, len(data))
-        if attributes_now(self.fd)[:2] != self.version[:2] or self._was_written():
+        asks = (len(data) != wanted and not self.unsized) or self._source.now_s() - self._asked_s > ASKED_S
+        if self._was_written(attributes_now(self.fd, asks)):
             _raise(errno.ESTALE, "the source file was changed while it was open")
-        if len(data) != wanted:
+        if asks:
+            self._asked_s = self._source.now_s()
+        if len(data) > wanted:
+            self._source.has_more(self._entry)
+            raise OSError(*UNSIZED)
+        if len(data) != wanted and not self.unsized:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
         return data if isinstance(data, bytes) else bytes(data)
 
-    def _was_written(self) -> bool:
-        """Whether ctime has moved since the last look for no other reason than that bytes were written.
+    def _was_written(self, now: FileAttributes) -> bool:
+        """Whether the file has been written since the last look.
 
-        It also moves with rights, and when another file takes the name: then one of those has changed as well.
+        mtime says so, and ctime where it has moved for no other reason. It also moves with rights, and when another
+        file takes the name: then one of those has changed as well.
         """
-        now, before = _rights_and_links(os.fstat(self.fd)), self._seen
-        if now != before and now[1:] == before[1:]:
+        before, times = self._seen, self._source.times
+        if now == before:
+            return False
+        if now.size != before.size or (times.mtime and now.mtime_ns != before.mtime_ns):
+            return True
+        alike = now.rights == before.rights
+        if times.ctime and now.ctime_ns != before.ctime_ns and alike:
             return True
         self._seen = now
         return False
@@ -136,7 +164,9 @@ class PosixFile:
         if opened is None:
             return False
         fd, number, content = opened
-        same = (content.size, content.mtime_ns, content.ctime_ns) == (*self.version[:2], self.ctime_ns)
+        proved = self._source.times.proved
+        was = self.version.size, *proved(self.version.mtime_ns, self.ctime_ns)
+        same = (content.size, *proved(content.mtime_ns, content.ctime_ns)) == was
         if not same or not self._source.swap(self, fd, number):
             os.close(fd)
             return False
@@ -146,7 +176,7 @@ class PosixFile:
         """Go on by this descriptor. Called by the source, which keeps `close` out."""
         self._before.append(self.fd)
         self.fd, self._number = fd, number
-        self._seen = _rights_and_links(os.fstat(fd))
+        self._seen = attributes_now(fd)
 
     def close(self) -> None:
         for fd in self._source.give_up(self):
@@ -170,14 +200,17 @@ class PosixSource:
         path: where the source's file system can be found again; None where the mount covers that path.
 
     Attributes:
-        root: the root of the source.
+        root: the root of the source. manifest: what is known of it. times: what its times prove. now_s: the clock.
     """
 
     def __init__(
         self, root_fd: int, manifest: Manifest, path: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.root = SourceRoot(root_fd, manifest, path, clock)
-        self._manifest = manifest
+        self.times = manifest.times
+        self.now_s = clock
+        self.manifest = manifest
+        self._doubts = Doubts(manifest, self.root, self._open, self.count)
         self._clock = clock
         self._at_work: dict[int, tuple[int, float]] = {}  # by thread: the entry, and since when
         self._lock = threading.RLock()  # a file that nobody uses any more may be closed in the middle of a count
@@ -197,12 +230,15 @@ class PosixSource:
         hanging = sorted(
             (since_s, entry) for entry, since_s in tuple(self._at_work.values()) if now_s - since_s > HANGS_S
         )
-        if not hanging:
-            return SourceStatistics(self.root.statistics())
-        since_s, entry = hanging[0]
+        unsized = self.manifest.unsized.statistics()
+        since_s, entry = hanging[0] if hanging else (now_s, -1)
         return SourceStatistics(
-            self.root.statistics(), len(hanging), now_s - since_s, os.fsdecode(self._manifest.path(entry))
-        )
+            self.root.statistics(), len(hanging), now_s - since_s, self._shown(entry), self.times.statistics(),
+            unsized.count, self._shown(unsized.first),
+        )  # fmt: skip
+
+    def _shown(self, entry: int) -> str:
+        return os.fsdecode(self.manifest.path(entry)) if entry >= 0 else ""
 
     def look(self) -> None:
         """Now and then: if the source is gone or hangs, look whether it is at its path again. May take long."""
@@ -231,9 +267,9 @@ class PosixSource:
         return call(self.root.fd)
 
     def _open(self, entry: int) -> int:
-        if self._manifest.is_gone(entry):  # whatever has its name now is no content of this entry
+        if self.manifest.is_gone(entry):  # whatever has its name now is no content of this entry
             _raise(errno.ENOENT, "the file was taken out of the mount by a refresh")
-        path = self._manifest.path(entry)
+        path = self.manifest.path(entry)
 
         def beneath(root_fd: int) -> int:
             try:
@@ -274,7 +310,7 @@ class PosixSource:
 
     def _checked(self, fd: int) -> FileAttributes:
         """The attributes of a descriptor that was just opened, which is then ready to be read."""
-        content = settled_attributes(fd)
+        content = settled_attributes(fd, self.times)
         if not stat.S_ISREG(content.mode):
             _raise(errno.ESTALE, "no longer a regular file in the source")
         # File systems that keep files on tape answer EAGAIN to a read that may not block.
@@ -286,13 +322,13 @@ class PosixSource:
 
         What the manifest says is taken before the read, as it may change meanwhile.
         """
-        manifest = self._manifest
+        manifest = self.manifest
         size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
         ctime_ns = manifest.ctime_ns_view[entry]
-        if not is_settled(ctime_ns, mtime_ns):
+        if not is_settled(*self.times.proved(mtime_ns, ctime_ns)):
             return 0
         try:
-            data = _pread_all(fd, 0, size)
+            data = _pread_all(fd, 0, size, True)
             now = attributes_now(fd)
         except OSError as error:
             if error.errno in _NO_FILE:
@@ -300,19 +336,30 @@ class PosixSource:
             self.count(1, 0)
             raise
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
-        if found == (size, size, mtime_ns, ctime_ns) and stat.S_ISREG(now.mode):
+        known = (size, size, mtime_ns, ctime_ns)
+        if not self.times.both:
+            found = *found[:2], *self.times.proved(*found[2:])
+            known = size, size, *self.times.proved(mtime_ns, ctime_ns)
+        if found == known and stat.S_ISREG(now.mode):
             self.count(1, size)
+            now = self.manifest.as_known(entry, now)
             return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
         return len(data)
 
-    def _changed(self, entry: int, content: FileAttributes) -> bool:
+    def has_more(self, entry: int) -> None:
+        """The file has more bytes than its size says."""
+        if self.manifest.unsized.note(entry):
+            path = self.manifest.path(entry)
+            log.warning("%r has more bytes than its size says: it is read past the caches from now on", path)
+
+    def is_changed(self, entry: int, content: FileAttributes) -> bool:
         """Whether this may be another content than the manifest's.
 
         ctime tells what size and mtime do not: another file of the same size and mtime under the old name, and bytes
         that were written over before mtime was set back. It also moves with rights and links: then a file is read anew
         that has not changed, which costs time only.
         """
-        manifest = self._manifest
+        manifest, content = self.manifest, self.manifest.as_known(entry, content)
         known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
         return known != (
             content.size, clamp_ns(content.mtime_ns), clamp_ns(content.ctime_ns)
@@ -320,7 +367,7 @@ class PosixSource:
 
     def _for_others(self, entry: int, content: FileAttributes) -> bool:
         """Whether others may read the file than the manifest says. Its number of names says nothing of that."""
-        manifest = self._manifest
+        manifest = self.manifest
         known = manifest.mode_view[entry], manifest.uid_view[entry], manifest.gid_view[entry]
         return known != (content.mode, content.uid, content.gid)
 
@@ -353,17 +400,27 @@ class PosixSource:
     def _read_anew(self, entry: int, fd: int, bytes_read: int) -> WholeFile:
         """The whole file as it is now, whatever the manifest says. `bytes_read`: how much an earlier attempt read."""
         before = self._checked(fd)
+        earlier: bytes | bytearray | None = None
         try:
             for _ in range(_RETRIES + (not bytes_read)):
                 size = before.size
-                data = _pread_all(fd, 0, size)
+                data = _pread_all(fd, 0, size, True)
                 bytes_read += len(data)
-                if before == attributes_now(fd):
+                now = attributes_now(fd)
+                asked = now
+                if len(data) != size or not self.times.same(before, now):
+                    asked = attributes_now(fd, ask=True)
+                    self._doubts.met(entry, before, now, asked, data == earlier)
+                if self.times.same(before, now) and self.times.same(before, asked):
+                    if len(data) > size:
+                        self.has_more(entry)
+                        raise OSError(*UNSIZED)
                     if len(data) != size:
                         _raise(errno.EIO, "the source gave fewer bytes than the file has")
-                    changed = self._changed(entry, before)
-                    return WholeFile(data, size, before.mtime_ns, before.ctime_ns, changed, before.rights)
-                before = settled_attributes(fd)
+                    shown, changed = self.manifest.as_known(entry, before), self.is_changed(entry, before)
+                    return WholeFile(data, size, shown.mtime_ns, shown.ctime_ns, changed, before.rights)
+                before = settled_attributes(fd, self.times)
+                earlier = data
         finally:
             self.count(1, bytes_read)
         _raise(errno.ESTALE, "the source file kept changing while it was read")
@@ -373,16 +430,22 @@ class PosixSource:
             number = self.root.number
             fd = self._open(entry)
             try:
+                attributes_now(fd, ask=True)  # what follows are attributes of now, whatever a client believes to know
                 content = self._checked(fd)
+                more = os.pread(fd, 1, content.size) != b""
             except BaseException:
                 os.close(fd)
                 raise
         self.count(1, 0)
-        return PosixFile(self, entry, number, fd, content, self._changed(entry, content))
+        if more:
+            self.has_more(entry)
+        else:
+            self.manifest.unsized.forget(entry)
+        return PosixFile(self, entry, number, fd, content, more)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
         """What the call returns for a descriptor of the entry, which cannot be read."""
-        path = self._manifest.path(entry)
+        path = self.manifest.path(entry)
 
         def look(root_fd: int) -> T:
             fd = open_beneath(root_fd, path, os.O_PATH)

@@ -9,11 +9,16 @@ A source never gives part of a file for the whole, nor parts of two versions of 
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from mlfs.tree.attributes import Rights
+
+# The arguments of the OSError of a file that cannot be read as a whole, as nobody knows how long it is. It can be read
+# as it comes, through a file that was opened.
+UNSIZED: Final = (errno.EOVERFLOW, "the source file has more bytes than its size says")
 
 
 class WholeFile(NamedTuple):
@@ -64,6 +69,10 @@ class OpenFile(Protocol):
     def rights(self) -> Rights:
         """Who might read it, as it was at open."""
 
+    @property
+    def unsized(self) -> bool:
+        """Whether the file had more bytes at open than its size says: then `read` gives them as they come."""
+
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, fewer only where the file ends.
 
@@ -89,7 +98,7 @@ class Source(Protocol):
         """The whole content of a regular file. `close_later`: it stays open until `close_read`, which must follow.
 
         Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps
-        changing; ELOOP when a symbolic link has taken its place.
+        changing; ELOOP when a symbolic link has taken its place; UNSIZED when it has more bytes than its size says.
         """
 
     def close_read(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mlfs.tree.times import TimesStatistics
+
 
 class RootState(StrEnum):
     """What became of the source's file system."""
@@ -44,9 +46,14 @@ class SourceStatistics:
     Attributes:
         hanging: how many calls on it have been going on for longer than two seconds. longest_s: for how long the first
             of them has. path: of its file, relative to the source, with surrogate escapes for bytes that are no text.
+        times: which of its times prove something.
+        unsized: files that were found to have more bytes than their size says. first_unsized: the first one's path.
     """
 
     root: RootStatistics = field(default_factory=RootStatistics)
     hanging: int = 0
     longest_s: float = 0.0
     path: str = ""
+    times: TimesStatistics = field(default_factory=TimesStatistics)
+    unsized: int = 0
+    first_unsized: str = ""

@@ -30,7 +30,7 @@ from mlfs.tree.manifest import ABSENT, COLUMNS, Manifest, offsets_dtype
 # Columns that have not one value for each entry.
 _OTHERS: Final = frozenset(
     {"first_child", "name_offset", "names", "link", "target_offset", "targets", "device", "device_rdev", "linked",
-     "linked_first", "unreadable"}
+     "linked_first", "unreadable", "unreadable_errno"}
 )  # fmt: skip
 PER_ENTRY: Final = tuple(name for name in COLUMNS if name not in _OTHERS)
 # So many entries may come at least, and a quarter of what is there. Tables beside this have some bytes for each.
@@ -47,7 +47,7 @@ class Growth(NamedTuple):
         children: of each directory whose list changes.
         gone, back: entries that are taken out, and that come back. gone_names: by parent and name, what was taken out.
         rights: attributes of entries that are no regular files, as a row of PER_ENTRY without the parent.
-        unreadable: the directories that cannot be listed, of all.
+        unreadable: the directories that cannot be listed, of all, and what that fails with.
         linked: entries that are names of one file each, where that has changed.
     """
 
@@ -61,7 +61,7 @@ class Growth(NamedTuple):
     back: frozenset[int]
     gone_names: Mapping[tuple[int, bytes], int]
     rights: Mapping[int, Mapping[str, int]]
-    unreadable: NDArray[np.uint32]
+    unreadable: Mapping[int, int]
     linked: Sequence[Sequence[int]]
 
 
@@ -96,7 +96,7 @@ class GrowingManifest(Manifest):
         self._gone: set[int] = set()
         self._gone_names: dict[tuple[int, bytes], int] = {}
         self.growths = 0
-        super().__init__(columns, scanned.vanished, scanned.problems)
+        super().__init__(columns, scanned.vanished, scanned.problems, scanned.times)
 
     @property
     def used(self) -> int:
@@ -169,7 +169,7 @@ class GrowingManifest(Manifest):
         for entry, row in growth.rights.items():
             for name, value in row.items():
                 getattr(self, name)[entry] = value
-        self.unreadable = growth.unreadable
+        self._set_unreadable(growth.unreadable)
         self.hard_links.refreshed(growth.linked)
         self._gone.difference_update(growth.back)
         for place in [place for place, entry in self._gone_names.items() if entry in growth.back]:

@@ -11,6 +11,7 @@ behind the other. The checksum (xxh3_128) covers the head, the description and e
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -27,12 +28,16 @@ from numpy.typing import NDArray
 
 from mlfs.ours import check_replaceable, make_parent, open_ours, user_cache_directory, write_ours
 from mlfs.tree.attributes import attributes_of
+from mlfs.tree.learn_times import alike, learn_at_start, stale_directory
 from mlfs.tree.manifest import COLUMNS, Manifest, clamp_ns
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan import GONE, Pool, Progress, Stop, poller, scan
 from mlfs.tree.scan_lock import ScanLock, Stamp, Waits, stamp_of
+from mlfs.tree.times import ALIKE, NEVER_MOVE, Times
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+
+NO_PROOF: Final = "the times of its directories prove nothing"
 
 _KIND = "an index of mlfs"
 _MAGIC = b"mlfsidx\n"
@@ -100,7 +105,9 @@ def source_identity(root_fd: int, source_path: str) -> str:
 
 def _description(manifest: Manifest, identity: str) -> bytes:
     columns = {name: [column.dtype.str, len(column)] for name, column in manifest.columns().items()}
-    return json.dumps({"source": identity, "columns": columns}).encode("ascii")
+    times = dataclasses.asdict(manifest.times.statistics())
+    described = {"source": identity, "columns": columns, "times": times}
+    return json.dumps(described).encode("ascii")
 
 
 def _write(file: BinaryIO, manifest: Manifest, identity: str) -> None:
@@ -191,6 +198,7 @@ def _load(path: Path, identity: str) -> Manifest:
         try:
             described = json.loads(description)
             source, wanted = described["source"], described["columns"]
+            times = Times(**described["times"])
             columns = _read_columns(file, column_bytes, wanted)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _UnusableError("it is damaged") from error
@@ -201,7 +209,7 @@ def _load(path: Path, identity: str) -> Manifest:
         raise _UnusableError("it is damaged: its checksum does not match")
     if source != identity:
         raise _UnusableError("it belongs to another source")
-    return Manifest(columns)
+    return Manifest(columns, times=times)
 
 
 def load(path: Path, identity: str) -> tuple[Manifest | None, str]:
@@ -333,15 +341,22 @@ def changed_directories(
 
 def _reusable(
     root_fd: int, index_path: Path, identity: str, progress: Progress | None, stop: Stop | None
-) -> tuple[Manifest | None, str]:
+) -> tuple[Manifest | None, str, str]:
+    """The saved manifest, or why it is of no use, and what a new scan cannot find out of the times of directories."""
     manifest, reason = load(index_path, identity)
     if manifest is None:
-        return None, reason
+        return None, reason, ""
+    if why := manifest.times.directories:
+        return None, f"{NO_PROOF}: {why}", why if why == NEVER_MOVE else ""
     changed = changed_directories(manifest, root_fd, progress=progress, stop=stop)
     if not changed:
-        return manifest, ""
+        stale = stale_directory(manifest, root_fd)
+        if stale < 0:
+            return manifest, "", ""
+        where = os.fsdecode(manifest.path(stale)) or "the source directory"
+        return None, f"{NO_PROOF}: {NEVER_MOVE}, first found: {where}", NEVER_MOVE
     where = os.fsdecode(manifest.path(changed[0])) or "the source directory"
-    return None, f"directories have changed since the index was saved, first found: {where}"
+    return None, f"directories have changed since the index was saved, first found: {where}", ""
 
 
 def _save_or_warn(manifest: Manifest, path: Path, identity: str) -> str:
@@ -389,18 +404,23 @@ def manifest_for(
     lock = ScanLock(index_path)
     try:
         other = lock.take(is_fresh, waits, poller(lambda: (0, 0), None, stop))
-        manifest, reason, warning = None, "a new scan was asked for", ""
+        manifest, reason, warning, distrust = None, "a new scan was asked for", "", ""
         if other is not None:
             manifest, reason = load(index_path, identity)
         by = other.host if manifest is not None and other is not None else ""
         if manifest is None and not rescan:
-            manifest, reason = _reusable(source_fd, index_path, identity, progress, stop)
+            manifest, reason, distrust = _reusable(source_fd, index_path, identity, progress, stop)
             if manifest is not None:
+                if learn_at_start(manifest, source_fd):
+                    warning = _save_or_warn(manifest, index_path, identity)
                 with contextlib.suppress(OSError):
                     os.utime(index_path)  # those who wait see by this that it is right
         reused = manifest is not None
         if manifest is None:
             manifest = scan(source_fd, workers, progress, stop)
+            if distrust or alike(manifest):
+                manifest.times.distrust_directories(distrust or ALIKE)
+            learn_at_start(manifest, source_fd)
             warning = _save_or_warn(manifest, index_path, identity)
     finally:
         lock.release()

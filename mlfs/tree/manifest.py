@@ -23,9 +23,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from mlfs.tree.attributes import Rights
+from mlfs.tree.attributes import FileAttributes, Rights
 from mlfs.tree.hard_links import HardLinks
 from mlfs.tree.past import Past, PastContents
+from mlfs.tree.sizes import UnsizedFiles
+from mlfs.tree.times import Times
 
 # The columns, with n entries, k symbolic links, d devices, l hard links and u unreadable directories. Names and link
 # targets are two blobs of bytes; offsets into a blob are uint32 while it is below 4 GiB (`offsets_dtype`).
@@ -50,6 +52,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "linked": "u4",  # [l] ids of files that have another name in the tree, ascending
     "linked_first": "u4",  # [l] the first of the file's names
     "unreadable": "u4",  # [u] ids of directories that could not be listed at the scan, ascending
+    "unreadable_errno": "u4",  # [u] what the listing failed with
 }
 
 MAX_PROBLEMS: Final = 10  # named in `status`, the others are only counted
@@ -83,14 +86,16 @@ class Manifest:
 
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
     thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
-    of one file, `updates` how often anything has changed. The `*_view` attributes are memoryviews of the same memory:
-    `m.size_view[e]` gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
+    of one file, `updates` how often anything has changed, `times` what the source's times prove, `unsized` the files
+    with more bytes than their size says. The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]`
+    gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
 
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.
         vanished: directories that disappeared while the scan ran (they stand in the manifest, empty).
         problems: the first few things that could not be read, as lines for people. None for a manifest that is read
             back: an index does not keep the reasons, so the lines name the unreadable directories only.
+        times: what the source's times prove.
     """
 
     parent: NDArray[np.uint32]
@@ -113,10 +118,15 @@ class Manifest:
     linked: NDArray[np.uint32]
     linked_first: NDArray[np.uint32]
     unreadable: NDArray[np.uint32]
+    unreadable_errno: NDArray[np.uint32]
     growths: int = 0  # how often the form of the tree has changed (`mlfs.tree.growing`)
 
     def __init__(
-        self, columns: Mapping[str, NDArray[Any]], vanished: int = 0, problems: tuple[str, ...] | None = None
+        self,
+        columns: Mapping[str, NDArray[Any]],
+        vanished: int = 0,
+        problems: tuple[str, ...] | None = None,
+        times: Times | None = None,
     ) -> None:
         for name in COLUMNS:
             setattr(self, name, columns[name])
@@ -124,6 +134,8 @@ class Manifest:
         if self._n == 0 or len(self.first_child) != self._n + 1 or len(self.name_offset) != self._n + 1:
             raise ValueError("the columns of a manifest do not fit each other")
         self.vanished = vanished
+        self.times = times or Times()
+        self.unsized = UnsizedFiles()
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
         self.updates = 0
@@ -275,6 +287,16 @@ class Manifest:
         at = _index_of(self._device_view, entry)
         return int(self.device_rdev[at]) if at >= 0 else 0
 
+    def _set_unreadable(self, errors: Mapping[int, int]) -> None:
+        ids = sorted(errors)
+        self.unreadable = np.array(ids, dtype=np.uint32)
+        self.unreadable_errno = np.array([errors[entry] for entry in ids], dtype=np.uint32)
+
+    def unreadable_error(self, directory: int) -> int:
+        """What listing the directory failed with at the scan, an errno; 0 if it was listed."""
+        at = _index_of(self.unreadable.data, directory)
+        return int(self.unreadable_errno[at]) if 0 <= at < len(self.unreadable_errno) else 0
+
     def is_dir(self, entry: int) -> bool:
         return stat.S_ISDIR(self.mode_view[entry])
 
@@ -284,6 +306,14 @@ class Manifest:
     def rights(self, entry: int) -> Rights:
         """Who may read the entry."""
         return Rights(self.mode_view[entry], self.uid_view[entry], self.gid_view[entry], self.nlink_view[entry])
+
+    def as_known(self, entry: int, seen: FileAttributes) -> FileAttributes:
+        """What a look at a file has seen, with the times of the manifest in the place of those that prove nothing."""
+        times = self.times
+        if times.both:
+            return seen
+        mtime_ns = seen.mtime_ns if times.mtime else self.mtime_ns_view[entry]
+        return seen._replace(mtime_ns=mtime_ns, ctime_ns=seen.ctime_ns if times.ctime else self.ctime_ns_view[entry])
 
     # -- all of them
 
@@ -337,6 +367,7 @@ class Manifest:
             raise ValueError(f"entry {entry} is not a regular file")
         self.updates += 1
         self.past.keep(entry, self.generation_view[entry], self._as_past(entry))
+        self.unsized.forget(entry)
         self.total_bytes += size - self.size_view[entry]
         self.size[entry] = size
         self.mtime_ns[entry] = clamp_ns(mtime_ns)

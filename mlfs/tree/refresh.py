@@ -76,8 +76,10 @@ class _Comparison:
         self._changed: list[tuple[int, int]] = []
         self._told: dict[int, list[bytes]] = {}
         self._live = np.full(len(scanned), ABSENT, dtype=np.int64)  # the number in the mount of each scanned entry
-        self._unreadable = set(manifest.unreadable.tolist())
-        self._unread_now = set(scanned.unreadable.tolist())
+        self._unreadable = _errors(manifest)
+        self._unread_now = _errors(scanned)
+        times = manifest.times
+        self._unproved = [name for name, proves in (("mtime_ns", times.mtime), ("ctime_ns", times.ctime)) if not proves]
 
     def run(self, top: int) -> Difference:
         """See `difference`."""
@@ -94,9 +96,9 @@ class _Comparison:
         if scanned in self._unread_now:
             # What was seen of it before is more than nothing: it stays.
             if not len(self._old.children(directory)):
-                self._unreadable.add(directory)
+                self._unreadable[directory] = self._unread_now[scanned]
             return
-        self._unreadable.discard(directory)
+        self._unreadable.pop(directory, None)
         before, now = self._old.children(directory), self._new.children(scanned)
         names_before, names_now = _names(self._old, before), _names(self._new, now)
         if names_before == names_now:
@@ -149,7 +151,10 @@ class _Comparison:
     def _attributes(self, before: NDArray[np.int64], now: NDArray[np.int64]) -> None:
         differ = np.zeros(len(before), dtype=np.bool_)
         for name in _ATTRIBUTES:
-            differ |= getattr(self._old, name)[before] != getattr(self._new, name)[now]
+            other = getattr(self._old, name)[before] != getattr(self._new, name)[now]
+            if name in self._unproved:
+                other &= self._old.mode[before] & _TYPE != stat.S_IFREG
+            differ |= other
         for entry, seen in zip(before[differ].tolist(), now[differ].tolist(), strict=True):
             if stat.S_ISREG(self._old.mode_view[entry]):
                 self._changed.append((entry, seen))
@@ -182,7 +187,7 @@ class _Comparison:
         while todo:
             directory, scanned = todo.pop()
             if scanned in self._unread_now:
-                self._unreadable.add(directory)
+                self._unreadable[directory] = self._unread_now[scanned]
             children = self._new.children(scanned)
             first = self._old.used + len(self._came)
             self._came.extend((child, directory) for child in children)
@@ -198,7 +203,7 @@ class _Comparison:
             parent, name, entry = todo.pop()
             self._gone.add(entry)
             self._gone_names[parent, name] = entry
-            self._unreadable.discard(entry)
+            self._unreadable.pop(entry, None)
             children = self._old.children(entry)
             if len(children):
                 names = _names(self._old, children)
@@ -228,7 +233,7 @@ class _Comparison:
             frozenset(self._back),
             self._gone_names,
             self._rights,
-            np.array(sorted(self._unreadable), dtype=np.uint32),
+            self._unreadable,
             self._linked(),
         )
 
@@ -283,9 +288,17 @@ def as_scanned(manifest: Manifest) -> Manifest:
     here = np.zeros(len(manifest), dtype=np.bool_)
     here[ids] = True
     columns |= _linked(manifest.hard_links.first_of_each(ids))
-    unreadable = manifest.unreadable[here[manifest.unreadable]]
-    columns["unreadable"] = np.sort(number[unreadable]).astype(np.uint32)
-    return Manifest(columns)
+    still = np.flatnonzero(here[manifest.unreadable])
+    unreadable = number[manifest.unreadable[still]]
+    sorted_ = np.argsort(unreadable)
+    columns["unreadable"] = unreadable[sorted_].astype(np.uint32)
+    columns["unreadable_errno"] = manifest.unreadable_errno[still][sorted_]
+    return Manifest(columns, times=manifest.times)
+
+
+def _errors(manifest: Manifest) -> dict[int, int]:
+    """What listing a directory failed with, of those that could not be listed."""
+    return dict(zip(manifest.unreadable.tolist(), manifest.unreadable_errno.tolist(), strict=True))
 
 
 def _linked(first: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

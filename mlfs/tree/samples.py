@@ -24,6 +24,8 @@ from mlfs.tree.manifest import Manifest
 class Version(NamedTuple):
     """Which content of a sample: how many bytes it has, and when the source file that it lies in was changed.
 
+    A time that proves nothing in this source is no part of it (`mlfs.tree.times`).
+
     Attributes:
         ctime_ns: the time of the last change of any kind. A file that takes another one's name by a rename, or that is
             written over, may keep size and mtime; this it cannot keep.
@@ -135,7 +137,8 @@ class _WholeFiles(Samples):
 
     def version_of(self, sample: int) -> Version:
         manifest = self.manifest
-        return Version(self.sizes[sample], manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample])
+        times = manifest.mtime_ns_view[sample], manifest.ctime_ns_view[sample]
+        return Version(self.sizes[sample], *(times if manifest.times.both else manifest.times.version(*times)))
 
 
 class _Parts(Samples):
@@ -189,7 +192,8 @@ class _Parts(Samples):
 
     def version_of(self, sample: int) -> Version:
         manifest, entry = self.manifest, self._file_view[sample]
-        return Version(self.sizes[sample], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
+        times = manifest.times.version(manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry])
+        return Version(self.sizes[sample], *times)
 
 
 def _check_parts(manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:

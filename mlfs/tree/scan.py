@@ -32,6 +32,7 @@ from mlfs.tree.manifest import MAX_PROBLEMS, Manifest, offsets_dtype
 from mlfs.tree.openat import open_beneath
 from mlfs.tree.scan_entries import Entries, LendAHand, Looked, row_of
 from mlfs.tree.stable_stat import settled_status
+from mlfs.tree.times import MOVED_BY_LISTINGS
 
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
@@ -42,6 +43,8 @@ _POLL_S = 0.1  # how often progress is told, and how soon a stop is heard
 # Paths of directories that are kept. A level is listed in order, so those that are needed next are the last ones.
 _PATHS_KEPT = 10_000
 _LIST = os.O_RDONLY | os.O_DIRECTORY
+# Directories whose times are looked at again after they were listed.
+LOOKED_AT_AGAIN: Final = 64
 # What a directory answers when it is gone or no longer a directory.
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)
 _U64: Final = (1 << 64) - 1
@@ -160,6 +163,11 @@ class Listing(NamedTuple):
 _NOTHING: Final = np.zeros((0, len(_ROW)), dtype=np.int64)
 
 
+def _are_moved(moved: int, looked_at: int) -> bool:
+    """Whether directories are moved by being looked at, and not by somebody who adds something to one of them."""
+    return (moved > 1 and 2 * moved >= looked_at) or moved == looked_at == 1
+
+
 def _failed(error: OSError) -> Listing:
     return Listing(_NOTHING, b"", np.zeros(0, dtype=np.uint32), [], [], [], None, error)
 
@@ -172,6 +180,7 @@ class DirectoryLister:
         self.directories = 0
         self.files = 0
         self._stopped = False
+        self._looked_again = self._moved = 0
         self._lock = threading.Lock()
 
     def stop(self) -> None:
@@ -201,9 +210,24 @@ class DirectoryLister:
 
     def _read(self, fd: int, lend_a_hand: LendAHand) -> Listing:
         # The stamps are a tick old before the listing, so a change after it gives the directory others.
-        own = row_of(settled_status(fd))
-        entries = Entries(fd, [os.fsencode(name) for name in os.listdir(fd)], self._count)
+        own = row_of(settled_status(fd) if self._moved < 2 else os.fstat(fd))
+        names = [os.fsencode(name) for name in os.listdir(fd)]
+        self._look_again(fd, own)
+        entries = Entries(fd, names, self._count)
         return _pack(entries.look_at_all(lend_a_hand), own)
+
+    def _look_again(self, fd: int, own: tuple[int, ...]) -> None:
+        """Whether the listing has moved the directory's times, asked of the first few."""
+        if self._looked_again < LOOKED_AT_AGAIN:
+            moved = row_of(os.fstat(fd)) != own
+            with self._lock:
+                self._looked_again += 1
+                self._moved += moved
+
+    @property
+    def moved_by_listings(self) -> bool:
+        """Whether directories have other times after each listing; somebody may change one of them meanwhile."""
+        return _are_moved(self._moved, self._looked_again)
 
     def _count(self, files: int) -> None:
         """Add to the count of entries seen."""
@@ -250,8 +274,10 @@ class _Builder:
         self.devices: list[tuple[int, int]] = []
         self.linked = array.array("Q")  # id, st_dev and st_ino of each file with several links
         self.unreadable = array.array("I")
+        self.errors = array.array("I")  # of the unreadable ones
         self.problems: list[str] = []
         self.vanished = 0
+        self.listed = self.moved = 0  # directories, and those that had other times once they were open
         self._paths: dict[int, bytes] = {}
         own = np.array([row_of(root)], dtype=np.int64)
         self.append(0, Listing(own, b"", np.zeros(1, dtype=np.uint32), [], [], [], None))
@@ -263,6 +289,9 @@ class _Builder:
             raise SourceError("the source has more than 4 billion entries", "mount a part of it")
         if listing.own is not None:
             # These are newer than what the parent's listing said, and a later comparison has to be with these.
+            self.listed += 1
+            stamps = [listing.own[_ROW.index(name)] for name in ("mtime_ns", "ctime_ns")]
+            self.moved += stamps != [self.columns[name][directory] for name in ("mtime_ns", "ctime_ns")]
             for name, value in zip(_ROW, listing.own, strict=True):
                 self.columns[name][directory] = value
         if not count:
@@ -307,6 +336,7 @@ class _Builder:
             self.vanished += 1
             return
         self.unreadable.append(directory)
+        self.errors.append(error.errno or errno.EIO)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(f"{os.fsdecode(self.path(directory))}: {error.strerror}")
 
@@ -326,6 +356,8 @@ class _Builder:
         ids = seen[:, 0]
         alike = [columns[name][ids].astype("i8") for name in ("nlink", "mode", "size", "mtime_ns", "ctime_ns")]
         linked, linked_first = hard_link_columns(np.column_stack([ids, *alike, seen[:, 1:]]))
+        unreadable = np.array(self.unreadable, dtype="u4")
+        order = np.argsort(unreadable)
         columns |= {
             "parent": parent,
             "first_child": first_child,
@@ -338,7 +370,8 @@ class _Builder:
             "device_rdev": np.array([rdev for _, rdev in self.devices], dtype="u8"),
             "linked": linked,
             "linked_first": linked_first,
-            "unreadable": np.sort(np.array(self.unreadable, dtype="u4")),
+            "unreadable": unreadable[order],
+            "unreadable_errno": np.array(self.errors, dtype="u4")[order],
         }
         return Manifest(columns, vanished=self.vanished, problems=tuple(self.problems))
 
@@ -385,7 +418,10 @@ def scan(
         pool.close()
     if progress is not None:
         progress(lister.directories, lister.files)
-    return builder.manifest()
+    manifest = builder.manifest()
+    if lister.moved_by_listings or _are_moved(builder.moved, builder.listed):
+        manifest.times.distrust_directories(MOVED_BY_LISTINGS)
+    return manifest
 
 
 def _scan_level(level: list[int], builder: _Builder, lister: DirectoryLister, pool: Pool) -> list[int]:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from mlfs.tree.attributes import FileAttributes, attributes_now
+from mlfs.tree.times import Times
 
 S = TypeVar("S")
 
@@ -70,6 +71,6 @@ def settled_status(fd: int) -> os.stat_result:
     return _settled(os.fstat, fd, lambda status: (status.st_ctime_ns, status.st_mtime_ns))
 
 
-def settled_attributes(fd: int) -> FileAttributes:
-    """The attributes once the stamps are a tick old. Raises: OSError."""
-    return _settled(attributes_now, fd, lambda content: (content.ctime_ns, content.mtime_ns))
+def settled_attributes(fd: int, times: Times) -> FileAttributes:
+    """The attributes once the stamps are a tick old, those that prove something. Raises: OSError."""
+    return _settled(attributes_now, fd, lambda content: times.proved(content.mtime_ns, content.ctime_ns)[::-1])

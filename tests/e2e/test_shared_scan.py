@@ -74,7 +74,9 @@ def test_the_source_is_scanned_once_however_many_mount_at_once(slow: SlowSource,
         counts = slow.counts()
         del counts["listed_by_path"][""]  # that the source is there each mount sees for itself
         assert counts["listed_by_path"] == {f"d{number}": 1 for number in range(4)}
-        assert {counts["looked_up_by_path"][path] for path in FILES} == {1}
+        looked_up = [counts["looked_up_by_path"][path] for path in FILES]
+        assert set(looked_up) <= {1, 2}
+        assert looked_up.count(2) <= 4  # a few are looked at again, by the one that scans: what their times prove
         assert sum("(scanned by " in text for text in said) == MOUNTS - 1
         assert not index.with_name("list.idx.lock").exists()
         for mount, _ in begun:

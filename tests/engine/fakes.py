@@ -123,7 +123,7 @@ def no_names(source: PosixSource) -> tuple[Callable[..., None], Callable[..., No
     def never(*args: object) -> None:
         raise AssertionError
 
-    return lambda files: None, never, Looks(source._manifest, source, never, time.monotonic, None)
+    return lambda files: None, never, Looks(source.manifest, source, never, time.monotonic, None)
 
 
 def kin(pid: int) -> tuple[int, int]:

@@ -64,5 +64,8 @@ def test_paths_are_escaped() -> None:
 
 
 def test_directories_that_were_not_read_are_told() -> None:
-    (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b")))
+    (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 5)))
     assert line.startswith("the directory a/b of /pfs/set could not be read by the scan")
+    assert "(Input/output error): look after the file system" in line
+    (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 13)))
+    assert "(Permission denied): give yourself the right to read" in line

@@ -22,7 +22,9 @@ from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.window import Window
 
 # A second try cannot help: the file is gone, was replaced, or may not be read.
-FINAL_ERRORS = frozenset({errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP})
+FINAL_ERRORS = frozenset(
+    {errno.ENOENT, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.EOVERFLOW}
+)
 
 # So long after a reader's wait others are taken to wait soon: he comes back with the next sample that is not in place.
 URGENT_S = 0.2

@@ -34,8 +34,8 @@ def during_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], No
     def arm(action: Callable[[int], None]) -> None:
         reads = iter(range(1_000))
 
-        def read_and_act(fd: int, offset: int, size: int) -> bytes | bytearray:
-            data = true(fd, offset, size)
+        def read_and_act(fd: int, offset: int, size: int, ends: bool = False) -> bytes | bytearray:
+            data = true(fd, offset, size, ends)
             action(next(reads))
             return data
 

@@ -135,6 +135,10 @@ class FaultyFile:
     def changed(self) -> bool:
         return self._below.changed
 
+    @property
+    def unsized(self) -> bool:
+        return self._below.unsized
+
     def read(self, offset: int, size: int) -> bytes:
         self._source._strike(self._entry)
         if self._source.before_read is not None:

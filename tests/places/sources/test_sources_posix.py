@@ -188,7 +188,7 @@ def test_replaced_or_removed_during_the_read_the_old_content_is_whole(
 
 def test_fewer_bytes_than_the_size_says_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.add("f", b"A" * 100)
-    monkeypatch.setattr(posix, "_pread_all", lambda fd, offset, size: b"A" * (size - 1))
+    monkeypatch.setattr(posix, "_pread_all", lambda fd, offset, size, ends=False: b"A" * (size - 1))
     assert error_of(tree.source.read_whole, tree.id("f")) == errno.EIO
     opened = tree.source.open(tree.id("f"))
     assert error_of(opened.read, 0, 10) == errno.EIO
@@ -199,7 +199,7 @@ def test_a_read_that_fails_counts_as_an_open(tree: Tree, monkeypatch: pytest.Mon
     tree.add("f", b"A" * 100)
     entry = tree.id("f")
 
-    def fail(fd: int, offset: int, size: int) -> bytes:
+    def fail(fd: int, offset: int, size: int, ends: bool = False) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(posix, "_pread_all", fail)
