@@ -62,6 +62,7 @@ class CommandsMount:
         self._mountpoint = mountpoint
         self._shared = shared
         self._times = 0
+        self._closed: str | None = None  # why the data's mount cannot be made writable either
         self.wanted = _may_mount()
         self.directory: bytes | None = None
         self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may mount as that takes"
@@ -86,13 +87,18 @@ class CommandsMount:
             # The old way: what forbids the new calls, such as a seccomp profile, may not know this one.
             _call("mount", None, os.fsencode(self._mountpoint), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, None)
         except OSError as error:
-            self.refused += f"; nor can the mount be made writable ({error.strerror}), so it takes no commands"
+            self._closed = error.strerror
         log.warning("%s", self.words())
 
     def words(self) -> str:
         """What whoever mounts should know; empty if all is as it should be."""
         if not self.refused:
             return ""
+        if self._closed is not None:
+            return (
+                f"nothing can be written to the control file of the mount: {self.refused}, and the mount cannot be made"
+                f" writable ({self._closed}); the commands of mlfs work all the same"
+            )
         return (
             f"the mount is rw for the kernel, since commands go through it: {self.refused}; what writes fails with"
             " EROFS all the same, but access(2) and `test -w` say yes to the files' owners"

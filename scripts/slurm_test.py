@@ -186,10 +186,9 @@ def prepare(work: Path, source: Path) -> None:
 
 def mounted(work: Path) -> list[str]:
     """Mount points of nodes."""
-    with open("/proc/mounts") as file:
-        return [
-            line.split()[1] for line in file if line.split()[2] == "fuse.mlfs" and line.split()[1].startswith(str(work))
-        ]
+    with open("/proc/self/mountinfo") as file:
+        entries = [line.split() for line in file if " - fuse.mlfs " in line]
+    return [entry[4] for entry in entries if entry[3] == "/" and entry[4].startswith(str(work))]
 
 
 def agents(work: Path) -> list[int]:

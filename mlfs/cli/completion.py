@@ -21,7 +21,8 @@ examples:
 # The words of the help that stand for directories and files. MOUNT is one of the mounts.
 _DIRECTORIES = ("SOURCE", "MOUNTPOINT", "DIR", "DIR:SIZE", "PATH")
 _FILES = ("FILE", "OUT", "OUT.png", "RECORD", "SCENARIO", "MODEL.toml")
-_MOUNTS = "findmnt --raw --noheadings --output TARGET --types fuse.mlfs"
+# Those that show the whole of their file system: not the mounts through which commands go.
+_MOUNTS = "findmnt --raw --noheadings --output FSROOT,TARGET --types fuse.mlfs | sed -n s,^/[[:space:]],,p"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

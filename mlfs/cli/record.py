@@ -53,7 +53,13 @@ def run(args: argparse.Namespace) -> int:
     if os.path.isdir(args.out):
         raise ConfigError(f"{args.out} is a directory", "give the name of a file")
     opens = 0
-    with _Stop() as stop, tempfile.TemporaryDirectory(prefix="mlfs-record-") as private:
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:
+        raise ConfigError(
+            "there is no directory for temporary files", "set TMPDIR to one that can be written"
+        ) from None
+    with _Stop() as stop, tempfile.TemporaryDirectory(prefix="mlfs-record-", dir=temporary) as private:
 
         def write(file: BinaryIO) -> None:
             nonlocal opens

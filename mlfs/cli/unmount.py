@@ -190,6 +190,7 @@ def _end_leftover_daemon(mountpoint: str) -> int:
     if record is None or not door.is_running(record):
         if record is not None:
             door.forget_daemon(mountpoint, record.pid)
+        door.clear_dead_commands()
         raise not_mounted(mountpoint)
     _see_off(mountpoint, record, force=True)
     print(printable(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})"))
@@ -313,6 +314,7 @@ def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
             door.send_signal(daemon, signal_number)
         if _gone_within(daemon, timeout_s):
             door.forget_daemon(mountpoint, daemon.pid)
+            door.clear_dead_commands()
             return
     message = f"{mountpoint} is unmounted, but its daemon (process {daemon.pid}) does not end"
     raise MlfsError(message, f"mlfs unmount --force {mountpoint}, or see its log {daemon.log_file or ''}".rstrip())

@@ -19,6 +19,7 @@ from support.mounts import FSTYPE, MlfsMount
 from support.others import somebody_else
 from support.trees import make_tree
 
+from mlfs.errors import ExitCode
 from mountd import commands_mount
 from mountd.command_calls import tell_in_parts
 
@@ -149,6 +150,12 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
         assert len(table()) == 2
         subprocess.run(["umount", tree], check=True)
         assert [where for where, _, _ in table()] == [commands]
+        assert mount.run("unmount", str(tree), check=False).returncode == ExitCode.NOT_MOUNTED
+        assert not table()
+    with mount:
+        kill(mount.pid)
+        wait_until(lambda: not mount.pids())
+        subprocess.run(["umount", tree], check=True)
         other = make_tree(place / "other", {"b": 10})
         with MlfsMount(other) as next_mount:  # the next mount on this machine, whose records lie elsewhere
             assert {where for where, _, _ in table()} & {commands} == set()
