@@ -353,6 +353,10 @@ def source_status(now: MountStatistics) -> Json:
         "hanging": source.hanging,
         "hanging_s": round(source.longest_s, 3),
         "hanging_path": source.path,
+        "mtime_proves": source.times.mtime,
+        "ctime_proves": source.times.ctime,
+        "directory_times_prove": not source.times.directories,
+        "unsized_files": source.unsized,
     }
 
 

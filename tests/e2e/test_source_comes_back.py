@@ -94,6 +94,7 @@ def test_reads_go_on_once_the_same_source_is_mounted_again_and_an_empty_director
                 assert mount.status()["source_state"] | {"since_s": 0} == {
                     "state": "there", "error": "", "since_s": 0, "opened_again": 1,
                     "hanging": 0, "hanging_s": 0, "hanging_path": "",
+                    "mtime_proves": True, "ctime_proves": True, "directory_times_prove": True, "unsized_files": 0,
                 }  # fmt: skip
                 assert "! the source's file system was gone or hung, and was found again " in shown(mount)
 
