@@ -45,7 +45,8 @@ class Stranger:
     Attributes:
         process: the first one. parent: of all of them, 0 where it is not known.
         name: of the program, "" where it ended before anybody asked.
-        processes: how many there were. reads: of the job's samples. plain: in the order of the directories.
+        processes: how many there were. reads: of the job's samples. plain: in the order of the directories. again: in
+            that of the job, while others read it: the same script, started twice.
     """
 
     process: int
@@ -54,6 +55,7 @@ class Stranger:
     processes: int
     reads: int
     plain: bool
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

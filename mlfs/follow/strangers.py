@@ -32,6 +32,7 @@ from mlfs.follow.trial import (
     Trial,
     Verdict,
     proves,
+    reads_from_start,
     share_of,
     verdict_on,
 )
@@ -187,7 +188,7 @@ class Readers:
         strangers = (
             Stranger(
                 family.first_process, family.key[0], family.key[1] or self._names.get(family.first_process, ""),
-                family.processes, family.reads, family.order.is_plain,
+                family.processes, family.reads, family.order.is_plain, family.is_second_run,
             )
             for family in self._families.values()
             if family.is_stranger
@@ -379,6 +380,8 @@ class Readers:
             family.begin_trial(trial)
         trial.observe(read)
         verdict = verdict_on(family, trial, read, own, lambda rank: self.is_vacant(rank, own))
+        if reads_from_start(trial):
+            family.call_second_run()
         if verdict in (Verdict.JOINS, Verdict.INHERITS):
             self._families.pop(family.key, None)
         if verdict is Verdict.INHERITS:

@@ -27,6 +27,8 @@ def strangers_to_all(jobs: Iterable[JobStatistics]) -> list[Stranger]:
 def in_words(stranger: Stranger) -> str:
     """Who reads how much in which order: "cp (pid 123) reads 1,200 files in directory order"."""
     order = "in directory order" if stranger.plain else "in no order that mlfs knows"
+    if stranger.again:
+        order = "in the job's order, as the same script would that was started twice: only the first run is followed"
     files = "1 file" if stranger.reads == 1 else f"{stranger.reads:,} files"
     if not stranger.parent:
         return f"processes that ended at once read {files} {order}"

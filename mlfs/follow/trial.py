@@ -68,7 +68,7 @@ class Family:
     Attributes:
         first_process: the one that was seen first. newest_process: the one that was seen last for the first time.
         processes: how many were seen. reads: how many reads. order: whether it is plain.
-        is_stranger: whether it has been found to be one.
+        is_stranger: whether it has been found to be one. is_second_run: whether it reads the job from its start.
         waiting: its last reads, which will be matched if they prove to be the job's. earlier: those before its trial.
         trial: see Trial; None while none is under way.
         again: what has followed it from the job's start, once it has proved to be a second run.
@@ -80,7 +80,7 @@ class Family:
         self.processes = 1
         self.reads = 0
         self.order = PlainOrder()
-        self.is_stranger = False
+        self.is_stranger = self.is_second_run = False
         self.waiting: deque[Read] = deque()
         self.earlier: deque[Read] = deque(maxlen=EARLIER_READS)
         self.trial: Trial | None = None
@@ -120,6 +120,10 @@ class Family:
     def call_stranger(self) -> None:
         """It has been found to be one."""
         self.is_stranger = True
+
+    def call_second_run(self) -> None:
+        """It was seen to read the job from its start. If others go on reading it, the script was started twice."""
+        self.is_second_run = True
 
     def has_read(self, reads: int, order: PlainOrder | None = None) -> None:
         """It has made so many reads in all, and in this order if it was watched."""
@@ -178,6 +182,11 @@ def proves(matcher: StreamMatcher, process: int) -> bool:
     return matcher.follows(process) or (matcher.score.observed >= PROVED_OPENS and share_of(matcher) >= PROVED_SHARE)
 
 
+def reads_from_start(trial: Trial) -> bool:
+    """Whether a family reads the job from its start."""
+    return trial.again.score.observed >= PROVED_OPENS and share_of(trial.again) >= PROVED_SHARE
+
+
 def share_of(matcher: StreamMatcher) -> float:
     """Share of all its reads that a matcher has predicted."""
     score = matcher.score
@@ -201,7 +210,7 @@ def verdict_on(
         vacant = rank < 0 or is_vacant(rank) or own.ranks[rank].frontier == trial.frontiers[rank]
         if vacant or not read.parent:
             return Verdict.JOINS
-    if silent and trial.again.score.observed >= PROVED_OPENS and share_of(trial.again) >= PROVED_SHARE:
+    if silent and reads_from_start(trial):
         return Verdict.AGAIN
     long_enough = read.at_s < 0 or read.at_s - trial.began_s >= HEIR_SILENCE_S
     if silent and long_enough and trial.reads >= HEIR_READS and not family.order.is_plain:

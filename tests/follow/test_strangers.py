@@ -166,3 +166,23 @@ def test_a_walk_is_plain_and_a_shuffle_is_not() -> None:
     for entry in range(100):
         walk.read(entry, entry)
     assert walk.is_plain
+
+
+@pytest.mark.parametrize(("parent", "begun"), [(9, 200), (9, 3000), (7, 400)])
+def test_the_same_script_started_twice_is_called_that(parent: int, begun: int) -> None:
+    job = job_of(4096, {100: "python", 300: "python"}, epochs=3)
+    load(job)
+    second = job.streams.epoch_ids(0, 0).tolist()
+    for at, entry in enumerate(job.streams.epoch_ids(0, 0).tolist()):
+        job.observe(entry, 100, 7)
+        if at % 64 == 0:
+            job.judge(float(at))
+        if at >= begun:
+            job.observe(second[at - begun], 300, parent)
+    readers = job.statistics().readers
+    assert readers.own == (100,)
+    (stranger,) = readers.strangers
+    assert (stranger.process, stranger.again, stranger.plain) == (300, True, False)
+    assert "in the job's order, as the same script would that was started twice" in in_words(stranger)
+    share = job.statistics().share
+    assert share.agreed >= share.opens - 16
