@@ -110,7 +110,7 @@ class JobRun:
         self.bytes_read = BytesRead(spec, sizes)
         self.rates = RankRates()
         self.readers = Readers(name_of)
-        self.nameless = NamelessReads()
+        self.nameless = NamelessReads(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
         self.told: JobRun | None = None
         self.reads_as_told = False
         self._name_of = name_of

@@ -6,23 +6,55 @@ by `mlfs.follow.job`. Nothing here says who reads: a stranger shows by what he r
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from mlfs.follow.matching import StreamMatcher
 from mlfs.follow.nameless import NAMELESS
-from mlfs.follow.plain_order import PlainOrder
 from mlfs.follow.strangers import Readers
 
 BESIDE_OPENS, BESIDE_SHARE = 64, 0.5
 """The last opens of a job, and the share of them that must be predicted, for who walks the directories to be a stranger
 beside it, and not a script that does not shuffle."""
+LAST_READS, LONGEST_STEP = 32, 2
+"""A walk goes on from one of the last reads of all readers, to the next file or the one after it."""
+CHANCE = 1e-6
+"""A walk that is shorter than this is likely may be of a shuffled order."""
+
+
+class _Walks:
+    """Notices that somebody among many readers reads in the order of the directories.
+
+    Args:
+        samples: of the job: in a small data set chance makes more steps.
+    """
+
+    def __init__(self, samples: int) -> None:
+        likely = min(0.5, LAST_READS * LONGEST_STEP / max(1, samples))
+        self._needed = math.ceil(math.log(CHANCE) / math.log(likely))
+        self._steps: OrderedDict[int, int] = OrderedDict()  # by sample read: how many steps had led there
+
+    def read(self, sample: int) -> bool:
+        """Whether a read is one more step of a walk."""
+        steps = self._steps.pop(sample, 0)  # it may be opened twice
+        for step in range(1, LONGEST_STEP + 1):
+            steps = max(steps, 1 + self._steps.pop(sample - step, -1))
+        self._steps[sample] = steps
+        if len(self._steps) > LAST_READS:
+            self._steps.popitem(last=False)
+        return steps >= self._needed
 
 
 class NamelessReads:
-    """See the module."""
+    """See the module.
 
-    def __init__(self) -> None:
-        self._unfit = PlainOrder()
+    Args:
+        samples: how many the job has. shuffles: whether its order is none of the directories'.
+    """
+
+    def __init__(self, samples: int, shuffles: bool) -> None:
+        self._walks = _Walks(samples) if shuffles else None
 
     def are_the_jobs(self, sample: int, own: StreamMatcher, readers: Readers, others: Iterable[StreamMatcher]) -> bool:
         """Whether a read counts for the job.
@@ -32,9 +64,7 @@ class NamelessReads:
         """
         if readers.own and not any(readers.is_vacant(rank_index, own) for rank_index in range(len(own.ranks))):
             return False  # each rank has its own reader
-        if own.fits(sample, NAMELESS):
-            return True
-        if any(other.fits(sample, NAMELESS) for other in others):
+        walks = self._walks is not None and self._walks.read(sample)
+        if walks and own.score.agreement_of_last(BESIDE_OPENS) >= BESIDE_SHARE:
             return False
-        self._unfit.read(sample, NAMELESS)
-        return not (self._unfit.is_plain and own.score.agreement_of_last(BESIDE_OPENS) >= BESIDE_SHARE)
+        return own.fits(sample, NAMELESS) or not any(other.fits(sample, NAMELESS) for other in others)

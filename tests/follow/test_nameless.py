@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaders import Loader, in_turns, matcher_for, streams_of
 
+from mlfs.follow.job import JobRun
+from mlfs.follow.job_statistics import JobState
 from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.score import RECENT_OPENS
+from mlfs.job import parse_job
+from mlfs.orders.registry import build_order
+from mlfs.orders.streams import JobStreams
 
 EPOCHS = 3
 
@@ -107,3 +113,73 @@ def test_a_job_that_is_registered_while_it_is_read_is_found(case: Case, begun: f
     share, _, frontiers = agreement(case, case.seed, int(begun * case.length))
     assert share >= 0.75  # its first reads are lost, and an epoch may have 150 samples
     assert all(frontier >= 0.9 * EPOCHS * case.length for frontier in frontiers)
+
+
+def job_of(n: int, **fields: Any) -> JobRun:
+    spec = parse_job({"epochs": 3, "batch_size": 8, "seed": 3} | fields)
+    return JobRun(spec, JobStreams(spec, np.arange(n), build_order(spec, n)), np.full(n, 10, dtype=np.int64))
+
+
+def loaded(job: JobRun) -> JobRun:
+    while wanted := job.wanted_epochs():
+        job.add_epoch(job.load_epoch(wanted[0]))
+    return job
+
+
+def reads_of(job: JobRun, seed: int) -> Iterator[int]:
+    """Two ranks with three workers each read three epochs."""
+    rng = random.Random(seed)
+
+    def of_rank(rank: int) -> Iterator[int]:
+        for epoch in range(3):
+            for _, entry in Loader(8, 3, 0).epoch(epoch, job.streams.epoch_ids(epoch, rank), rng):
+                yield entry
+
+    return in_turns([of_rank(0), of_rank(1)], rng)
+
+
+@pytest.mark.promise("namespace-readers")
+@pytest.mark.parametrize("seed", range(4))
+def test_who_walks_beside_a_job_costs_it_little(seed: int) -> None:
+    job = loaded(job_of(600, world_size=2))
+    walk = iter(range(600))
+    for number, entry in enumerate(reads_of(job, seed)):
+        job.observe(entry, NAMELESS, 0)
+        if number > 200 and number % 3 == 0 and (walked := next(walk, None)) is not None:
+            job.observe(walked, NAMELESS, 0)
+        job.judge(float(number))
+        loaded(job)
+    now = job.statistics()
+    assert now.share.share > 0.9
+    assert now.state in (JobState.RUNNING, JobState.FINISHED)
+    assert now.readers.own == ()
+    assert now.findings.known == ()
+
+
+def test_a_script_that_is_started_again_is_followed_from_its_start() -> None:
+    job = loaded(job_of(600, world_size=2))
+    for number, entry in enumerate(reads_of(job, 1)):
+        if number == 1000:
+            break
+        job.observe(entry, NAMELESS, 0)
+        loaded(job)
+    restarted = 0
+    for entry in reads_of(job, 2):
+        if job.observe(entry, NAMELESS, 0).restarted:
+            restarted += 1
+            job.restart()
+        loaded(job)
+    assert restarted == 1
+    assert job.finished
+    assert job.score.agreement == 1.0
+
+
+def test_a_job_whose_ranks_all_have_readers_with_names_has_no_others() -> None:
+    job = loaded(job_of(600))
+    order = job.streams.epoch_ids(0, 0).tolist()
+    for entry in order[:20]:
+        job.observe(entry, 100, 7)
+    assert job.readers.own
+    assert all(job.observe(entry, NAMELESS, 0).apart for entry in order[20:60])
+    assert all(job.observe(entry, 100, 7).match for entry in order[20:60])
+    assert job.statistics().share.share == 1.0
