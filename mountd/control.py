@@ -208,8 +208,11 @@ class Control:
         """What the mount is about, without the paths that a reader may not list."""
         specifications = [job.specification for job in now.engine.jobs]
         paths = [about.get(field) for about in specifications for field in PATH_FIELDS]
-        paths += [now.about.first_unreadable, now.source.path, now.read_failures.path]
-        now = replace(now, about=replace(now.about, died=None))  # which says how jobs were registered
+        paths += [now.about.first_unreadable, now.source.path, now.read_failures.path, now.refresh.path]
+        paths += now.misses.first
+        # Sentences that name jobs' files, links and what could not be read are for whoever mounted.
+        about = replace(now.about, died=None, links="")
+        now = replace(now, about=about, refresh=replace(now.refresh, remark=""))
         without: MountStatistics = masked(now, onlookers.hidden(reader, paths, ask=False))
         return without
 

@@ -102,7 +102,7 @@ POOLS = {
     "inodes": 1,
     "look": 1,
     "source": 1,
-    LOOKS: 8,
+    LOOKS: 32,
     "peers": PEER_LANES,
     "giving": 2,
     "refresh": 1,
@@ -230,7 +230,7 @@ class _Service:
             engine, self.manifest, self.source, about, index_path(self.config), self.channel, self._samples_of
         )  # fmt: skip
         parts = Parts(about, engine, explainer, self.channel, primer, self.source, self.read_failures, refreshing)
-        extended = ExtendedAttributes(self.source, engine.looks, runner, self.config.source_timeout_s)
+        extended = ExtendedAttributes(self.manifest, self.source, engine.looks, runner, self.config.source_timeout_s)
         control = Control(
             engine, self.config.source, parts, recorders, primer, refreshing, self.outside, self.config.report, life,
             Onlookers(self.manifest, extended.has_acl, extended.may_have_acl),

@@ -19,11 +19,14 @@ import trio
 from mlfs.engine.looks import Looks
 from mlfs.engine.runner import Runner
 from mlfs.places.source import Source
+from mlfs.tree.manifest import Manifest
 from mountd.first_looks import POOL
 
 T = TypeVar("T")
 
 ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
+# So many entries are looked at in one go where they are asked about in a row.
+AHEAD: Final = 64
 # Others are not shown: what a file server means by them is not enforced here, and `trusted.` is for root alone.
 _SHOWN: Final = (b"user.", b"security.")
 _NONE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
@@ -41,11 +44,15 @@ class ExtendedAttributes:
         limit_s: how long the source has for an answer.
     """
 
-    def __init__(self, source: Source, looks: Looks, runner: Runner, limit_s: float) -> None:
+    def __init__(
+        self, manifest: Manifest, source: Source, looks: Looks, runner: Runner, limit_s: float
+    ) -> None:  # fmt: skip
+        self._manifest = manifest
         self._source = source
         self._looks = looks
         self._runner = runner
         self._limit_s = limit_s
+        self._next = -1  # the entry that somebody would ask about next who goes on in a directory
 
     def is_absent(self, entry: int, name: bytes) -> bool:
         """Whether it is known without a look at the source that the entry has no such attribute."""
@@ -64,13 +71,33 @@ class ExtendedAttributes:
 
     async def value(self, entry: int, name: bytes) -> bytes:
         """Raises: OSError; ENODATA where there is none of that name."""
-        last = self._looks.last_change(entry)
-        value = await self._ask(self._value, entry, name)
+        value = await self._acl(entry, name) if name in ACLS else await self._ask(self._value, entry, name)
         if value is None:
-            if name in ACLS:
-                self._looks.note_no_acl(entry, ACLS.index(name), last)
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return value
+
+    async def _acl(self, entry: int, name: bytes) -> bytes | None:
+        """An ACL; of the next entries as well where one after the other is asked about, as `ls -l` does."""
+        in_a_row, self._next = entry == self._next, entry + 1
+        entries = range(entry, min(entry + AHEAD, len(self._manifest)) if in_a_row else entry + 1)
+        last = [self._looks.last_change(each) for each in entries]
+        value, without = await self._ask(self._acls, entries, name)
+        for each in without:
+            self._looks.note_no_acl(each, ACLS.index(name), last[each - entry])
+        self._next = entries.stop if in_a_row else self._next
+        return value
+
+    def _acls(self, entries: range, name: bytes) -> tuple[bytes | None, list[int]]:
+        """The first one's ACL, and which of them have none."""
+        value = self._value(entries[0], name)
+        without = [] if value is not None else [entries[0]]
+        for entry in entries[1:]:
+            try:
+                if self._value(entry, name) is None:
+                    without.append(entry)
+            except OSError:
+                break  # whoever asks for it will hear
+        return value, without
 
     async def names(self, entry: int) -> bytes:
         """The names, each with a zero byte behind it. Raises: OSError."""

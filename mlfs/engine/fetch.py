@@ -409,6 +409,8 @@ class Fetcher:
             return False
         if attributes_of(stat).rights[:3] != manifest.rights(entry)[:3]:
             return False
+        self._looks.way_to(entry)
+        self._looks.was_read(entry)
         self._verified[sample] = 1
         return True
 

@@ -87,7 +87,7 @@ class Looks:
 
     def has_seen(self, entry: int) -> bool:
         """Whether the kernel may be told of the entry."""
-        return not self.needed or (entry < len(self._seen) and bool(self._seen[entry]))
+        return not self.needed or (entry < len(self._seen) and bool(self._seen[entry] & SEEN))
 
     def seen_of(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
         """`has_seen` of many entries."""
@@ -95,7 +95,7 @@ class Looks:
             return np.ones(len(entries), dtype=np.bool_)
         seen = np.zeros(len(entries), dtype=np.bool_)
         known = entries < len(self._seen)
-        seen[known] = self._seen[entries[known]] != 0
+        seen[known] = self._seen[entries[known]] & SEEN != 0
         return seen
 
     def changed_since(self, entry: int, before: int) -> bool:
@@ -118,12 +118,14 @@ class Looks:
         self._note(entry)
 
     def _note(self, entry: int) -> None:
-        if not self.needed:
-            return
+        if self.needed:
+            self._room_for(entry)
+            self._seen[entry] |= SEEN
+
+    def _room_for(self, entry: int) -> None:
         if entry >= len(self._seen):
             more = np.zeros(max(len(self._manifest), entry + 1) - len(self._seen), dtype=np.uint8)
             self._seen = np.concatenate((self._seen, more))
-        self._seen[entry] |= SEEN
 
     def last_change(self, entry: int) -> int:
         """The number of the entry's last change, 0 for none."""
@@ -134,8 +136,9 @@ class Looks:
         return entry < len(self._seen) and bool(self._seen[entry] & NO_ACL << which)
 
     def note_no_acl(self, entry: int, which: int, last_change: int) -> None:
-        """It had none when that was its last change. Worth a note only where the kernel asks for each entry's ACL."""
-        if self.needed and entry < len(self._seen) and self.last_change(entry) == last_change:
+        """It had none when that was its last change."""
+        if self.last_change(entry) == last_change:
+            self._room_for(entry)
             self._seen[entry] |= NO_ACL << which
 
     def look(self, entries: Iterable[int]) -> OSError | None:
