@@ -94,3 +94,17 @@ def slow_source(tmp_path: Path) -> Iterator[SlowSource]:
     """A slow source (2 ms an open, 100 MB/s) over a small tree in ImageFolder's layout."""
     with SlowSource(make_tree(tmp_path / "backing", image_folder())) as slow:
         yield slow
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What reads cost, as tests/engine/test_costs.py has counted it."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    costs = [
+        value
+        for one in reports
+        for name, value in getattr(one, "user_properties", ())
+        if name == "cost" and one.when == "call"
+    ]
+    if costs:
+        terminalreporter.section("what a read costs")
+        terminalreporter.write_line("\n".join(costs))

@@ -44,6 +44,7 @@ class EpochsAtHand:
         self._spec = spec
         self._streams = streams
         self._n_entries = n_entries
+        self._last_found: EpochIndex | None = None  # one of those at hand
         self._being_computed: set[int] = set()
         self._failed: set[int] = set()
 
@@ -61,8 +62,12 @@ class EpochsAtHand:
 
     def index_at(self, position: int) -> EpochIndex | None:
         """The epoch at hand that a linear position lies in."""
+        last = self._last_found  # each read asks several times, nearly always for the same epoch
+        if last is not None and last.base <= position < last.base + last.length:
+            return last
         for index in self._at_hand.values():
             if index.contains(position):
+                self._last_found = index
                 return index
         return None
 
@@ -97,12 +102,14 @@ class EpochsAtHand:
         """An epoch's order was computed."""
         self._being_computed.discard(index.epoch)
         self._at_hand[index.epoch] = index
+        self._last_found = None
 
     def let_go(self, slowest: int) -> list[int]:
         """Let go of the epochs that all ranks have left, but for the first. Args: the slowest rank's epoch."""
         left = [epoch for epoch in self._at_hand if epoch < slowest - 1 and epoch != self._spec.start_epoch]
         for epoch in left:
             del self._at_hand[epoch]
+            self._last_found = None
         return left
 
     # -- what is wanted

@@ -60,9 +60,9 @@ class LoaderWatch:
             return
         if match is not None and match.position >= timeline.base(watch.epoch + 1):
             watch.next_epoch(watch.epoch + 1, *self._shape_and_length())
-        if match is not None and timeline.base(watch.epoch) <= match.position < timeline.base(watch.epoch + 1):
-            offset = match.position - timeline.base(watch.epoch)
-            watch.opened(match.rank_index, offset - timeline.begin(watch.epoch), process, at_s)
+        base = timeline.base(watch.epoch)
+        if match is not None and base <= match.position < timeline.base(watch.epoch + 1):
+            watch.opened(match.rank_index, match.position - base - timeline.begin(watch.epoch), process, at_s)
         elif match is None and watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
             index = self._epochs.first
             code = index.code.item(entry) if index is not None else -1

@@ -69,7 +69,10 @@ class Uses:
         in_rounds = any(at_hand.refill is not None for at_hand in self.job.epochs.at_hand.values())
         offset = self.cursors[rank] - index.base
         progress = self.job.ranks.progress[rank]
-        stop = offset + max(1, min(self.job.batch_files, LOOK_SAMPLES))
+        most = self.job.batch_files
+        if len(self.cursors) == 1:  # no other rank is behind it: as far as it may be looked at
+            most = max(most, progress.frontier + self.job.epochs.first_length - self.cursors[rank])
+        stop = offset + max(1, min(most, LOOK_SAMPLES))
         for sample in index.ids[rank][offset:stop].tolist():
             position = self.cursors[rank]
             if in_rounds:

@@ -66,7 +66,7 @@ def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> Non
     ranks = SimpleNamespace(progress=[rank], silent=set())
     at_hand = {0: epoch(0), 1: epoch(1)}
     job: Any = SimpleNamespace(
-        batch_files=4, ranks=ranks, epochs=SimpleNamespace(at_hand=at_hand, end=2 * LENGTH), member=None
+        batch_files=4, ranks=ranks, epochs=SimpleNamespace(at_hand=at_hand, end=2 * LENGTH, first_length=0), member=None
     )
 
     def looked_at(to: int) -> list[int]:
