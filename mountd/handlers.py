@@ -113,7 +113,7 @@ class Handlers:
         self._inode_primer = inode_primer
         self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
         self._holes = engine.holes
-        self._again = AskedAgain(engine.digest.refused)
+        self._again = AskedAgain(engine.clock, self._does_not_come)
         self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
@@ -294,17 +294,29 @@ class Handlers:
         entry = self._entry_of(inode)
         if pid == self._pages.looking:
             return LOOKING_HANDLE
-        given = self._again.take(entry, pid)
-        if given is None:
+        first = self._again.take(entry, pid)
+        if first is None:
             if not self._hit(entry):
                 return 0
             self._opened(entry, pid)
-        elif self._opens.hit_again(entry):
-            self._digest.goes_on(entry, pid, given)
-        else:
-            self._again.comes(entry, pid, given)
+            return handle_of(entry, generation_of(inode))
+        handle = first.handle
+        if handle and self._ranges.generation_of(handle) != generation_of(inode):
+            self._ranges.close_large(handle)
+            handle = 0
+        if not handle and self._opens.hit_again(entry):
+            handle = handle_of(entry, generation_of(inode))
+        if not handle:
+            self._again.comes(entry, pid, first.source_bytes, 0)  # to `open_soon`
             return 0
-        return handle_of(entry, generation_of(inode))
+        self._digest.goes_on(entry, pid, first.source_bytes)
+        return handle
+
+    def _does_not_come(self, entry: int, pid: int, handle: int) -> None:
+        """Who was to ask again for a file that has changed."""
+        self._digest.refused(entry, pid)
+        if handle:
+            self._ranges.close_large(handle)
 
     def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
         """Begin to fetch what an open needs; False for what is no file. The worker that has it in place answers.
@@ -318,8 +330,8 @@ class Handlers:
         entry, generation = entry_of(inode), generation_of(inode)
         generations, handle_there = self._generations, handle_of(entry, generation)
         looks, before = self.looks, self.looks.changes
-        again = self._again.take(entry, pid)
-        given = again or 0
+        first = self._again.take(entry, pid)
+        given = first.source_bytes if first is not None else 0
 
         def is_as_told() -> bool:
             """Whether the kernel, which has let the reader in, was told what the source has."""
@@ -342,21 +354,19 @@ class Handlers:
                 self._digest.refused(entry, pid)
                 answer.refuse(error)
             elif not is_as_told():
-                if handle:
-                    self._ranges.close_large(handle)
                 if generations[entry] != generation:
-                    self._again.comes(entry, pid, given + source_bytes)
+                    self._again.comes(entry, pid, given + source_bytes, handle)
                 else:
-                    self._digest.refused(entry, pid)
+                    self._does_not_come(entry, pid, handle)
                 answer.refuse(stale())
             else:
                 self._digest.goes_on(entry, pid, given + source_bytes)
                 answer.give(handle or handle_there)
             answer.over()
 
-        if again is None:
+        if first is None:
             self._digest.waits(entry, pid)
-        self._opens.begin(entry, in_place, landed, again is not None)
+        self._opens.begin(entry, in_place, landed, first is not None)
         return True
 
     async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:

@@ -57,6 +57,7 @@ class LargeHandle(NamedTuple):
     """An open large file, read by ranges from one descriptor: one content, whatever happens to the name."""
 
     entry: int
+    generation: int
     opened: OpenFile
 
 
@@ -138,7 +139,7 @@ class Ranges:
                 raise opened
             if self._fetcher.is_current(entry, opened):
                 number = next(self._large_numbers) | (PASSED_ON if opened.unsized else 0)
-                self._large[number] = LargeHandle(entry, opened)
+                self._large[number] = LargeHandle(entry, self._manifest.generation_view[entry], opened)
                 return number
             opened.close()
         raise OSError(errno.ESTALE, "the file keeps changing at the source")
@@ -150,6 +151,10 @@ class Ranges:
     def is_unsized(self, entry: int) -> bool:
         """Whether a file is known to have more bytes than its size says: only `open` gives a way to all of them."""
         return entry in self._manifest.unsized
+
+    def generation_of(self, number: int) -> int:
+        """Which content of its entry a large file's handle has."""
+        return self._large[number].generation
 
     def entry_of(self, number: int) -> int:
         """The entry of a large file's handle."""

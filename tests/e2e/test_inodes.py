@@ -16,6 +16,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def make_sparse(path: Path, chance: random.Random) -> None:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"small": SMALL, "large": LARGE}
-    tree = {f"{size}{seed}": length for size, length in sizes.items() for seed in (*SEEDS, "handle")}
+    tree = {f"{size}{seed}": length for size, length in sizes.items() for seed in (*SEEDS, "handle", " written")}
     tree |= {"linked/one": 40_000, "linked/other": 40_000, "linked/big": LARGE, "linked/alone": 300}
     root = make_tree(tmp_path_factory.mktemp("inodes") / "source", tree)
     (root / "sparse").mkdir()
@@ -163,6 +164,28 @@ def test_small_files_that_are_replaced_while_they_are_open(source: Path, mount: 
     for reader in open_now:
         reader.close()
     assert delivered
+
+
+@pytest.mark.promise("change-noticed")
+def test_a_large_file_that_changes_all_the_time_can_be_opened(source: Path, mount: MlfsMount) -> None:
+    """Each open finds that it has, and comes a second time: which does not look whether it has again."""
+    over = threading.Event()
+
+    def write() -> None:
+        with open(source / "large written", "ab", buffering=0) as file:
+            while not over.is_set():
+                file.write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(12):
+            fd = os.open(mount.path / "large written", os.O_RDONLY)
+            assert os.fstat(fd).st_size > LARGE
+            os.close(fd)
+    finally:
+        over.set()
+        writer.join()
 
 
 # -- file handles
