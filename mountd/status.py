@@ -443,10 +443,7 @@ def peers_status(peering: PeeringStatistics, missed: int) -> Json | None:
     if peering.node < 0:
         return None
     return {
-        "node": peering.node,
-        "nodes": peering.nodes,
-        "agent": peering.agent,
-        "joined": peering.joined,
+        **{name: getattr(peering, name) for name in ("node", "nodes", "agent", "keeper", "silent", "joined")},
         "lost": list(peering.lost),
         "away": list(peering.away),
         "view": peering.view,

@@ -133,11 +133,8 @@ def nodes(directory: Path, source: Path, flags: Sequence[Sequence[str]]) -> Iter
         stack.callback(launcher.wait, 30)
         stack.callback(launcher.terminate)
         until(lambda: all((node.status()["peers"] or {}).get("joined") for node in found))
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
-            words = _words(entry)
-            for node in found:
-                if "peers" in words and str(node.path) in words and "-n" not in words:
-                    node.agent = int(entry.parent.name)
+        for node in found:
+            node.agent = node.status()["peers"]["agent"]
         yield found
 
 

@@ -192,12 +192,13 @@ def mounted(work: Path) -> list[str]:
 
 
 def agents(work: Path) -> list[int]:
-    """The pids of `mlfs peers` on all nodes."""
+    """The pids of the agents of `mlfs peers` on all nodes."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            if b"peers" in words and any(word.startswith(os.fsencode(work)) for word in words):
+            is_agent = bool(words) and (entry / "comm").read_bytes().strip() == b"mlfs-agent"
+            if is_agent and any(word.startswith(os.fsencode(work)) for word in words):
                 found.append(int(entry.name))
     return found
 

@@ -348,6 +348,8 @@ def _peers(status: dict[str, Any]) -> list[RenderableType]:
         )
     title = f"nodes of the cluster: {count(peers.get('nodes'))}"
     title += "" if peers.get("joined") else ", not all have joined"
+    if peers.get("silent"):
+        title += f"; the agent here (process {peers.get('agent')}) does not answer, and no node is asked meanwhile"
     if away := parts_of(peers, "away"):
         title += f"; lost for good: {', '.join(map(str, away))}, others own what they owned"
     why = [Text(f"! node {node} is no peer: {reason}") for node, reason in part(peers, "refused").items()]

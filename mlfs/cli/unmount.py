@@ -26,8 +26,8 @@ _CONTROL_TIMEOUT_S = 5.0
 _END_TIMEOUT_S = 15.0
 # After a signal the same work is left, but a daemon that has not done it by now is not going to.
 _TERM_TIMEOUT_S = 5.0
-# An agent waits for the others to leave too (mlfs.peers.liveness), and passes the signal on to its COMMAND.
-_AGENT_TIMEOUT_S = 5.0
+# A keeper passes the signal on to COMMAND, and has an agent that hangs end three seconds later (mlfs.peers.keeper).
+_KEEPER_TIMEOUT_S = 8.0
 _SHOWN_USERS = 8
 
 _EPILOG = """\
@@ -88,15 +88,15 @@ def _unmount_all(timeout_s: float, force: bool, agreed: bool) -> int:
         _ask(newest)
     errors: list[MlfsError] = []
     for mountpoint in mountpoints:
-        agent = _agent_of(mountpoint)
+        speakers = _speakers_of(mountpoint)
         try:
             _unmount(mountpoint, timeout_s, force)
         except MlfsError as error:
             errors.append(error)
             _say(error.message)
             continue
-        if agent is not None:
-            _end_agent(agent)
+        for speaker in speakers:
+            _end_speaker(speaker)
     if errors:
         raise errors[0]
     return ExitCode.OK
@@ -117,23 +117,25 @@ def _ask(records: list[Record]) -> None:
         raise MlfsError("nothing was unmounted", "answer y, give --yes, or one MOUNT")
 
 
-def _agent_of(mountpoint: str) -> Record | None:
-    """The process of `mlfs peers` that speaks for the mount."""
+def _speakers_of(mountpoint: str) -> list[Record]:
+    """The processes of `mlfs peers` that speak for the mount: the keeper, with COMMAND, and the agent."""
     from mlfs.cli import client
 
     try:
-        return _process(mountpoint, (client.read_status(mountpoint).get("peers") or {}).get("agent"))
+        peers = client.read_status(mountpoint).get("peers") or {}
     except MlfsError:
-        return None
+        return []
+    found = (_process(mountpoint, peers.get(name)) for name in ("keeper", "agent"))
+    return [speaker for speaker in found if speaker is not None]
 
 
-def _end_agent(agent: Record) -> None:
-    """An agent ends with its server, unless a COMMAND runs beside it; one that is stopped, or hangs in MPI, never."""
-    for number, timeout_s in ((signal.SIGTERM, _AGENT_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)):
-        door.send_signal(agent, number)
-        if _gone_within(agent, timeout_s):
+def _end_speaker(speaker: Record) -> None:
+    """An agent ends with its server, unless it is stopped, or hangs in MPI; its keeper when COMMAND has ended."""
+    for number, timeout_s in ((signal.SIGTERM, _KEEPER_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)):
+        door.send_signal(speaker, number)
+        if _gone_within(speaker, timeout_s):
             return
-    _say(f"the agent of {agent.mountpoint} (process {agent.pid}) does not end")
+    _say(f"`mlfs peers {speaker.mountpoint}` (process {speaker.pid}) does not end")
 
 
 def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import trio
 
+from mlfs.engine.agent_door import Hello
 from mlfs.peers import link
 from mlfs.peers.desk import Desk
 from mlfs.peers.landing import Landing
@@ -36,13 +37,14 @@ class AgentSession:
     Attributes:
         node, nodes: the number of this node, and how many there are. about: what each has said of itself when it came.
         lost: those that do not answer, and since when. refused: those that are no peers, and why.
-        counts: the agent's figures. joining, joined: whether all nodes have come, and whether they plan alike.
+        silent: whether the agent itself does not answer. counts: its figures.
+        joining, joined: whether all nodes have come, and whether they plan alike.
     """
 
-    def __init__(self, connection: socket.socket, node: int, nodes: int, patience_s: float, pid: int) -> None:
-        self.node, self.nodes, self.patience_s, self.pid = node, nodes, patience_s, pid
+    def __init__(self, connection: socket.socket, hello: Hello, silent: Callable[[AgentSession], None]) -> None:
+        self.node, self.nodes, self.patience_s, self.pid, self.keeper = hello
         self.landing = Landing(LANDING_BYTES)
-        self.desk = Desk(self.landing, self.send, patience_s)
+        self.desk = Desk(self.landing, self.send, self.patience_s, lambda: silent(self))
         self.about: dict[int, Mapping[str, Any]] = {}
         self.lost: dict[int, float] = {}
         self.joining = self.joined = False
@@ -79,6 +81,22 @@ class AgentSession:
         """It answers again."""
         self.lost.pop(node, None)
 
+    @property
+    def silent(self) -> bool:
+        """See the class."""
+        return self.desk.silent
+
+    @property
+    def unreachable(self) -> set[int]:
+        """Nodes that nothing can be asked of now."""
+        return {node for node in range(self.nodes) if node != self.node} if self.silent else set(self.lost)
+
+    @property
+    def shares(self) -> str:
+        """In words, what another agent that comes alone would take this node out of; "" where there is nothing."""
+        others = self.nodes - 1 - len(self.unreachable)
+        return f"its agent (process {self.pid}) shares it with {others} other node{'s' * (others > 1)}" * (others > 0)
+
     def refuse(self, node: int, why: str) -> None:
         """It is no peer."""
         self.refused[node] = why
@@ -102,12 +120,13 @@ class AgentSession:
 
     # -- from the agent
 
-    def hear(self, tell: Callable[[link.Packet], None], gone: Callable[[], None]) -> None:
-        """Begin to read what the agent sends. `tell` takes each packet that is no lane's own, and `gone` hears of the
-        agent's end; both are called in the thread that reads. Raises: RuntimeError when there is no thread."""
-        threading.Thread(target=self._read, args=(tell, gone), name="agent", daemon=True).start()
+    def hear(self, tell: Callable[[link.Packet], None], speaks: Callable[[], None], gone: Callable[[], None]) -> None:
+        """Begin to read what the agent sends. `tell` takes each packet that is no lane's own, `speaks` hears that it
+        was silent and is not any more, `gone` of its end; all are called in the thread that reads. Raises: RuntimeError
+        when there is no thread."""
+        threading.Thread(target=self._read, args=(tell, speaks, gone), name="agent", daemon=True).start()
 
-    def _read(self, tell: Callable[[link.Packet], None], gone: Callable[[], None]) -> None:
+    def _read(self, tell: Callable[[link.Packet], None], speaks: Callable[[], None], gone: Callable[[], None]) -> None:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         try:
@@ -117,6 +136,8 @@ class AgentSession:
                 if not data:
                     return
                 packet = link.unpack(data)
+                if self.desk.hears():
+                    speaks()
                 if packet.kind is link.Kind.ENDED:
                     self.desk.ended(packet.records.tolist())
                 elif packet.kind is link.Kind.FREE:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
+from mlfs.engine.agent_door import Hello, hello_of, listen, refusal
 from mlfs.engine.agent_session import AgentSession
 from mlfs.engine.fetch import Fetched, Fetcher
 from mlfs.engine.roll_call import MemberStatistics, RollCall
@@ -67,8 +68,8 @@ class PeeringStatistics:
     """What `status` shows.
 
     Attributes:
-        node: the number of this one, -1 without an agent. agent: its process. nodes: how many there are.
-        lost: those that do not answer.
+        node: the number of this one, -1 without an agent. agent: its process. keeper: the process that runs it.
+        nodes: how many there are. silent: the own agent does not answer. lost: nodes that do not, then all others.
         away: those that are lost for good: others own what they owned. view: how often that was planned anew.
         refused: nodes that are no peers, and why. wanted: samples that peers wanted and the agent did not find.
         members: how each node does.
@@ -77,6 +78,8 @@ class PeeringStatistics:
     node: int = -1
     nodes: int = 0
     agent: int = 0
+    keeper: int = 0
+    silent: bool = False
     joined: bool = False
     lost: tuple[int, ...] = ()
     away: tuple[int, ...] = ()
@@ -154,9 +157,9 @@ class Peering:
         if session is None:
             return PeeringStatistics(wanted=self._wanted)
         return PeeringStatistics(
-            session.node, session.nodes, session.pid, session.joined, tuple(sorted(session.lost)), view.away,
-            view.number, self._roll.members(session, self._clock()), dict(session.refused), self._wanted,
-            session.desk.under_way,
+            session.node, session.nodes, session.pid, session.keeper, session.silent, session.joined,
+            tuple(sorted(session.unreachable)), view.away, view.number, self._roll.members(session, self._clock()),
+            dict(session.refused), self._wanted, session.desk.under_way,
         )  # fmt: skip
 
     # -- agents come and go
@@ -166,7 +169,7 @@ class Peering:
         if self._path is None:
             return
         try:
-            listener = trio.socket.from_stdlib_socket(_listen(self._path))
+            listener = trio.socket.from_stdlib_socket(listen(self._path))
         except OSError as error:
             log.warning("no agent can come: %s: %s", self._path, error.strerror)
             return
@@ -183,30 +186,30 @@ class Peering:
         """One connection, until its end."""
         with connection:
             try:
-                hello = await self._greeted(connection)
+                with trio.fail_after(HELLO_PATIENCE_S):
+                    packet = await connection.recv(link.LARGEST_BYTES)
+                if not packet:
+                    return  # `mlfs peers` has looked whether it could come
+                hello = hello_of(packet)
                 if self._scope is not None:
+                    if hello.nodes == 1 and self._session is not None and (living := self._session.shares):
+                        await connection.send(refusal(living, "end `mlfs peers` there first, or run it on all nodes"))
+                        return
                     log.warning("another agent has come: this mount is in its MPI job from now on")
                     self._scope.cancel()
                     await self._alone.wait()
                 with trio.CancelScope() as self._scope:
                     await self._accompany(connection, hello)
-            except (OSError, link.BadPacket, trio.TooSlowError) as error:
+            except link.BadPacket as error:
+                log.warning("an agent is not let in: %s", error)
+                with suppress(OSError):
+                    await connection.send(refusal(str(error)))
+            except (OSError, trio.TooSlowError) as error:
                 log.warning("the agent: %s", error)
             except Exception:  # a bug, or an agent that is none: it costs the peers, never the mount
                 log.exception("the agent is not understood")
 
-    async def _greeted(self, connection: trio.socket.SocketType) -> Mapping[str, Any]:
-        """What an agent says of itself. Raises BadPacket for one that is none."""
-        with trio.fail_after(HELLO_PATIENCE_S):
-            hello = link.unpack(await connection.recv(link.LARGEST_BYTES)).value
-        if not isinstance(hello, dict) or hello.get("protocol") != link.PROTOCOL:
-            raise link.BadPacket("it is of another version of mlfs")
-        numbers = [hello.get(name) for name in ("node", "nodes", "patience_s", "pid")]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise link.BadPacket("it does not say who it is")
-        return hello
-
-    async def _accompany(self, connection: trio.socket.SocketType, hello: Mapping[str, Any]) -> None:
+    async def _accompany(self, connection: trio.socket.SocketType, hello: Hello) -> None:
         """Hear an agent until it is gone."""
         self._alone = trio.Event()
         try:
@@ -217,6 +220,7 @@ class Peering:
                 nursery.start_soon(self._look, session)
                 session.hear(
                     lambda packet: self._runner.post(self._packet, session, packet, nursery, gone),
+                    lambda: self._runner.post(self._speaks, session),
                     lambda: self._runner.post(gone.set),
                 )
                 await gone.wait()
@@ -252,11 +256,11 @@ class Peering:
         for packet in link.pack(link.Kind.CHECK, [row for row in wanted if row[0] != session.node]):
             session.send(packet)
 
-    async def _begin(self, connection: trio.socket.SocketType, hello: Mapping[str, Any]) -> AgentSession:
+    async def _begin(self, connection: trio.socket.SocketType, hello: Hello) -> AgentSession:
         """Greet an agent: give it what it may look at, and say what this node has."""
         plain = socket.socket(fileno=os.dup(connection.fileno()))
         plain.setblocking(False)
-        session = AgentSession(plain, hello["node"], hello["nodes"], hello["patience_s"], hello["pid"])
+        session = AgentSession(plain, hello, lambda one: self._runner.post(self._falls_silent, one))
         self._session = session
         self._fingerprint = self._fingerprint or await self._runner.run("plan", self._samples.manifest.fingerprint)
         catalogue_fd = self._showcase.open(len(self._samples))
@@ -351,8 +355,7 @@ class Peering:
                 session.back(node)
                 self._plan.back(node)
                 log.warning("node %d answers again", node)
-                if (place := self._place_of(node)) is not None:
-                    self._step(e.PeerBack(place))
+                self._usable([node])
         elif packet.kind is link.Kind.COUNTS:
             session.take_counts(packet.value)
         elif packet.kind is link.Kind.TOLD:
@@ -360,6 +363,17 @@ class Peering:
         if not session.joining and len(session.about) == session.nodes:
             session.begin_to_join()
             nursery.start_soon(self._join, session)
+
+    def _falls_silent(self, session: AgentSession) -> None:
+        """The agent does not answer: nothing is asked of any peer until it speaks, and nobody waits for it."""
+        if session is self._session and session.silent:
+            log.warning("the agent (process %d) does not answer: all peers' samples come from the source", session.pid)
+            self._step(*(e.PeerLost(place) for place, info in enumerate(self._infos) if info.node >= 0))
+
+    def _speaks(self, session: AgentSession) -> None:
+        if session is self._session and not session.silent:
+            log.warning("the agent answers again")
+            self._usable(node for node in session.about if node not in {*session.lost, *session.refused})
 
     def _place_of(self, node: int) -> int | None:
         return next((number for number, info in enumerate(self._infos) if info.node == node), None)
@@ -426,8 +440,12 @@ class Peering:
         self._places.join([NodePlace(info.node, session.desk) for info in self._infos if info.node >= 0])
         if infos:
             self._step(e.PeersJoined(infos))
-        there = [self._place_of(node) for node in peers if node not in session.lost]
-        self._step(*(e.PeerBack(place) for place in there if place is not None))
+        self._usable(node for node in peers if node not in session.unreachable)
+
+    def _usable(self, nodes: Iterable[int]) -> None:
+        """These may be asked again."""
+        places = [place for node in nodes if (place := self._place_of(node)) is not None]
+        self._step(*(e.PeerBack(place) for place in places))
 
     # -- what peers want
 
@@ -480,21 +498,3 @@ class Peering:
 def _log_error(_: object, error: BaseException | None) -> None:
     if error is not None:
         log.error("after the agent's end", exc_info=error)
-
-
-def _listen(path: str) -> socket.socket:
-    """A socket that only this user can connect to."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    mask = os.umask(0o177)
-    try:
-        with link.short_name(path) as name:
-            listener.bind(name)
-        listener.listen(1)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.umask(mask)
-    return listener

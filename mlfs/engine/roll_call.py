@@ -32,7 +32,8 @@ class MemberStatistics:
     """A node of the cluster.
 
     Attributes:
-        name: the machine's. state: "alive", "lost" or "refused". lost_s: for how long it has not answered.
+        name: the machine's. state: "alive", "lost" or "refused"; "silent": this one, whose agent does not answer.
+        lost_s: for how long a lost one has not answered, where that is known.
         held, got, plan: see Figures. given: samples that it gave to peers. missing: samples that it asked a peer for
             and that the peer did not have. spoilt: of those, samples that came and were not right.
     """
@@ -91,7 +92,8 @@ class RollCall:
         for node, about in sorted(session.about.items()):
             known = self._own(session) if node == session.node else self._heard.get(node, {})
             lost_s = session.lost.get(node)
-            state = "refused" if node in session.refused else "alive" if lost_s is None else "lost"
+            state = "refused" if node in session.refused else "lost" if node in session.unreachable else "alive"
+            state = "silent" if node == session.node and session.silent else state
             silent_s = None if lost_s is None else now_s - lost_s
             lines.append(MemberStatistics(node, str(about.get("name", "")), state, silent_s, **known))
         return tuple(lines)

@@ -142,6 +142,7 @@ class Agent:
         self._ends: list[tuple[int, int]] = []
         self._unheard: defaultdict[int, list[_Unheard]] = defaultdict(list)  # news for lost peers, oldest first
         self._wanted: list[tuple[int, int, int, int, int]] = []
+        self._done = False
         self._given = self._given_bytes = self._missed = 0
         self._got = self._got_bytes = self._missing = self._spoilt = 0
 
@@ -311,6 +312,9 @@ class Agent:
             self._to_server(link.pack_json(link.Kind.TOLD, {"node": event.node, "value": message.news}))
         elif message.kind is messages.Kind.PING:
             self._say(event.node, messages.Kind.ALIVE, now_s)
+        elif message.kind is messages.Kind.DONE:
+            self._liveness.is_done(event.node)
+            self._say(event.node, messages.Kind.ALIVE, now_s)
         elif message.kind is messages.Kind.LEAVE and self._liveness.leaves(event.node, now_s):
             self._lose([event.node], now_s)
 
@@ -413,6 +417,8 @@ class Agent:
             for news in self._unheard.pop(node, ()):
                 for message in news.messages:
                     self._transport.send(node, message)
+            if self._done:
+                self._say(node, messages.Kind.DONE, now_s)
             for packet in link.pack(link.Kind.BACK, [(node,)]):
                 self._to_server(packet)
 
@@ -450,6 +456,19 @@ class Agent:
                 self._give(found.owed, None, 0, now_s)
             for owed in self._asking.pop(node, ()):
                 self._give(owed, None, 0, now_s)
+
+    def done(self, now_s: float) -> None:
+        """This node's COMMAND is done: the peers that are there are told, the others when they are back."""
+        self._done = True
+        for node in range(self._transport.nodes):
+            if node != self._transport.node and node not in self._liveness.lost:
+                self._say(node, messages.Kind.DONE, now_s)
+                self._liveness.asked(node, now_s)  # one that has died is not waited for
+
+    @property
+    def all_done(self) -> bool:
+        """Whether this node and all that are there are done."""
+        return self._done and self._liveness.all_done
 
     def leave(self, now_s: float) -> None:
         """Tell the peers that this node leaves."""

@@ -41,10 +41,17 @@ class Desk:
 
     Args:
         send: has the agent take a packet; False when it does not.
-        patience_s: how long one sample may take before its reader goes to the source.
+        patience_s: how long one sample may take before its reader goes to the source. on_silence: called from a lane
+            when the agent has not said anything for all that time: then nobody waits for it until it is heard again.
     """
 
-    def __init__(self, landing: Landing, send: Callable[[bytes], bool], patience_s: float) -> None:
+    def __init__(
+        self,
+        landing: Landing,
+        send: Callable[[bytes], bool],
+        patience_s: float,
+        on_silence: Callable[[], None] = lambda: None,
+    ) -> None:
         self._landing = landing
         self._send = send
         self._patience_s = patience_s + AGENT_PATIENCE_S
@@ -52,7 +59,9 @@ class Desk:
         self._requests: dict[int, _Request] = {}
         self._by_want: dict[Want, int] = {}  # those whose bytes nobody has taken
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._silent = False
+        self._on_silence = on_silence
+        self._heard = 0  # how often the agent has said something
 
     def ahead(self, wants: Iterable[Want]) -> list[Want]:
         """Ask for samples that will be wanted soon. Returns those for which `no_longer` has to follow."""
@@ -72,7 +81,7 @@ class Desk:
             number = next(self._numbers) & 0xFFFFFFFF
             request = _Request(want, offset, over=threading.Event() if awaited else None)
             with self._lock:
-                if self._closed or (not awaited and want in self._by_want):
+                if self._closed or self._silent or (not awaited and want in self._by_want):
                     self._landing.release(offset, want.version.size_bytes)
                     continue
                 self._requests[number] = request
@@ -92,17 +101,45 @@ class Desk:
             request = self._requests.get(number)
             if request is not None and request.end is None:
                 request.over = threading.Event()
+            heard = self._heard
         if request is None:
             asked = self._ask([want], self._patience_s, awaited=True)
             if not asked:
                 return None
             number, request = asked[0]
-        if request.over is not None and not request.over.wait(self._patience_s):
-            with self._lock:
-                if request.end is None:
-                    request.awaited = False  # what still comes goes back by itself
-                    return None
+        if request.over is not None and not self._has_come(request, request.over, heard):
+            return None
         return self._take(number, request)
+
+    def _has_come(self, request: _Request, over: threading.Event, heard: int) -> bool:
+        """Wait for the end of a request, if the agent speaks. Whether it has come; what comes later goes back by
+        itself."""
+        waited = not self._silent and not over.wait(self._patience_s)
+        with self._lock:
+            if request.end is not None:
+                return True
+            request.awaited = False
+            falls_silent = waited and heard == self._heard and not self._silent
+            if falls_silent:
+                self._silent = True
+                for other in self._requests.values():
+                    if other.over is not None:
+                        other.over.set()
+        if falls_silent:
+            self._on_silence()
+        return False
+
+    def hears(self) -> bool:
+        """The agent says something. Returns whether it was silent."""
+        with self._lock:
+            self._heard += 1
+            was_silent, self._silent = self._silent, False
+        return was_silent
+
+    @property
+    def silent(self) -> bool:
+        """Whether the agent does not answer: then nothing is asked, and nobody waits for it."""
+        return self._silent
 
     def _take(self, number: int, request: _Request) -> memoryview | None:
         with self._lock:

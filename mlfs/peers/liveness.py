@@ -36,6 +36,7 @@ class Liveness:
         self._in_vain = [0] * nodes  # what was said to it since it is lost
         self._lost: set[int] = set()
         self._left: set[int] = set()
+        self._done: set[int] = set()
         self._gone_s = [0.0] * nodes  # of those that left: when they end, whoever else is there
 
     @property
@@ -108,6 +109,20 @@ class Liveness:
             for node in self._others
             if (self._gone_s[node] - now_s > half_s if node in self._left else node not in self._lost)
         ]
+
+    def is_done(self, node: int) -> None:
+        """A peer said that its COMMAND is done."""
+        self._done.add(node)
+
+    @property
+    def all_done(self) -> bool:
+        """Whether nobody is waited for: peers are done, have left or are lost."""
+        return self._done | self._lost >= set(self._others)
+
+    @property
+    def nobody_stays(self) -> bool:
+        """Whether all peers have left or do not answer."""
+        return self._left | self._lost >= set(self._others)
 
     @property
     def all_left(self) -> bool:

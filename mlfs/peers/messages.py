@@ -18,7 +18,7 @@ import numpy.typing as npt
 Records = npt.NDArray[Any]
 
 # Raised with each change of what follows: agents of different versions do not understand each other.
-PROTOCOL = 2
+PROTOCOL = 3
 _HEAD = struct.Struct("<HBxI")  # protocol, kind, records
 # A message fits into what MPI sends without asking the receiver first, and into the buffers that wait for it.
 LARGEST_BYTES = 1 << 16
@@ -40,6 +40,8 @@ class Kind(IntEnum):
     """Something for the servers, in JSON: who a node is, which jobs it has."""
     LEAVE = 5
     """The sender leaves."""
+    DONE = 7
+    """The sender's COMMAND is done: it goes on giving what it has until all are done. It is answered by ALIVE."""
 
 
 ASK = np.dtype([("number", "<u4"), ("sample", "<u4"), ("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8")])

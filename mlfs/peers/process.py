@@ -1,24 +1,27 @@
-"""The agent's process: waits for its server and for MPI at once, and ends with either.
+"""The agent's process: waits for its server, for MPI and for its keeper at once, and ends with any of them.
 
-In: the socket of the mount's server, the transport. Out: an `Agent` that hears of both. MPI has nothing that a process
-could sleep on, so it is looked at again and again: at once while something happens, and less and less often when
-nothing does (`_Pace`).
+In: the socket of the mount's server, MPI, the keeper's line. Out: an `Agent` that hears of them. MPI has nothing that a
+process could sleep on, so it is looked at again and again: at once while something happens, and less and less often
+when nothing does (`Pace`).
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from mmap import mmap
+from typing import Any
 
 from mlfs.errors import ExitCode, MlfsError
-from mlfs.peers import link
+from mlfs.peers import link, mpi
 from mlfs.peers.agent import Agent, AgentStatistics
+from mlfs.peers.keeper import Line, die_with_keeper
 from mlfs.peers.liveness import LEAVE_PATIENCE_S, Liveness
 from mlfs.peers.shelf import Shelf
 from mlfs.peers.transport import Transport
@@ -82,13 +85,9 @@ class AgentProcess:
         """Say who this is, and map what the server hands over."""
         hello = {
             "protocol": link.PROTOCOL, "node": self._transport.node, "nodes": self._transport.nodes,
-            "patience_s": patience_s, "pid": os.getpid(),
+            "patience_s": patience_s, "pid": os.getpid(), "keeper": os.getppid(),
         }  # fmt: skip
-        self._connection.send(link.pack_json(link.Kind.HELLO, hello))
-        data, fds = link.receive_with_fds(self._connection)
-        if not data:
-            raise MlfsError("the mount's server refuses the agent", "is mlfs of the same version there?")
-        about = link.unpack(data).value
+        about, fds = _introduced(self._connection, hello)
         landing_fd, catalogue_fd, *rest = fds
         memory, disks = rest[: about["memory_files"]], rest[about["memory_files"] :]
         ssds, lmdbs = disks[: about["ssds"]], disks[about["ssds"] :]
@@ -103,30 +102,35 @@ class AgentProcess:
         if len(self._unsent) < MOST_KEPT_PACKETS:
             self._unsent.append(packet)
 
-    def join(self, ends: Sequence[int], patience_s: float) -> bool:
-        """Serve until all nodes have joined. Returns whether they have; not after so long, or once `run` would end."""
-        until_s = time.monotonic() + patience_s
-        self._serve(ends, lambda: self._joined or time.monotonic() > until_s)
+    def join(self, end: int) -> bool:
+        """Serve until all nodes have joined. Returns whether they have: not once `run` would end."""
+        self._serve(end, lambda: self._joined)
         return self._joined
 
-    def run(self, ends: Sequence[int]) -> bool:
-        """Serve until one of these descriptors can be read, or until the server is gone.
+    def run(self, line: Line) -> None:
+        """Serve until the keeper says that this agent shall leave, until the server is gone, or until this node and all
+        others are done."""
+        while not self._server_gone:
+            self._serve(line.end, lambda: self._agent.all_done)
+            if not select.select([line.end], [], [], 0)[0] or not line.hear():
+                return
+            self._agent.done(time.monotonic())
 
-        Returns whether all peers leave at the same time: then they can end MPI together.
-        """
-        self._serve(ends, lambda: False)
+    def leave(self) -> bool:
+        """Take leave of the peers. Returns whether all leave at the same time: then they can end MPI together."""
         left_s = time.monotonic()
         together = len(self._liveness.to_be_left(left_s)) == self._transport.nodes - 1
         self._agent.leave(left_s)
         until_s = left_s + LEAVE_PATIENCE_S
-        while not self._liveness.all_left and time.monotonic() < until_s:
+        while not self._liveness.nobody_stays and time.monotonic() < until_s:
             self._agent.poll(time.monotonic())
             time.sleep(LONGEST_NAP_AWAITED_S)
         return together and self._liveness.all_left
 
-    def _serve(self, ends: Sequence[int], enough: Callable[[], bool]) -> None:
+    def _serve(self, end: int, enough: Callable[[], bool]) -> None:
+        """Serve until the descriptor can be read, the server is gone, or it is enough."""
         self._connection.setblocking(False)
-        ears = [self._connection.fileno(), *ends]
+        ears = [self._connection.fileno(), end]
         pace, beat_s, ended = Pace(), 0.0, False
         while not (ended or self._server_gone or enough()):
             now_s = time.monotonic()
@@ -139,7 +143,7 @@ class AgentProcess:
             self._send_on()
             nap_s = pace.nap_s(now_s, busy, self._agent.waits)
             if nap_s:
-                ended = bool(set(select.select(ears, [], [], nap_s)[0]) & set(ends))
+                ended = end in select.select(ears, [], [], nap_s)[0]
             else:
                 os.sched_yield()
 
@@ -175,6 +179,46 @@ class AgentProcess:
                 self._server_gone = True
                 return
             self._unsent.popleft()
+
+
+def serve(path: str, mountpoint: str, patience_s: float, line: Line) -> None:
+    """Be the agent of a mount, from the start of MPI to its end. Does not return where that is not orderly.
+
+    The server is spoken to when MPI has started: it waits for the other nodes, which may be minutes late.
+
+    Raises: MlfsError.
+    """
+    die_with_keeper(signal.SIGKILL)  # for as long as MPI waits for the others, nothing else is heard
+    line.say("in MPI")
+    transport = mpi.start()
+    die_with_keeper(0)
+    with connect(path, mountpoint) as connection:
+        agent = AgentProcess(connection, transport, patience_s)
+        if agent.join(line.end):
+            line.say("joined", transport.node, transport.nodes)
+        agent.run(line)
+        line.say("leaves")
+        transport.close(agent.leave(), 0)
+    line.say("MPI ended")
+
+
+def _introduced(connection: socket.socket, hello: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """What the server answers, with descriptors. Raises: MlfsError where it does not let this agent in."""
+    fds: list[int] = []
+    data = b""
+    try:
+        connection.send(link.pack_json(link.Kind.HELLO, hello))
+        data, fds = link.receive_with_fds(connection)
+        about = link.unpack(data).value if data else {"refused": "it ended, or is of another version"}
+    except (OSError, link.BadPacket) as error:
+        about = {"refused": str(error)}
+    if "refused" in about:
+        raise MlfsError(
+            f"the mount's server does not let this agent in: {about['refused']}",
+            about.get("hint", "see `mlfs status`; mlfs must be of the same version there"),
+            ExitCode.BUSY if "hint" in about else ExitCode.FAILURE,
+        )
+    return about, fds
 
 
 def connect(path: str, mountpoint: str) -> socket.socket:

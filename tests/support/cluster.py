@@ -11,11 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from mlfs.peers.keeper import AGENT_NAME
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.mpi import mpiexec
@@ -42,7 +43,8 @@ class MountedCluster:
     """Nodes that have joined while the context lasts.
 
     Args:
-        directory: empty, for mount points and states. command: what each agent runs meanwhile; empty: nothing.
+        directory: empty, for mount points and states. command: what each agent runs meanwhile, the node's mount point
+            for "{mount}"; empty: nothing. launcher_flags: None: those that tests start MPI with.
         agent: what Python runs as `mlfs`.
         network: a machine's network of its own for each agent (scripts/cluster_net.py); None: they share a memory.
     """
@@ -58,6 +60,8 @@ class MountedCluster:
         agent: Sequence[str] = ("-m", "mlfs.cli.main"),
         infer: bool = False,
         network: Network | None = None,
+        launcher_flags: Sequence[str] | None = None,
+        agent_flags: Sequence[str] = (),
     ) -> None:
         self.mounts: list[MlfsMount] = []
         for node in range(nodes):
@@ -69,6 +73,8 @@ class MountedCluster:
         self._command = list(command)
         self._agent = list(agent)
         self._network = network
+        self._launcher_flags = launcher_flags
+        self._agent_flags = list(agent_flags)
         self._stack = ExitStack()
         self.launcher: subprocess.Popen[bytes] | None = None
 
@@ -90,7 +96,7 @@ class MountedCluster:
     def start(self) -> None:
         """Start the agents."""
         launcher, *options, _, _ = mpiexec(1)
-        words = [launcher, *options]
+        words = [launcher, *(options if self._launcher_flags is None else self._launcher_flags)]
         environment = os.environ | {"XDG_RUNTIME_DIR": ""}
         if self._network is not None:
             hosts = ",".join(self._network.address(node) for node in range(len(self.mounts)))
@@ -99,9 +105,10 @@ class MountedCluster:
             environment |= self._network.environment
         for number, mount in enumerate(self.mounts):
             agent = [sys.executable, *self._agent, "peers", str(mount.path), "--peer-timeout", self._timeout]
-            command = ["--", *self._command] if self._command else []
+            agent += self._agent_flags
+            command = ["--", *(word.replace("{mount}", str(mount.path)) for word in self._command)]
             env = [word for name in ("MLFS_RUNTIME_DIR",) for word in ("-env", name, mount.env[name])]
-            words += [*([":"] if number else []), "-n", "1", *env, *agent, *command]
+            words += [*([":"] if number else []), "-n", "1", *env, *agent, *(command if self._command else [])]
         self.launcher = subprocess.Popen(words, env=environment, start_new_session=True)
 
     def joined(self) -> bool:
@@ -115,13 +122,22 @@ class MountedCluster:
 
     def agents(self) -> list[int]:
         """The pids of the agents by node, 0 for one that is gone."""
+        return self._processes(agents=True)
+
+    def keepers(self) -> list[int]:
+        """The pids of `mlfs peers` by node, which run agents and COMMANDs; 0 for one that is gone."""
+        return self._processes(agents=False)
+
+    def _processes(self, agents: bool) -> list[int]:
         found = [0] * len(self.mounts)
         for entry in Path("/proc").iterdir():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                is_agent = bool(words) and (entry / "comm").read_bytes().strip() == AGENT_NAME
             except OSError:
                 continue
-            if b"peers" in words and os.fsencode(self._agent[-1]) in words and b"-n" not in words:
+            is_ours = b"peers" in words and os.fsencode(self._agent[-1]) in words and b"-n" not in words
+            if is_ours and is_agent == agents:
                 for node, mount in enumerate(self.mounts):
                     if os.fsencode(mount.path) in words:
                         found[node] = int(entry.name)
@@ -148,10 +164,10 @@ class MountedCluster:
         """End the agents as Ctrl-C does; returns the launcher's exit code."""
         if self.launcher is None:
             return None
-        for pid in self.agents():
-            if pid:
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGTERM)
+        for pids, number in ((self.agents(), signal.SIGCONT), (self.keepers(), signal.SIGTERM)):
+            for pid in filter(None, pids):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
         try:
             return self.launcher.wait(20)
         except subprocess.TimeoutExpired:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
-from mlfs.plan.scheduler.config import SAME_TIME_S, SOURCE, Limits
+from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES, SAME_TIME_S, SOURCE, Limits
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.rank_waits import RankWaits
@@ -106,7 +106,7 @@ class Waiting:
         if state in (State.STAGED, State.RECENT):
             self._out.append(Answer(ticket, sample))
             return
-        if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._limits.largest_whole_bytes:
+        if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._largest_whole_bytes(is_peer):
             self._out.append(OpenDirect(ticket, sample))
             return
         self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s, is_peer))
@@ -140,9 +140,13 @@ class Waiting:
         if self._routing.is_elsewhere(self._keeping.owner(sample)) and not (in_place and promised):
             self._out.append(Refuse(ticket, sample, errno.ENOENT))
             return
-        if in_place and not promised and table.sizes[sample] <= self._limits.largest_whole_bytes:
+        if in_place and not promised and table.sizes[sample] <= self._largest_whole_bytes(is_peer=True):
             table.move(sample, Verb.LOSE)
         self.wait(ticket, sample, now_s, is_peer=True)
+
+    def _largest_whole_bytes(self, is_peer: bool) -> int:
+        """What is fetched whole for who waits: a reader here is served sooner by parts; a peer gets all or nothing."""
+        return LARGEST_KEPT_BYTES if is_peer else self._limits.largest_whole_bytes
 
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
