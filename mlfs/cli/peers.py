@@ -15,22 +15,22 @@ from mlfs.cli import client
 from mlfs.errors import ConfigError
 
 _EPILOG = """\
-examples:
+examples, with MPICH, Open MPI and Slurm:
   mpiexec -disable-auto-cleanup -n 4 -ppn 1 \\
-      mlfs peers /data/imagenet -- torchrun ... train.py         # MPICH
+      mlfs peers /data/imagenet -- torchrun ... train.py
   mpirun --with-ft ulfm -n 4 --map-by ppr:1:node \\
-      mlfs peers /data/imagenet -- torchrun ... train.py         # Open MPI
+      mlfs peers /data/imagenet -- torchrun ... train.py
   srun --mpi=pmi2 --kill-on-bad-exit=0 --ntasks-per-node=1 \\
-      mlfs peers /data/imagenet -- torchrun ... train.py         # Slurm
+      mlfs peers /data/imagenet -- torchrun ... train.py
 
 Each node mounts first (`mlfs mount /data/imagenet`), for instance in the prolog of the batch system.
 
 COMMAND lives as the mount does: an agent that dies, here or elsewhere, does not
-end it, nor does the end of another node's COMMAND; with the flags above the
-launcher does not either. It is no MPI program of this job, and the launcher's
-variables are kept from it. A training that uses MPI is started by a launcher of
-its own, in the COMMAND of one node:
-  mlfs peers /data/imagenet -- sh -c '[ "$(hostname)" != node1 ] || mpiexec -hosts node1,node2 train'
+end it, nor does the end of another node's COMMAND. It is no MPI program of this
+job. A training that uses MPI is started by a launcher of its own, in the COMMAND
+of one node:
+  mlfs peers /data/imagenet -- sh -c '[ "$(hostname)" != node1 ] ||
+      mpiexec -hosts node1,node2 train'
 """
 
 # COMMAND begins when all nodes have joined, so that its first reads are shared. Nodes of a large job may start minutes
