@@ -25,6 +25,7 @@ import itertools
 import json
 import multiprocessing as mp
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -216,12 +217,18 @@ def demand_reads(work: Path, data: Path, rounds: int) -> None:
         paths = {"direct": files_below(slow), "mlfs": files_below(work / "mount"), "bare": files_below(bare)}
         for path in itertools.chain(*paths.values()):
             os.stat(path)  # the kernel knows all names then, so that only reading is measured
-        share = len(paths["direct"]) // rounds
+        # In an order that nobody can foresee: what is learned from reads before would be fetched ahead.
+        order = random.SystemRandom().sample(range(len(paths["direct"])), len(paths["direct"]))
+        paths = {place: [files[at] for at in order] for place, files in paths.items()}
+        share = len(order) // rounds
         spent: dict[str, list[float]] = {place: [] for place in paths}
         for index in range(rounds):
             part = slice(index * share, (index + 1) * share)
             for place, files in paths.items():
                 spent[place].append(1000 / files_a_second(files[part], 1, read_os))
+        from_source = status(work / "mount")["reads"]["all"]["pfs"]["reads"]
+        if from_source != share * rounds:
+            raise SystemExit(f"not a benchmark of demand reads: the source gave {from_source} of {share * rounds}")
         middle = {place: statistics.median(values) for place, values in spent.items()}
         added = middle["mlfs"] - middle["direct"]
         print(

@@ -99,12 +99,8 @@ def slow_source(tmp_path: Path) -> Iterator[SlowSource]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What reads cost, as tests/engine/test_costs.py has counted it."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
-    costs = [
-        value
-        for one in reports
-        for name, value in getattr(one, "user_properties", ())
-        if name == "cost" and one.when == "call"
-    ]
+    calls = [report for report in reports if getattr(report, "when", "") == "call"]
+    costs = [str(value) for report in calls for name, value in report.user_properties if name == "cost"]
     if costs:
         terminalreporter.section("what a read costs")
         terminalreporter.write_line("\n".join(costs))
