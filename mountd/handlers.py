@@ -144,10 +144,17 @@ class Handlers:
         directory = entry_of(parent)
         entry = self.manifest.lookup(directory, name)
         if entry < 0:
+            self._check_readable(directory)
             self._missed(directory, name)
             return 0
         self._inode_primer.looked_up(directory)
         return self._inode_of(entry)
+
+    def _check_readable(self, directory: int) -> None:
+        """What stands in the directory is known. Raises: what the scan was told about it, as nobody knows better."""
+        number = self.manifest.unreadable_error(directory)
+        if number:
+            raise OSError(number, os.strerror(number))
 
     def _inode_of(self, entry: int) -> int:
         """The inode of what the entry has now."""
@@ -231,9 +238,8 @@ class Handlers:
         mode = self._virtual.node(inode).mode if inode >= FIRST_VIRTUAL else self.manifest.mode_view[entry_of(inode)]
         if not stat.S_ISDIR(mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        number = self.manifest.unreadable_error(entry_of(inode)) if inode < FIRST_VIRTUAL else 0
-        if number:
-            raise OSError(number, os.strerror(number))
+        if inode < FIRST_VIRTUAL:
+            self._check_readable(entry_of(inode))
 
     def listed_at_once(self, inode: int) -> bool:
         """Whether a directory's entries are those of the manifest, all of them and without device nodes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,12 @@ LISTING_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.ETIMEDOUT, errno.ENOMEM, err
 LARGE = 9_000_001  # above what is fetched whole for a reader
 
 
-def drop_caches() -> None:
-    Path("/proc/sys/vm/drop_caches").write_text("3")
+def drop_pages(files: Iterable[Path]) -> None:
+    """As the machine does that needs memory."""
+    for path in files:
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def read_by_calls(path: Path, step: int) -> bytes:
@@ -38,7 +43,7 @@ def read_by_calls(path: Path, step: int) -> bytes:
 @pytest.mark.promise("lies-listing")
 @pytest.mark.promise("lies-cached")
 def test_sizes_listings_and_attributes_that_are_wrong(tmp_path: Path) -> None:
-    draw = random.Random(random.randrange(100))
+    draw = random.Random(1)
     lengths = [1, 4095, 4096, 4097, 131_072, *(draw.randrange(1, 400_000) for _ in range(3))]
     names = {f"{kind}/{n}": length for kind in ("zero", "small", "cached") for n, length in enumerate(lengths)}
     names |= {f"{kind}/large": LARGE for kind in ("zero", "small", "cached")}
@@ -59,8 +64,7 @@ def test_sizes_listings_and_attributes_that_are_wrong(tmp_path: Path) -> None:
                         step = draw.choice([1000, 1 << 20]) if len(want) < 1_000_000 else 1 << 20
                         assert read_by_calls(mount.path / kind / name, step) == want, (turn, kind, name)
                         assert (mount.path / kind / name).read_bytes() == want, (turn, kind, name)
-                if turn == 1:
-                    drop_caches()
+                drop_pages(mount.path / kind / name for kind in ("zero", "small") for name in ("0", "large"))
             for name in os.listdir(mount.path / "large"):
                 with pytest.raises(OSError, match="Input/output error"):
                     (mount.path / "large" / name).read_bytes()
@@ -68,6 +72,8 @@ def test_sizes_listings_and_attributes_that_are_wrong(tmp_path: Path) -> None:
                 with pytest.raises(OSError, match=os.strerror(number)) as caught:
                     os.listdir(mount.path / directory)
                 assert caught.value.errno == number
+                with pytest.raises(OSError, match=os.strerror(number)):
+                    (mount.path / directory / "0").read_bytes()
             for name in os.listdir(mount.path / "cached"):  # known to the client for an hour
                 assert (mount.path / "cached" / name).read_bytes() == content(f"cached/{name}", names[f"cached/{name}"])
             mount.settle()
@@ -116,5 +122,5 @@ def test_times_of_files_that_are_made_up(tmp_path: Path, seed: int) -> None:
             if len(times) == 1:  # the other time tells
                 new = content("new", names[changed])
                 (source.backing / changed).write_bytes(new)
-                drop_caches()
+                drop_pages([mount.path / changed])
                 wait_until(lambda: (mount.path / changed).read_bytes() in (new, content(changed, names[changed])))
