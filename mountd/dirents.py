@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.engine.looks import Looks
-from mlfs.tree.manifest import Manifest
+from mlfs.tree.manifest import Manifest, ids_of
 from mountd.inodes import inode_of
 
 HEAD_WORDS = 19  # struct fuse_entry_out: 16, struct fuse_dirent before the name: 3; every record is 8-aligned
@@ -80,17 +80,17 @@ class Direntries:
         block = start - start % BUILT_AT_ONCE
         key = (directory, block, self.manifest.updates + self.manifest.growths)
         if attributes:
-            return self._build(start, np.array(children[start : start + DESCRIBED_AT_ONCE]), attributes)
+            return self._build(start, ids_of(children[start : start + DESCRIBED_AT_ONCE]), attributes)
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._build(block, np.array(children[block : block + BUILT_AT_ONCE]), attributes)
+            kept = self._build(block, ids_of(children[block : block + BUILT_AT_ONCE]), attributes)
             self._kept[key] = kept
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return kept
 
-    def _build(self, place: int, entries: NDArray[Any], attributes: bool) -> Records:
-        manifest, entries = self.manifest, entries.astype(np.int64)
+    def _build(self, place: int, entries: NDArray[np.int64], attributes: bool) -> Records:
+        manifest = self.manifest
         offsets = manifest.name_offset[entries].astype(np.int64)
         lengths = manifest.name_offset[entries + 1].astype(np.int64) - offsets
         ends = np.cumsum(HEAD_WORDS + (lengths + 7) // 8)  # in words

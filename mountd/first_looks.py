@@ -16,7 +16,7 @@ import trio
 
 from mlfs.engine.looks import Looks
 from mlfs.engine.runner import Runner
-from mlfs.tree.manifest import ROOT, Manifest
+from mlfs.tree.manifest import ROOT, Manifest, ids_of
 
 POOL: Final = "looks"
 # Threads that look at the files of one directory at a time.
@@ -49,7 +49,7 @@ class FirstLooks:
     async def at_children(self, directory: int, start: int, count: int) -> None:
         """Look at some children of a directory, from number `start` on; what fails is left for a LOOKUP to tell."""
         children = self._manifest.children(directory)[start : start + count]
-        entries = np.array(children, dtype=np.int64)
+        entries = ids_of(children)
         unseen = entries[~self._looks.seen_of(entries)]
         async with trio.open_nursery() as nursery:
             for portion in np.array_split(unseen, AT_ONCE):

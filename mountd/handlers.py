@@ -163,7 +163,7 @@ class Handlers:
     def _entry_of(self, inode: int) -> int:
         """The entry of an inode that is what the source has. Raises: ESTALE for any other."""
         entry = entry_of(inode)
-        known = 0 <= entry < len(self.manifest) and not self.manifest.is_gone(entry)
+        known = 0 <= entry < self.manifest.used and not self.manifest.is_gone(entry)
         if not known or self._generations[entry] != generation_of(inode):
             raise stale()
         return entry

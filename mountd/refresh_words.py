@@ -23,7 +23,8 @@ FAILED = "the last refresh of {path} failed: {remark}"
 
 def refresh_status(now: MountStatistics) -> dict[str, object]:
     """The last refresh, and what was found at the source and is not in the view."""
-    return asdict(now.refresh) | {"added_since_scan": now.misses.added, "first_added": list(now.misses.first)}
+    missed = {"added_since_scan": now.misses.added, "first_added": list(now.misses.first), "looks": now.misses.looks}
+    return asdict(now.refresh) | missed
 
 
 def refresh_words(now: MountStatistics) -> list[str]:

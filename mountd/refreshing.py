@@ -196,6 +196,9 @@ class Refreshing:
             raise MlfsError(message, MOUNT_AGAIN)
         gone = [sample for entry in found.growth.gone for sample in self._engine.samples.of_file(entry)]
         manifest.grow(found.growth)
+        for entry, seen in found.changed:
+            if entry in found.growth.back:
+                self._engine.back(entry, _change(scanned, seen))
         clean = self._engine.gone(gone)
         self.misses.refreshed(top)
         await runner.run(POOL, clean)
@@ -237,12 +240,12 @@ class Refreshing:
         manifest = self._manifest
         changed = 0
         for entry, seen in found.changed:
-            rights = Rights(*(int(getattr(scanned, name)[seen]) for name in Rights._fields))
-            size, mtime_ns, ctime_ns = (int(getattr(scanned, name)[seen]) for name in ("size", "mtime_ns", "ctime_ns"))
+            change = _change(scanned, seen)
             known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
-            if known != (size, mtime_ns, ctime_ns) or manifest.rights(entry) != rights:
-                changed += 1
-                self._engine.replaced(entry, FileChange(size, mtime_ns, ctime_ns, rights))
+            is_back = entry in found.growth.back
+            if is_back or known != change[:3] or manifest.rights(entry) != change.rights:
+                changed += not is_back
+                self._engine.replaced(entry, change)
         if self._engine.looks.needed:  # others may read what they could not before, or the other way round
             for entry, row in found.growth.rights.items():
                 if manifest.is_dir(entry):
@@ -251,8 +254,8 @@ class Refreshing:
         for directory, names in found.names.items():
             for name in names:
                 self._forget(self._kernel.forget_name, inode_of(directory), name)
-        for directory in found.directories:
-            self._forget(self._kernel.forget_attributes, inode_of(directory))
+        for entry in found.directories.union(*found.growth.linked):
+            self._forget(self._kernel.forget_attributes, inode_of(entry, manifest.generation_view[entry]))
         return changed
 
     def _forget(self, call: Callable[..., None], *args: object) -> None:
@@ -287,3 +290,11 @@ class Refreshing:
             save(as_scanned(self._manifest), self._index_path, identity)
             return ""
         return f"the index cannot be saved to {self._index_path}; the next mount scans by itself"
+
+
+def _change(scanned: Manifest, seen: int) -> FileChange:
+    rights = Rights(*(int(getattr(scanned, name)[seen]) for name in Rights._fields))
+    size, mtime_ns, ctime_ns, blocks = (
+        int(getattr(scanned, name)[seen]) for name in ("size", "mtime_ns", "ctime_ns", "blocks")
+    )
+    return FileChange(size, mtime_ns, ctime_ns, rights, blocks)

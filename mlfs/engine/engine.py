@@ -376,6 +376,10 @@ class Engine:
         """In a worker: a scan has found other attributes of a file or directory than the manifest's."""
         self._fetcher.replaced(entry, change)
 
+    def back(self, entry: int, change: FileChange) -> None:
+        """On the loop: a file that was gone is there again; nothing of what was known of it is served from now on."""
+        self._adopt_change(entry, change)
+
     def gone(self, samples: Sequence[int]) -> Callable[[], None]:
         """The files of these samples were taken out of the tree. Returns what is left to do in a worker."""
         for sample in samples:

@@ -100,7 +100,7 @@ class GrowingManifest(Manifest):
 
     @property
     def used(self) -> int:
-        """The number that the next new entry gets."""
+        """See Manifest: the next new entry gets it."""
         return self._used
 
     @property

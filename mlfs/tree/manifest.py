@@ -81,6 +81,13 @@ def _index_of(ids: memoryview, entry: int) -> int:
     return low if low < len(ids) and ids[low] == entry else ABSENT
 
 
+def ids_of(entries: Sequence[int]) -> NDArray[np.int64]:
+    """Entries as an array, such as the children of a directory."""
+    if isinstance(entries, range):
+        return np.arange(entries.start, entries.stop, dtype=np.int64)
+    return np.array(entries, dtype=np.int64)
+
+
 class Manifest:
     """The source tree at the time of the scan; about 64 bytes an entry and the bytes of its name.
 
@@ -168,6 +175,11 @@ class Manifest:
 
     def __len__(self) -> int:
         """The number of entries: the root, directories, files and all else."""
+        return self._n
+
+    @property
+    def used(self) -> int:
+        """The number that is above those of all entries."""
         return self._n
 
     @property

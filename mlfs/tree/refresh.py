@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlfs.tree.growing import PER_ENTRY, GrowingManifest, Growth
-from mlfs.tree.manifest import ABSENT, ROOT, Manifest, offsets_dtype
+from mlfs.tree.manifest import ABSENT, ROOT, Manifest, ids_of, offsets_dtype
 
 _ATTRIBUTES = tuple(name for name in PER_ENTRY if name != "parent")
 _TYPE = stat.S_IFMT(0xFFFFFFFF)
@@ -47,12 +47,6 @@ class Difference(NamedTuple):
 def difference(manifest: GrowingManifest, top: int, scanned: Manifest) -> Difference:
     """Compare the tree below the directory `top` with what `scanned` saw there."""
     return _Comparison(manifest, scanned).run(top)
-
-
-def _ids(entries: Sequence[int]) -> NDArray[np.int64]:
-    if isinstance(entries, range):
-        return np.arange(entries.start, entries.stop, dtype=np.int64)
-    return np.array(entries, dtype=np.int64)
 
 
 def _names(manifest: Manifest, entries: Sequence[int]) -> list[bytes]:
@@ -102,9 +96,9 @@ class _Comparison:
         before, now = self._old.children(directory), self._new.children(scanned)
         names_before, names_now = _names(self._old, before), _names(self._new, now)
         if names_before == names_now:
-            kept = self._alike(_ids(before), _ids(now))
+            kept = self._alike(ids_of(before), ids_of(now))
             if kept.all():
-                self._keep(_ids(before), _ids(now))
+                self._keep(ids_of(before), ids_of(now))
                 return
         known = dict(zip(names_before, before, strict=True))
         children, told, both = [], [], []
@@ -191,7 +185,7 @@ class _Comparison:
             children = self._new.children(scanned)
             first = self._old.used + len(self._came)
             self._came.extend((child, directory) for child in children)
-            self._live[_ids(children)] = np.arange(first, first + len(children))
+            self._live[ids_of(children)] = np.arange(first, first + len(children))
             self._children[directory] = np.arange(first, first + len(children), dtype=np.uint32).data
             for number, child in enumerate(children, first):
                 if stat.S_ISDIR(self._new.mode_view[child]):

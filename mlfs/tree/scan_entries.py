@@ -21,7 +21,9 @@ from typing import Final, NamedTuple
 
 from mlfs.tree.manifest import clamp_ns
 
-PORTION: Final = 32
+PORTION: Final = 16
+# By so many looks the thread that lists a directory learns how long one takes.
+FIRST: Final = 3
 # A look at an entry whose attributes are in memory takes some 3 us. One that takes longer than this has asked a disk
 # or a server, and several can be asked at once.
 SLOW_LOOK_S: Final = 60e-6
@@ -91,8 +93,8 @@ class Entries:
     def look_at_all(self, lend_a_hand: LendAHand) -> Looked:
         """Look at all of them. Raises: OSError of the first that cannot be looked at, but for one that is gone."""
         began = time.monotonic()
-        self._look(most=1)
-        if len(self._names) > 2 * PORTION and time.monotonic() - began > PORTION * SLOW_LOOK_S:
+        self._look(FIRST)
+        if len(self._names) > PORTION and time.monotonic() - began > FIRST * SLOW_LOOK_S:
             lend_a_hand(self._look)
         self._look()
         with self._changed:
@@ -102,20 +104,21 @@ class Entries:
             raise self._error
         return self._seen
 
-    def _look(self, most: int | None = None) -> None:
-        """Look at portions of the names until none is left, or at so many of them."""
-        while most is None or most > 0:
-            most = most - 1 if most is not None else None
+    def _look(self, only: int = 0) -> None:
+        """Look at portions of the names until none is left; or only at so many names."""
+        size, goes_on = only or PORTION, True
+        while goes_on:
+            goes_on = not only
             with self._changed:
                 first = self._next
                 if first >= len(self._names) or self._error is not None:
                     return
-                self._next += PORTION
+                self._next += size
                 self._at_work += 1
             seen: Looked | None = None
             error: BaseException | None = None
             try:
-                seen = self._portion(self._names[first : first + PORTION])
+                seen = self._portion(self._names[first : first + size])
             except BaseException as raised:
                 error = raised
             with self._changed:

@@ -6,8 +6,12 @@ import errno
 import os
 import random
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -15,7 +19,10 @@ from pathlib import Path
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
+from support.slow import SlowSource
 from support.trees import make_tree
+
+from mountd.misses import BURST, EVERY_S
 
 Shown = dict[str, tuple[object, ...]]
 NAMES = ["a", "b", "c", "ab", "index.npy", "z\udcff"]
@@ -128,9 +135,34 @@ def refresh(mount: MlfsMount, *path: str) -> str:
     return mount.run("refresh", str(mount.path), *path).stdout
 
 
+def refresh_without_command(mount: MlfsMount, path: str) -> None:
+    number = mount.control({"op": "refresh", "path": path})["run"]
+
+    def told() -> dict[str, object]:
+        told: dict[str, object] = mount.status()["refresh"]
+        return told
+
+    wait_until(lambda: told()["run"] == number and told()["state"] != "running")
+    assert told()["state"] == "done"
+
+
 @pytest.mark.promise("view-refreshed")
 @pytest.mark.promise("refresh-jobs")
-def test_drawn_changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path) -> None:
+def test_drawn_changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with MlfsMount(source, "--ram", "0", mountpoint=tmp_path / "other", state=mount.state) as other:
+        names = {path: told[0] for path, told in shown(other.path).items()}
+        _changes_under_a_reader_and_jobs(mount, source)
+        assert {path: os.lstat(other.path / path).st_mode for path in names} == names, "another mount is not refreshed"
+        refresh(other, "moving")
+        assert shown(other.path) == shown(source)
+    mount.unmount()
+    mount.mount()
+    assert "saved index" in mount.status()["manifest"]["how"]
+    assert shown(mount.path) == shown(source)
+
+
+def _changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path) -> None:
     draw = random.Random(28)
     fixed = {f"fixed/{n:03d}.jpg": (source / f"fixed/{n:03d}.jpg").read_bytes() for n in range(60)}
     for name, epochs in (("fixed", 1000), ("moving", 10)):
@@ -143,8 +175,10 @@ def test_drawn_changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path) -
                 change(source / "moving", draw)
             for name in NAMES:  # the kernel learns that some of these are not there
                 (mount.path / "moving" / name).exists()
-            part = [[], ["moving"], [str(mount.path / "moving")]][turn % 3]
-            refresh(mount, *part)
+            if turn == 5:
+                refresh(mount, str(mount.path / "moving"))
+            else:
+                refresh_without_command(mount, ["", "moving"][turn % 2])
             now = shown(source)
             assert shown(mount.path) == now, f"after turn {turn}"
             for path in NAMES:
@@ -167,10 +201,6 @@ def test_drawn_changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path) -
     assert any("job moving: registered over 20 samples" in message for message in status["messages"])
     mount.register(name="moving", root="moving", layout="sorted", sampler="sequential", epochs=10)
     assert mount.status()["refresh"]["outdated"] == []
-    mount.unmount()
-    mount.mount()
-    assert "saved index" in mount.status()["manifest"]["how"]
-    assert shown(mount.path) == shown(source)
 
 
 @pytest.mark.promise("view-refreshed")
@@ -225,7 +255,38 @@ def test_names_that_were_added_are_noticed_and_told(mount: MlfsMount, source: Pa
     assert f"`mlfs refresh {mount.path}`" in told
     log = next((mount.state / "cache").glob("mlfs/log/*.log")).read_text()
     assert f"added since the scan: index.npy (mlfs refresh {mount.path})" in log
+    began, before = time.monotonic(), mount.status()["refresh"]["looks"]
+    for number in range(2000):  # as an import of Python asks: nobody waits for the source
+        assert not (mount.path / "moving" / f"not-{number}.py").exists()
+    looks = mount.status()["refresh"]["looks"] - before
+    assert looks <= BURST + (time.monotonic() - began) / EVERY_S + 1
     refresh(mount)
     assert (mount.path / "index.npy").read_bytes() == b"1"
     assert (mount.path / "moving/deep/x").read_bytes() == b"1"
     assert mount.status()["refresh"]["added_since_scan"] == 0
+
+
+def test_a_refresh_shows_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
+    backing = make_tree(tmp_path / "backing", {f"{n:03d}": n for n in range(400)})
+    (tmp_path / "mnt").mkdir()
+    with SlowSource(backing) as slow, MlfsMount(slow.path, mountpoint=tmp_path / "mnt") as mount:
+        (backing / "new").write_bytes(b"new")
+        slow.control(look_latency_s=0.1)
+        command = [sys.executable, "-m", "mlfs.cli.main", "refresh", str(mount.path)]
+        with subprocess.Popen(command, env=mount.env, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("mlfs: scan: ")
+            first = mount.status()["refresh"]
+            wait_until(lambda: mount.status()["refresh"]["entries"] > first["entries"])
+            assert first["state"] == "running"
+            again = mount.run("refresh", str(mount.path), check=False)
+            assert (again.returncode, "under way" in again.stderr) == (7, True)
+            assert (mount.path / "007").read_bytes() == (backing / "007").read_bytes()
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+        assert (process.returncode, "interrupted" in said) == (130, True)
+        assert mount.status()["refresh"]["state"] == "stopped"
+        slow.control(look_latency_s=0)
+        assert not (mount.path / "new").exists()
+        assert "1 have come" in refresh(mount)
+        assert (mount.path / "new").read_bytes() == b"new"
