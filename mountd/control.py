@@ -35,6 +35,7 @@ from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
 from mountd.ending import Ending
+from mountd.figures import Figures
 from mountd.job_reports import JobReports
 from mountd.life_note import LifeNote
 from mountd.metrics import metrics
@@ -110,6 +111,7 @@ class Control:
             reports, parts.refresh, lambda: _line(status(parts.statistics())), lambda: engine.jobs
         )
         self._coming: dict[str, _Coming] = {}
+        self._figures = Figures(parts)
 
     async def run(self) -> None:
         """What goes on beside the requests, for as long as the mount lives."""
@@ -160,11 +162,10 @@ class Control:
         if path in WRITABLE:
             return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
         if path in ((b"status",), (b"metrics",)):
-            await self.parts.refresh()
-            now = self.parts.statistics()
-            if onlooker is not None:
-                now = self._without_hidden(now, *onlooker)
-            return _line(status(now)) if path == (b"status",) else metrics(now)
+            make = _status_line if path == (b"status",) else metrics
+            if onlooker is None:
+                return await self._figures.text(path, make)
+            return await self._figures.text((path, reader), make, lambda now: self._without_hidden(now, *onlooker))
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:
@@ -444,6 +445,10 @@ class Control:
         ended = self.engine.end(name)
         self._note_jobs()
         return ended or stopped
+
+
+def _status_line(now: MountStatistics) -> bytes:
+    return _line(status(now))
 
 
 def _line(value: Json) -> bytes:
