@@ -29,7 +29,6 @@ from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
 from mlfs.tree.attributes import attributes_of
-from mlfs.tree.manifest import clamp_ns
 from mlfs.tree.samples import Samples, Version
 
 log = logging.getLogger("mlfs.engine")
@@ -271,10 +270,7 @@ class Fetcher:
 
     def is_current(self, entry: int, opened: OpenFile) -> bool:
         """Whether an open file is what the manifest shows now."""
-        manifest, version = self._manifest, opened.version
-        proved = manifest.times.proved
-        now = (manifest.size_view[entry], *proved(manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]))
-        return now == (version.size, *proved(clamp_ns(version.mtime_ns), clamp_ns(opened.ctime_ns)))
+        return self._manifest.shows(entry, opened.version.size, opened.version.mtime_ns, opened.ctime_ns)
 
     # -- copies
 
@@ -402,12 +398,8 @@ class Fetcher:
             return False
         except OSError:
             return True
-        manifest = self._manifest
-        now = manifest.as_known(entry, attributes_of(stat))
-        known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
-        if known != (now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns)):
-            return False
-        if attributes_of(stat).rights[:3] != manifest.rights(entry)[:3]:
+        now = attributes_of(stat)
+        if not self._manifest.shows(entry, *now[:3]) or now.rights[:3] != self._manifest.rights(entry)[:3]:
             return False
         self._looks.way_to(entry)
         self._looks.was_read(entry)

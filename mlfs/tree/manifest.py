@@ -327,6 +327,12 @@ class Manifest:
         mtime_ns = seen.mtime_ns if times.mtime else self.mtime_ns_view[entry]
         return seen._replace(mtime_ns=mtime_ns, ctime_ns=seen.ctime_ns if times.ctime else self.ctime_ns_view[entry])
 
+    def shows(self, entry: int, size: int, mtime_ns: int, ctime_ns: int) -> bool:
+        """Whether a look at a file has met the content that stands here, by the times that prove something."""
+        known, proved = (self.mtime_ns_view[entry], self.ctime_ns_view[entry]), self.times.proved
+        seen = clamp_ns(mtime_ns), clamp_ns(ctime_ns)
+        return size == self.size_view[entry] and (known == seen or proved(*known) == proved(*seen))
+
     # -- all of them
 
     def _of_type(self, file_type: int) -> NDArray[np.uint32]:
