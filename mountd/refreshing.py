@@ -32,7 +32,7 @@ from mlfs.job import JobSpec
 from mlfs.orders.layouts.layout import SampleIds
 from mlfs.places.place import FileChange
 from mlfs.places.posix import PosixSource
-from mlfs.tree.attributes import Rights
+from mlfs.tree.attributes import FileAttributes, Rights
 from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.index import save, source_identity
 from mlfs.tree.manifest import Manifest
@@ -198,7 +198,7 @@ class Refreshing:
         manifest.grow(found.growth)
         for entry, seen in found.changed:
             if entry in found.growth.back:
-                self._engine.back(entry, _change(scanned, seen))
+                self._engine.back(entry, _change(manifest, entry, scanned, seen))
         clean = self._engine.gone(gone)
         self.misses.refreshed(top)
         await runner.run(POOL, clean)
@@ -240,7 +240,7 @@ class Refreshing:
         manifest = self._manifest
         changed = 0
         for entry, seen in found.changed:
-            change = _change(scanned, seen)
+            change = _change(manifest, entry, scanned, seen)
             known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
             is_back = entry in found.growth.back
             if is_back or known != change[:3] or manifest.rights(entry) != change.rights:
@@ -292,9 +292,13 @@ class Refreshing:
         return f"the index cannot be saved to {self._index_path}; the next mount scans by itself"
 
 
-def _change(scanned: Manifest, seen: int) -> FileChange:
-    rights = Rights(*(int(getattr(scanned, name)[seen]) for name in Rights._fields))
-    size, mtime_ns, ctime_ns, blocks = (
-        int(getattr(scanned, name)[seen]) for name in ("size", "mtime_ns", "ctime_ns", "blocks")
-    )
-    return FileChange(size, mtime_ns, ctime_ns, rights, blocks)
+def _change(manifest: Manifest, entry: int, scanned: Manifest, seen: int) -> FileChange:
+    """What a scan has seen of a file of the mount; of times that prove nothing, what is known of it."""
+    now = manifest.as_known(
+        entry,
+        FileAttributes(
+            scanned.size_view[seen], scanned.mtime_ns_view[seen], scanned.ctime_ns_view[seen], scanned.mode_view[seen],
+            0, scanned.uid_view[seen], scanned.gid_view[seen], scanned.nlink_view[seen],
+        ),
+    )  # fmt: skip
+    return FileChange(now.size, now.mtime_ns, now.ctime_ns, now.rights, scanned.blocks_view[seen])

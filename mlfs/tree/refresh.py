@@ -72,8 +72,9 @@ class _Comparison:
         self._live = np.full(len(scanned), ABSENT, dtype=np.int64)  # the number in the mount of each scanned entry
         self._unreadable = _errors(manifest)
         self._unread_now = _errors(scanned)
-        times = manifest.times
-        self._unproved = [name for name, proves in (("mtime_ns", times.mtime), ("ctime_ns", times.ctime)) if not proves]
+        before, now = manifest.times, scanned.times
+        proved = {"mtime_ns": before.mtime and now.mtime, "ctime_ns": before.ctime and now.ctime}
+        self._unproved = [name for name, proves in proved.items() if not proves]
 
     def run(self, top: int) -> Difference:
         """See `difference`."""

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
-from support.slow import SlowSource
+from support.slow import LyingSource, SlowSource
 from support.trees import make_tree
 
 from mountd.misses import BURST, EVERY_S
@@ -290,3 +290,21 @@ def test_a_refresh_shows_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
         assert not (mount.path / "new").exists()
         assert "1 have come" in refresh(mount)
         assert (mount.path / "new").read_bytes() == b"new"
+
+
+def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
+    backing = make_tree(tmp_path / "backing", {f"d/{n}": 3000 + n for n in range(20)})
+    (tmp_path / "mnt").mkdir()
+    with LyingSource(backing) as source:
+        source.lie("", ctime="now", directories="now")
+        with MlfsMount(source.path, mountpoint=tmp_path / "mnt") as mount, open(mount.path / "d/5", "rb") as held:
+            assert held.read(10) == (backing / "d/5").read_bytes()[:10]
+            (backing / "d/new").write_bytes(b"new")
+            (backing / "d/7").write_bytes(b"another size")
+            said = refresh(mount)
+            assert "1 have come, 1 were replaced" in said
+            assert shown(mount.path).keys() == shown(backing).keys()
+            for path in backing.glob("d/*"):
+                assert (mount.path / "d" / path.name).read_bytes() == path.read_bytes()
+            assert held.read() == (backing / "d/5").read_bytes()[10:]
+            assert "nothing has changed" in refresh(mount, "d")
