@@ -306,17 +306,11 @@ class Handlers:
                 return 0
             self._opened(entry, pid)
             return handle_of(entry, generation_of(inode))
-        handle = first.handle
-        if handle and self._ranges.generation_of(handle) != generation_of(inode):
-            self._ranges.close_large(handle)
-            handle = 0
-        if not handle and self._opens.hit_again(entry):
-            handle = handle_of(entry, generation_of(inode))
-        if not handle:
-            self._again.comes(entry, pid, first.source_bytes, 0)  # to `open_soon`
+        if first.handle or not self._opens.hit_again(entry):
+            self._again.comes(entry, pid, first.source_bytes, first.handle)  # to `open_soon`
             return 0
         self._digest.goes_on(entry, pid, first.source_bytes)
-        return handle
+        return handle_of(entry, generation_of(inode))
 
     def _does_not_come(self, entry: int, pid: int, handle: int) -> None:
         """Who was to ask again for a file that has changed."""
@@ -337,7 +331,7 @@ class Handlers:
         generations, handle_there = self._generations, handle_of(entry, generation)
         looks, before = self.looks, self.looks.changes
         first = self._again.take(entry, pid)
-        given = first.source_bytes if first is not None else 0
+        given, handle_then = (first.source_bytes, first.handle) if first is not None else (0, 0)
 
         def is_as_told() -> bool:
             """Whether the kernel, which has let the reader in, was told what the source has."""
@@ -370,6 +364,14 @@ class Handlers:
                 answer.give(handle or handle_there)
             answer.over()
 
+        if handle_then and self._ranges.generation_of(handle_then) == generation:
+            if answer.take():
+                self._digest.goes_on(entry, pid, given)
+                answer.give(handle_then)
+            answer.over()
+            return True
+        if handle_then:
+            self._ranges.close_large(handle_then)
         if first is None:
             self._digest.waits(entry, pid)
         self._opens.begin(entry, in_place, landed, first is not None)
