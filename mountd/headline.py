@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import InferenceState
+from mlfs.explain.statistics import ExplainerStatistics, InferenceState
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.placement import pfs_bound_bytes
@@ -73,7 +73,10 @@ def _without_job(now: MountStatistics) -> str:
         return NOTHING_READ
     searching = now.explainer.inference.state is InferenceState.SEARCHING
     waited = _seconds(now.engine.counters.all.stalls.total_s)
-    return (SEARCHING if searching else NO_JOB).format(waited=waited, ahead=ahead_without_prediction(now.engine))
+    return (SEARCHING if searching else NO_JOB).format(
+        waited=waited,
+        ahead=_ahead_by_rule(now.engine) if searching else ahead_without_prediction(now.engine, now.explainer),
+    )
 
 
 def _urgency(job: JobStatistics, time: ReadingTime) -> tuple[bool, bool, float]:
@@ -97,7 +100,7 @@ def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
     if job.state is JobState.DRIFTING:
         return (
-            f"{ahead_without_prediction(engine)}, because {_percent(1 - job.recent.share)} of the last"
+            f"{ahead_without_prediction(engine, now.explainer, job.name)}, because {_percent(1 - job.recent.share)} of the last"
             f" {job.recent.opens} reads were not as registered: register what the script does"
         )
     epoch = _telling(time)
@@ -120,8 +123,16 @@ def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
     return f"epoch {epoch.epoch} {verb} {_percent(share)}: {_why(engine, job, epoch)}"
 
 
-def ahead_without_prediction(engine: EngineStatistics) -> str:
-    """What is fetched ahead while no prediction is believed."""
+def ahead_without_prediction(engine: EngineStatistics, explainer: ExplainerStatistics, job: str = "") -> str:
+    """What is fetched ahead while no prediction is believed, and that another one is looked for where that is so."""
+    said = _ahead_by_rule(engine)
+    case = explainer.cases.get(job)
+    is_looking = explainer.inference.state in (InferenceState.WATCHING, InferenceState.SEARCHING)
+    is_looking = is_looking or (case is not None and case.instead is None)
+    return f"{said} yet, as mlfs is looking for the order of the reads" if is_looking else said
+
+
+def _ahead_by_rule(engine: EngineStatistics) -> str:
     rule = engine.scheduler.neighbours.used
     return "nothing is fetched ahead" if rule is None else f"only {rule} is fetched ahead"
 

@@ -10,7 +10,13 @@ from dataclasses import asdict
 
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.statistics import EngineStatistics
-from mlfs.explain.statistics import WHY_UNKNOWN, CaseStatistics, InferenceState, InferenceStatistics
+from mlfs.explain.statistics import (
+    WHY_UNKNOWN,
+    CaseStatistics,
+    ExplainerStatistics,
+    InferenceState,
+    InferenceStatistics,
+)
 from mlfs.follow.agreement import NO_RANK, of_rank, whole
 from mlfs.follow.job import GAVE_UP
 from mlfs.follow.job_statistics import JobState, JobStatistics, RankStatistics
@@ -86,7 +92,7 @@ def status(now: MountStatistics) -> Json:
             *source_words(now),
             *surroundings_words(now),
             *refresh_words(now),
-            *messages(engine, now.explainer.cases, about.mountpoint),
+            *messages(engine, now.explainer, about.mountpoint),
         ],
         "pages": {"looked_at": engine.page_watch.looked_at, "taken_back": engine.page_watch.taken_back},
         "inference": inference_status(now.explainer.inference),
@@ -137,11 +143,11 @@ def status(now: MountStatistics) -> Json:
 # -- words
 
 
-def messages(engine: EngineStatistics, cases: Mapping[str, CaseStatistics], mountpoint: str) -> list[str]:
+def messages(engine: EngineStatistics, explainer: ExplainerStatistics, mountpoint: str) -> list[str]:
     """What a person should know, in plain words; each thing once, however many jobs it is said of."""
-    said = passed_over(engine)
+    said, cases = passed_over(engine), explainer.cases
     if not engine.jobs:
-        said.append(NO_JOB.format(ahead=ahead_without_prediction(engine)))
+        said.append(NO_JOB.format(ahead=ahead_without_prediction(engine, explainer)))
     for job in engine.jobs:
         if job.given_up:
             said.append(f"job {job.name}: {GAVE_UP}")

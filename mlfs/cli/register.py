@@ -141,6 +141,8 @@ def _json_fields(path: str) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 9
+# Up to so many ranks are shown with what they read first; of more, so many, which is enough to compare with a script.
+_MOST_SHOWN_RANKS, _SHOWN_RANKS = 4, 2
 _LAUNCHERS = {
     "torchrun": ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     "Slurm": ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
@@ -188,9 +190,14 @@ def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:
     }
     width = max([12, *map(len, shown)])
     lines += [f"  {name:<{width}} {value}" for name, value in shown.items()]
-    for rank, paths in (first_paths if isinstance(first_paths, dict) else {}).items():
+    by_rank = first_paths if isinstance(first_paths, dict) else {}
+    shown_ranks = list(by_rank)[: _SHOWN_RANKS if len(by_rank) > _MOST_SHOWN_RANKS else None]
+    for rank in shown_ranks:
         lines.append(f"rank {rank} is predicted to read first:")
-        lines += [f"  {path}" for path in paths]
+        lines += [f"  {path}" for path in by_rank[rank]]
+    if left := list(by_rank)[len(shown_ranks) :]:
+        where = f"{mountpoint}/.mlfs/order/{job.get('name', 'NAME')}/{job.get('start_epoch', 0)}/RANK"
+        lines.append(f"the {len(left)} other ranks of this node, {left[0]} to {left[-1]}: see {where}")
     if not first_paths:
         lines.append("no reads are predicted for the ranks of this node")
     notes = answer.get("notes")

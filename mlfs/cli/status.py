@@ -219,7 +219,7 @@ def _jobs(status: dict[str, Any]) -> list[RenderableType]:
             ahead = part(rank, "ahead")
             table.add(
                 count(rank.get("rank")),
-                out_of(rank.get("epoch"), job.get("epochs")),
+                out_of(rank.get("epoch"), None if job.get("inferred") else job.get("epochs")),
                 out_of(rank.get("step"), rank.get("steps_per_epoch")),
                 count(rank.get("position")),
                 count(ahead.get("samples")),

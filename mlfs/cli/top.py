@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.console import make_console
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.shown import count, duration, is_number, number_of, one_of, part, parts_of, percent, size
+from mlfs.shown import count, duration, is_number, number_of, one_of, out_of, part, parts_of, percent, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -269,7 +269,7 @@ def _ranks(now: Moment, before: Moment, look: _Look) -> list[RenderableType]:
             ahead, waited_s = part(rank, "ahead"), _passed(rank, old, "waited_s")
             read = _passed(rank, old, "position") if rank.get("epoch") == old.get("epoch") else None
             cells = {
-                "epoch": f"{count(rank.get('epoch'))}/{count(job.get('epochs'))}",
+                "epoch": out_of(rank.get("epoch"), None if job.get("inferred") else job.get("epochs")),
                 "waiting": f"{waited_s / seconds:.2f}" if waited_s is not None and seconds > 0 else "-",
                 "step": f"{count(rank.get('step'))}/{count(rank.get('steps_per_epoch'))}",
                 "samples/s": f"{read / seconds:,.0f}" if read is not None and seconds > 0 else "-",

@@ -248,6 +248,11 @@ def source(path: str, mount: SourceMount | None, newest_s: float | None, now_s: 
                 f"is mounted with {slow}: each look at a file asks the server",
                 f"mount without {slow}",
             )
+    elif mount.fstype == "fuse" or mount.fstype.startswith("fuse."):
+        # A file system of the network (sshfs, goofys, rclone, JuiceFS) or of this machine (bindfs, mergerfs).
+        yield Finding(
+            what, Level.OK, f"is on a FUSE file system ({mount.fstype}), which does not say where its data lies"
+        )
     else:
         yield Finding(what, Level.OK, f"is on a local file system ({mount.fstype})")
     if mount is not None and not mount.options & {"noatime", "relatime", "ro"}:
