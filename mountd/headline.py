@@ -73,10 +73,9 @@ def _without_job(now: MountStatistics) -> str:
         return NOTHING_READ
     searching = now.explainer.inference.state is InferenceState.SEARCHING
     waited = _seconds(now.engine.counters.all.stalls.total_s)
-    return (SEARCHING if searching else NO_JOB).format(
-        waited=waited,
-        ahead=_ahead_by_rule(now.engine) if searching else ahead_without_prediction(now.engine, now.explainer),
-    )
+    if searching:
+        return SEARCHING.format(waited=waited, ahead=_ahead_by_rule(now.engine))
+    return NO_JOB.format(waited=waited, ahead=ahead_without_prediction(now.engine, now.explainer))
 
 
 def _urgency(job: JobStatistics, time: ReadingTime) -> tuple[bool, bool, float]:
@@ -99,8 +98,9 @@ def _of_job(now: MountStatistics, job: JobStatistics, time: ReadingTime) -> str:
     if job.given_up:
         return "mlfs failed to follow the job, so nothing is fetched ahead: register it again (the log says why)"
     if job.state is JobState.DRIFTING:
+        ahead = ahead_without_prediction(engine, now.explainer, job.name)
         return (
-            f"{ahead_without_prediction(engine, now.explainer, job.name)}, because {_percent(1 - job.recent.share)} of the last"
+            f"{ahead}, because {_percent(1 - job.recent.share)} of the last"
             f" {job.recent.opens} reads were not as registered: register what the script does"
         )
     epoch = _telling(time)
