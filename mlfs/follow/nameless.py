@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.occurrence import Occurrence, occurrences
@@ -39,6 +40,18 @@ FOUND_BY = 8
 FOUND_SHARE = 0.8
 MOST_PATIENCE = 512
 """Opens that fit nothing between two tries to find the ranks: a wrong order must not cost a try all the time."""
+
+
+class _Fit(IntEnum):
+    """Why an open may come now, the strongest first."""
+
+    FOLLOWS = 0
+    """It follows a sample that was read."""
+    NEAR = 1
+    """It is close to where the rank is."""
+    BEGINS = 2
+    """A batch begins there."""
+    NONE = 3
 
 
 class Nameless:
@@ -80,14 +93,15 @@ class Nameless:
     def fits(self, entry: int) -> bool:
         """Whether an open would be predicted; nothing is noted."""
         at = self._likeliest(entry)
-        return at is not None and self._may_be_now(at, self._ranks[at.rank_index])
+        return at is not None and self._fit(at) is not _Fit.NONE
 
     def observe(self, entry: int) -> tuple[Occurrence | None, bool] | None:
         """An open: what it is taken for, and whether it was predicted. None: it counts for nothing."""
         at = self._likeliest(entry)
-        agrees = at is not None and self._may_be_now(at, self._ranks[at.rank_index])
+        fit = self._fit(at) if at is not None else _Fit.NONE
+        agrees = fit is not _Fit.NONE
         epoch = self._last.get(entry)
-        if epoch is not None and (at is None or at.epoch.epoch != epoch) and not (at and self._is_next(at)):
+        if epoch is not None and (at is None or at.epoch.epoch != epoch) and fit >= _Fit.BEGINS:
             return None  # one more open of a sample that was just read
         self.opens += 1
         self._last[entry] = at.epoch.epoch if at is not None else -1
@@ -121,29 +135,36 @@ class Nameless:
     # -- one open
 
     def _likeliest(self, entry: int) -> Occurrence | None:
-        """The occurrence that an open is of, if a loader may be at any: of the earliest epoch, and the nearest."""
+        """The occurrence that an open is of, if a loader may be at any."""
         near = (at for at in occurrences(self._epochs, entry) if self._is_unread_near(at))
         return min(near, key=self._preference, default=None)
 
-    def _is_next(self, at: Occurrence) -> bool:
-        """Whether it is close to the oldest place that is unread."""
-        return at.position - self._ranks[at.rank_index].floor <= self._near
-
-    def _may_be_now(self, at: Occurrence, progress: RankProgress) -> bool:
+    def _fit(self, at: Occurrence, progress: RankProgress | None = None) -> _Fit:
+        """How an occurrence that is unread and not far ahead fits to what was read."""
+        progress = progress or self._ranks[at.rank_index]
         position, ahead = at.position, at.position - progress.floor
+        if position > progress.floor and progress.is_done(position - 1):
+            return _Fit.FOLLOWS
         # So far it would have come if it had left nothing out: what it has, holds the oldest unread place back.
         in_order = progress.floor + len(progress.done)
-        near = ahead <= self._near or abs(position - in_order) <= self._near
+        if ahead <= self._near or abs(position - in_order) <= self._near:
+            return _Fit.NEAR
         begins = at.x % self._batch == 0 and (self._batch >= FEW_IN_A_BATCH or ahead <= self.lag // 2)
-        return near or begins or progress.is_done(position - 1)
+        return _Fit.BEGINS if begins else _Fit.NONE
 
     def _is_unread_near(self, at: Occurrence) -> bool:
         progress = self._ranks[at.rank_index]
         return at.x >= 0 and not progress.is_done(at.position) and at.position - progress.floor <= self.lag + self._near
 
-    def _preference(self, at: Occurrence) -> tuple[int, int]:
-        """A sort key: an epoch is read to its end before the next one begins, and what is nearer is likelier."""
-        return at.epoch.epoch, at.position - self._ranks[at.rank_index].floor
+    def _preference(self, at: Occurrence) -> tuple[bool, bool, int, int, int]:
+        """A sort key. Ranks may be in different epochs, so what fits well comes first.
+
+        Where a batch begins says little: an epoch is read to its end before the next one begins. And what is nearer is
+        likelier.
+        """
+        fit, floor = self._fit(at), self._ranks[at.rank_index].floor
+        later = at.epoch.base > floor
+        return fit > _Fit.NEAR, later, fit, at.epoch.epoch, at.position - floor
 
     # -- ranks that are somewhere else
 
@@ -165,6 +186,6 @@ class Nameless:
         seen = [(entry, at) for entry, at in places if best <= at.position <= best + self.lag]
         progress, agreed = RankProgress(best), 0
         for _, at in seen:
-            agreed += not progress.is_done(at.position) and self._may_be_now(at, progress)
+            agreed += not progress.is_done(at.position) and self._fit(at, progress) is not _Fit.NONE
             progress.take(at.position, self.lag)
         return sorted(seen, key=lambda one: one[1].position) if agreed >= max(FOUND_BY, FOUND_SHARE * len(mine)) else []

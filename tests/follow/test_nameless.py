@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Case:
     Attributes:
         told: whether the batch size was told. threads: in place of workers, where more than 1.
         left_out: share of the samples that the script does not read. again: how often each file is opened.
+        pace: how many times faster than the last rank the first one reads: nothing has to keep ranks together.
     """
 
     seed: int
@@ -47,6 +49,7 @@ class Case:
     threads: int
     left_out: float
     again: int
+    pace: int
 
     def opens(self, rank: int, seed: int, rng: random.Random, start: int = 0) -> Iterator[int]:
         loader = Loader(self.batch, self.workers, 1000 * rank, in_order=self.in_order)
@@ -74,8 +77,15 @@ CASES = st.builds(
     threads=st.sampled_from([1, 1, 4, 12]),
     left_out=st.sampled_from([0.0, 0.0, 0.01]),
     again=st.sampled_from([1, 1, 2]),
+    pace=st.sampled_from([1, 1, 3]),
 ).map(lambda case: replace(case, length=max(case.length, 6 * case.batch * case.workers)))
 """What workers are handed ahead, two batches each, is a third of an epoch at most."""
+
+
+def several(opens: Iterator[int], at_once: int) -> Iterator[list[int]]:
+    """Some opens at each turn."""
+    while part := list(islice(opens, at_once)):
+        yield part
 
 
 def agreement(case: Case, seed: int, start: int = 0) -> tuple[float, float, list[int]]:
@@ -83,7 +93,9 @@ def agreement(case: Case, seed: int, start: int = 0) -> tuple[float, float, list
     rng = random.Random(case.seed)
     matcher = matcher_for(case.seed, case.length * case.ranks, case.ranks, case.batch if case.told else 1, EPOCHS)
     least = 1.0
-    for number, entry in enumerate(in_turns([case.opens(r, seed, rng, start) for r in range(case.ranks)], rng), 1):
+    paces = [case.pace, *[1] * (case.ranks - 1)]
+    ranks = [several(case.opens(rank, seed, rng, start), pace) for rank, pace in enumerate(paces)]
+    for number, entry in enumerate(chain.from_iterable(in_turns(ranks, rng)), 1):
         matcher.observe(entry, NAMELESS)
         if number % 64 == 0 and matcher.score.recent_opens == RECENT_OPENS:
             least = min(least, matcher.score.agreement or 0.0)
@@ -111,7 +123,7 @@ def test_reads_in_another_order_do_not(case: Case) -> None:
 @given(CASES, st.floats(0.2, 0.8))
 def test_a_job_that_is_registered_while_it_is_read_is_found(case: Case, begun: float) -> None:
     share, _, frontiers = agreement(case, case.seed, int(begun * case.length))
-    assert share >= 0.75  # its first reads are lost, and an epoch may have 150 samples
+    assert share >= 0.6  # its first reads are lost, and an epoch may have 150 samples
     assert all(frontier >= 0.9 * EPOCHS * case.length for frontier in frontiers)
 
 
