@@ -70,14 +70,16 @@ class CommandsMount:
     def make(self) -> None:
         """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not."""
         self._times += 1
+        self.end()
+        directory = ""
         try:
             directory = runtime.commands_directory(self._mountpoint, self._shared)
-            mounts.clear_commands(directory)
-            os.mkdir(directory, 0o700)
             _make_writable(self._mountpoint)
             _mount_part(self._mountpoint + mounts.COMMANDS_ROOT, directory)
             self.directory = os.fsencode(directory)
         except (OSError, MlfsError) as error:
+            if directory:
+                mounts.clear_commands(directory)
             why = error.message if isinstance(error, MlfsError) else f"{error.strerror} ({error.filename or 'mount'})"
             self._give_up(why)
 

@@ -141,7 +141,9 @@ def agent_socket(mountpoint: str) -> str:
 
 
 def commands_directory(mountpoint: str, shared: bool) -> str:
-    """Where the mount through which commands go is mounted (mountd.commands_mount). It is not made.
+    """A new directory, where the mount through which commands go is to be mounted (mountd.commands_mount).
+
+    It has a name of its own, as the daemon that served the mount point before may not have removed its one yet.
 
     Args:
         shared: other users may come to it, as they may to the data, and see nothing else in the directory of records.
@@ -149,7 +151,7 @@ def commands_directory(mountpoint: str, shared: bool) -> str:
     directory = runtime_dir()
     if shared:
         os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | 0o111)
-    return os.path.join(directory, mount_name(mountpoint) + ".commands")
+    return tempfile.mkdtemp(prefix=mount_name(mountpoint) + ".", suffix=".commands", dir=directory)
 
 
 def default_log_file(mountpoint: str) -> str:
