@@ -276,6 +276,8 @@ class Control:
             return await self._register(parse_job(fields))
         if op == "unregister":
             return self._unregister(fields)
+        if op == "give-up":  # whoever asked for it has gone
+            return {"given_up": self._forget_coming(str(fields.get("name")))}
         if op == "warmup":
             return await self._warm_up(fields)
         if op == "refresh":

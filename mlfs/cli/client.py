@@ -12,6 +12,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mlfs.errors import ExitCode, JobError, MlfsError
@@ -21,6 +22,7 @@ from mountd import door
 ANSWER_TIMEOUT_S = 10.0
 # A registration computes and checks the order of a whole job, which takes seconds for a data set of millions of files.
 COMMAND_TIMEOUT_S = 600.0
+_GIVE_UP_TIMEOUT_S = 1.0
 _ANSWER_PART_BYTES = 1 << 20  # nearly every answer comes in one part
 _NAMED = 3  # mounts that a refusal names
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
@@ -80,9 +82,15 @@ def read_status(mountpoint: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[st
 
 
 def send(
-    mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TIMEOUT_S, name: str = "control"
-) -> dict[str, Any]:
-    """Write a command to MOUNT/.mlfs/NAME and return the answer. Raises JobError, with the field, for a refusal."""
+    mountpoint: str, command: dict[str, Any], timeout_s: float = COMMAND_TIMEOUT_S, name: str = "control",
+    give_up: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write a command to MOUNT/.mlfs/NAME and return the answer. Raises JobError, with the field, for a refusal.
+
+    Args:
+        give_up: the command that ends this one where a signal ends the wait for it. Without it the process could not
+            even die before the daemon has answered: the kernel lets nobody out of a write that the daemon has begun.
+    """
     line = json.dumps(command).encode() + b"\n"
     _check_not_stopped(mountpoint)
 
@@ -102,6 +110,11 @@ def send(
         accepted, text = door.call_with_timeout(write, timeout_s)
     except OSError as error:
         raise in_plain_words(mountpoint, error) from None
+    except BaseException:
+        if give_up is not None:
+            with suppress(MlfsError):
+                send(mountpoint, give_up, _GIVE_UP_TIMEOUT_S)
+        raise
     try:
         answer = json.loads(text)
     except ValueError:

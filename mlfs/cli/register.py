@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from mlfs.cli import client
 
     mountpoint = client.require_mount(args.mount)
-    answer = client.send(mountpoint, command)
+    answer = client.send(mountpoint, command, give_up={"op": "give-up", "name": command.get("name", DEFAULT_NAME)})
     print("\n".join(map(printable, understood(mountpoint, answer))))
     return ExitCode.OK
 
@@ -141,6 +141,7 @@ def _json_fields(path: str) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 9
+DEFAULT_NAME = "train"
 # Up to so many ranks are shown with what they read first; of more, so many, which is enough to compare with a script.
 _MOST_SHOWN_RANKS, _SHOWN_RANKS = 4, 2
 _LAUNCHERS = {

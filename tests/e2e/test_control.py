@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,29 @@ def _leave_no_job(mount: MlfsMount) -> Any:
     yield
     for job in mount.status()["jobs"]:
         mount.control({"op": "unregister", "name": job["name"]})
+
+
+@pytest.mark.promise("signals-heard")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_registration_whose_order_takes_long(mount: MlfsMount, number: signal.Signals) -> None:
+    words = ["--sampler", "torch-random", "--epochs", "2", "--words-before", "10000000000"]
+    command = [sys.executable, "-m", "mlfs.cli.main", "register", str(mount.path), *words]
+    process = subprocess.Popen(command, env=mount.env, stderr=subprocess.PIPE, text=True)
+
+    def waits_for_the_daemon() -> bool:
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/wchan")
+        assert process.poll() is None, process.communicate()
+        return any("request_wait_answer" in task.read_text() for task in tasks)
+
+    wait_until(waits_for_the_daemon)
+    time.sleep(0.3)  # a look-up waits for an answer as well, a moment only
+    wait_until(waits_for_the_daemon)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)  # the order takes half a minute and more
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert said == ("mlfs: interrupted\n" if number == signal.SIGINT else "")
+    assert mount.status()["jobs"] == []
+    mount.register(seed=0, epochs=1)
 
 
 def ask(mount: MlfsMount, line: str) -> tuple[int, dict[str, Any]]:
