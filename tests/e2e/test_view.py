@@ -66,7 +66,7 @@ def walk(root: Path) -> dict[bytes, os.stat_result]:
 def test_names_and_attributes_are_the_sources(tree: Path, mounted: Path) -> None:
     expected, seen = walk(tree), walk(mounted)
     assert set(seen) == set(expected)
-    fields = ("st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_nlink")
+    fields = ("st_mode", "st_uid", "st_gid", "st_size", "st_blocks", "st_mtime_ns", "st_nlink")
     for path, status in expected.items():
         assert [getattr(seen[path], f) for f in fields] == [getattr(status, f) for f in fields], path
 
