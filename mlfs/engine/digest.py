@@ -156,8 +156,11 @@ class Digest:
             return SourceGave(entry, source_bytes)
         if kind == RELEASED:
             return Released(entry)
-        process, parent = self._kin(pid) if pid else (NAMELESS, 0)
-        self.nameless += not pid and kind in (OPENS, WAITS)
+        if pid:
+            process, parent = self._kin(pid)
+        else:
+            process, parent = NAMELESS, 0
+            self.nameless += kind in (OPENS, WAITS)
         if kind == REFUSED:
             return Refused(entry, process)
         if kind == GOES_ON:
