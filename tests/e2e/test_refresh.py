@@ -290,6 +290,8 @@ def test_a_refresh_shows_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
         assert not (mount.path / "new").exists()
         assert "1 have come" in refresh(mount)
         assert (mount.path / "new").read_bytes() == b"new"
+        slow.control(look_latency_s=0.1)
+        mount.control({"op": "refresh"})  # and the mount is ended meanwhile
 
 
 def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
