@@ -16,7 +16,8 @@ import ctypes
 import logging
 import os
 import select
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import trio
 
@@ -29,7 +30,7 @@ log = logging.getLogger("mlfs.commands")
 # System calls of linux/mount.h (5.2, mount_setattr 5.12); their numbers are the same on all architectures.
 _OPEN_TREE, _MOVE_MOUNT, _FSCONFIG, _FSPICK, _MOUNT_SETATTR = 428, 429, 431, 433, 442
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_CLONE, _FROM_EMPTY_PATH, _NO_FOLLOW, _PICK_CLOEXEC = 1, 4, 2, 1
+_CLONE, _FROM_EMPTY_PATH, _PICK_CLOEXEC, _PICK_EMPTY_PATH = 1, 4, 1, 8
 _SET_FLAG, _RECONFIGURE = 0, 7
 _ATTR_RDONLY = 1
 _MS_NOSUID, _MS_NODEV, _MS_REMOUNT = 2, 4, 32
@@ -40,6 +41,10 @@ _LOOK_S = 0.1
 _MOST_TIMES = 5
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _GoneError(Exception):
+    """The mount is not there any more."""
 
 
 class _MountAttr(ctypes.Structure):
@@ -67,27 +72,51 @@ class CommandsMount:
         self.directory: bytes | None = None
         self.refused = "" if self.wanted else "only root with CAP_SYS_ADMIN may mount as that takes"
 
-    def make(self) -> None:
-        """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not."""
+    def make(self, device: str) -> None:
+        """From a worker, when the mount answers: have the links lead to a mount of its own. `refused` says if not.
+
+        Args:
+            device: of the mount's file system.
+        """
         self._times += 1
         self.end()
         directory = ""
         try:
-            directory = runtime.commands_directory(self._mountpoint, self._shared)
-            _make_writable(self._mountpoint)
-            _mount_part(self._mountpoint + mounts.COMMANDS_ROOT, directory)
-            self.directory = os.fsencode(directory)
+            with self._root(device) as root:
+                directory = runtime.commands_directory(self._mountpoint, self._shared)
+                _make_writable(root)
+                _mount_part(root, mounts.COMMANDS_ROOT.lstrip("/"), directory)
+                self.directory = os.fsencode(directory)
+        except _GoneError:
+            log.debug("the mount has gone while its mount for commands was made")
         except (OSError, MlfsError) as error:
             if directory:
                 mounts.clear_commands(directory)
             why = error.message if isinstance(error, MlfsError) else f"{error.strerror} ({error.filename or 'mount'})"
-            self._give_up(why)
+            self._give_up(device, why)
 
-    def _give_up(self, why: str) -> None:
+    @contextmanager
+    def _root(self, device: str) -> Iterator[int]:
+        """A descriptor of the mount's root. What may lie there when the mount is gone, the source's own, is not to be
+        touched: to make it writable would be grave. Raises: _GoneError."""
+        fd = os.open(self._mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            number = os.fstat(fd).st_dev
+            if device != f"{os.major(number)}:{os.minor(number)}":
+                raise _GoneError
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _give_up(self, device: str, why: str) -> None:
         self.refused, self.directory = why, None
         try:
-            # The old way: what forbids the new calls, such as a seccomp profile, may not know this one.
-            _call("mount", None, os.fsencode(self._mountpoint), None, _MS_REMOUNT | _MS_NOSUID | _MS_NODEV, None)
+            with self._root(device) as root:
+                # The old way: what forbids the new calls, such as a seccomp profile, may not know this one.
+                flags = _MS_REMOUNT | _MS_NOSUID | _MS_NODEV
+                _call("mount", None, b"/proc/self/fd/%d" % root, None, flags, None)
+        except _GoneError:
+            return
         except OSError as error:
             self._closed = error.strerror
         log.warning("%s", self.words())
@@ -121,7 +150,7 @@ class CommandsMount:
                     log.warning(
                         "%s was unmounted, by which commands go: mounting it again", os.fsdecode(self.directory)
                     )
-                    await runner.run("look", self.make if self._times < _MOST_TIMES else self._leave)
+                    await runner.run("look", self.make if self._times < _MOST_TIMES else self._leave, device)
                 await trio.sleep(_LOOK_S)
 
     def end(self) -> None:
@@ -133,8 +162,8 @@ class CommandsMount:
     def _is_there(self, device: str) -> bool:
         return any(entry.device == device and entry.takes_commands for entry in mounts.mount_table())
 
-    def _leave(self) -> None:
-        self._give_up(f"its mount for commands was taken away {self._times} times")
+    def _leave(self, device: str) -> None:
+        self._give_up(device, f"its mount for commands was taken away {self._times} times")
 
 
 def _may_mount() -> bool:
@@ -147,9 +176,9 @@ def _may_mount() -> bool:
     return False
 
 
-def _make_writable(mountpoint: str) -> None:
+def _make_writable(root: int) -> None:
     """Make the file system of a mount writable, and leave the mount itself as it is."""
-    fs = _syscall(_FSPICK, _AT_FDCWD, os.fsencode(mountpoint), _PICK_CLOEXEC | _NO_FOLLOW)
+    fs = _syscall(_FSPICK, root, b"", _PICK_CLOEXEC | _PICK_EMPTY_PATH)
     try:
         _syscall(_FSCONFIG, fs, _SET_FLAG, b"rw", None, 0)
         _syscall(_FSCONFIG, fs, _RECONFIGURE, None, None, 0)
@@ -157,9 +186,9 @@ def _make_writable(mountpoint: str) -> None:
         os.close(fs)
 
 
-def _mount_part(part: str, directory: str) -> None:
+def _mount_part(root: int, part: str, directory: str) -> None:
     """Mount a directory of a read-only mount once more, so that it may be written there. At no moment it may not."""
-    tree = _syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(part), _CLONE | os.O_CLOEXEC)
+    tree = _syscall(_OPEN_TREE, root, os.fsencode(part), _CLONE | os.O_CLOEXEC)
     try:
         attr = _MountAttr(attr_clr=_ATTR_RDONLY)
         _syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attr), ctypes.sizeof(attr))

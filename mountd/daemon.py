@@ -366,8 +366,8 @@ class _Service:
         """Say that we serve, once the mount has answered."""
         mountpoint = os.fsencode(self.config.mountpoint)
         await runner.run("look", os.stat, mountpoint + b"/.mlfs/status")
-        if self.commands.wanted:
-            await runner.run("look", self.commands.make)
+        if self.commands.wanted and self.mounted is not None:
+            await runner.run("look", self.commands.make, self.mounted.device)
         if words := self.commands.words():
             self.notes.append(words)
         if self.mounted is not None:

@@ -192,3 +192,20 @@ def test_where_the_kernel_refuses_that_the_mount_is_writable_for_commands_and_sa
         assert mount.control({"op": "resume"})["ok"]
         with pytest.raises(OSError, match="Read-only file system"):
             (tree / "new").write_text("")
+
+
+@pytest.mark.promise("end-own")
+def test_a_read_only_source_below_a_mount_that_has_just_gone_is_not_made_writable(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = place / "source"
+    source.mkdir()
+    monkeypatch.setenv("MLFS_RUNTIME_DIR", str(place / "run"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", source], check=True)
+    commands = commands_mount.CommandsMount(str(source), False)
+    commands.make("0:1")  # as when the mount over the source went between two looks at the table of mounts
+    commands._leave("0:1")
+    line = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {source} " in line)
+    assert [line.split()[5].split(",")[0], line.split()[-1].split(",")[0]] == ["ro", "ro"]
+    assert not commands.directory
+    subprocess.run(["umount", source], check=True)
