@@ -65,7 +65,7 @@ def an_agent_and_another_nodes_server_stop_and_go_on(cluster: MountedCluster, no
     stopped = cluster.agents()[node], cluster.mounts[(node + 1) % NODES].pid
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(1.6)  # longer than --peer-timeout
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     return set()

@@ -174,8 +174,15 @@ class MountedCluster:
             os.killpg(self.launcher.pid, signal.SIGKILL)
             return self.launcher.wait()
 
+    def _kill(self) -> None:
+        for pid in filter(None, [*self.keepers(), *self.agents()]):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self.launcher is not None and 0 in self.agents():
+            self._kill()  # those that are left would wait for those that are gone
         self.leave()
         self._stack.__exit__(kind, error, traceback)
