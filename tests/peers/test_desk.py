@@ -106,13 +106,14 @@ def test_an_agent_that_takes_no_packets_holds_nobody_up() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["ahead", "get", "leave", "end"]), st.integers(0, 19)), max_size=80),
+    st.lists(st.tuples(st.sampled_from(["ahead", "get", "leave", "end", "hear"]), st.integers(0, 19)), max_size=80),
     st.randoms(),
 )
 def test_whatever_happens_each_piece_of_memory_comes_back(steps: list[tuple[str, int]], random: object) -> None:
     gc.freeze()  # what other tests have imported need not be looked through for each example
     agent, landing = Agent(), Landing(1 << 17)
-    desk = Desk(landing, agent, -1.0)  # nobody waits: who comes too early gets None
+    silences: list[None] = []
+    desk = Desk(landing, agent, -1.0, lambda: silences.append(None))  # nobody waits: who comes too early gets None
     ended: set[int] = set()
     for what, number in steps:
         want = WANTS[number]
@@ -122,8 +123,17 @@ def test_whatever_happens_each_piece_of_memory_comes_back(steps: list[tuple[str,
             data = desk.get(want)
             assert data is None or data == content(want.sample)
             del data
+            if desk.silent:  # nothing more is asked before the agent is heard again
+                asked = len(agent.asked)
+                assert desk.get(WANTS[0]) is None or len(agent.asked) == asked
+                assert desk.ahead(WANTS) == []
+                assert len(agent.asked) == asked
         elif what == "leave":
             desk.no_longer([want])
+        elif what == "hear":
+            assert desk.hears() == bool(silences)
+            silences.clear()
+            assert not desk.silent
         elif agent.asked:
             row = agent.asked[number % len(agent.asked)]
             if row[0] not in ended:
@@ -134,6 +144,6 @@ def test_whatever_happens_each_piece_of_memory_comes_back(steps: list[tuple[str,
         if row[0] not in ended:
             desk.ended([(row[0], Ended.MISSING)])
     desk.no_longer(WANTS)
-    gc.collect()
+    assert len(silences) <= 1  # it is told once
     assert desk.under_way == 0
     assert landing.free_bytes == landing.size_bytes
