@@ -110,7 +110,6 @@ def test_an_agent_that_takes_no_packets_holds_nobody_up() -> None:
     st.randoms(),
 )
 def test_whatever_happens_each_piece_of_memory_comes_back(steps: list[tuple[str, int]], random: object) -> None:
-    gc.freeze()  # what other tests have imported need not be looked through for each example
     agent, landing = Agent(), Landing(1 << 17)
     silences: list[None] = []
     desk = Desk(landing, agent, -1.0, lambda: silences.append(None))  # nobody waits: who comes too early gets None
