@@ -54,8 +54,8 @@ ALL_EMPTY = (
     " the source; mount it with a client that knows the sizes, for anything to be cached"
 )
 UNSIZED = (
-    "{files} of {source} (the first: {path}) have more bytes than their size says: they are read past the caches,"
-    " straight from the source, and never fetched ahead"
+    "{files} of {source} (the first: {path}) have another number of bytes than their size says: they are read past the"
+    " caches, straight from the source, and never fetched ahead"
 )
 FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
 FAILED_COVERED = "the log says more of the source"

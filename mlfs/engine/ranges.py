@@ -149,7 +149,7 @@ class Ranges:
         return self._large[number].opened
 
     def is_unsized(self, entry: int) -> bool:
-        """Whether a file is known to have more bytes than its size says: only `open` gives a way to all of them."""
+        """Whether the size of a file is known to be wrong: only `open` gives a way to all of its bytes."""
         return entry in self._manifest.unsized
 
     def generation_of(self, number: int) -> int:

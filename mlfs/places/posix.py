@@ -135,7 +135,7 @@ class PosixFile:
         if asks:
             self._asked_s = self._source.now_s()
         if len(data) > wanted:
-            self._source.has_more(self._entry)
+            self._source.is_unsized(self._entry)
             raise OSError(*UNSIZED)
         if len(data) != wanted and not self.unsized:
             _raise(errno.EIO, "the source gave fewer bytes than the file has")
@@ -346,11 +346,13 @@ class PosixSource:
             return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
         return len(data)
 
-    def has_more(self, entry: int) -> None:
-        """The file has more bytes than its size says."""
+    def is_unsized(self, entry: int) -> None:
+        """The size of the file is not the number of its bytes."""
         if self.manifest.unsized.note(entry):
             path = self.manifest.path(entry)
-            log.warning("%r has more bytes than its size says: it is read past the caches from now on", path)
+            log.warning(
+                "%r has another number of bytes than its size says: it is read past the caches from now on", path
+            )
 
     def is_changed(self, entry: int, content: FileAttributes) -> bool:
         """Whether this may be another content than the manifest's.
@@ -412,11 +414,11 @@ class PosixSource:
                     asked = attributes_now(fd, ask=True)
                     self._doubts.met(entry, before, now, asked, data == earlier)
                 if self.times.same(before, now) and self.times.same(before, asked):
-                    if len(data) > size:
-                        self.has_more(entry)
-                        raise OSError(*UNSIZED)
+                    if len(data) < size and data != earlier:
+                        earlier = data  # whether that is all of it the next read tells
+                        continue
                     if len(data) != size:
-                        _raise(errno.EIO, "the source gave fewer bytes than the file has")
+                        self._has_other_size(entry, fd, len(data), size)
                     shown, changed = self.manifest.as_known(entry, before), self.is_changed(entry, before)
                     return WholeFile(data, size, shown.mtime_ns, shown.ctime_ns, changed, before.rights)
                 before = settled_attributes(fd, self.times)
@@ -425,6 +427,13 @@ class PosixSource:
             self.count(1, bytes_read)
         _raise(errno.ESTALE, "the source file kept changing while it was read")
 
+    def _has_other_size(self, entry: int, fd: int, given: int, size: int) -> NoReturn:
+        """The attributes were at rest while the source gave so many bytes, and not `size` of them; fewer: twice."""
+        if given < size and os.pread(fd, 1, given):
+            _raise(errno.EIO, "the source gave fewer bytes than the file has")
+        self.is_unsized(entry)
+        raise OSError(*UNSIZED)
+
     def open(self, entry: int) -> PosixFile:
         with self.at_work(entry):
             number = self.root.number
@@ -432,16 +441,17 @@ class PosixSource:
             try:
                 attributes_now(fd, ask=True)  # what follows are attributes of now, whatever a client believes to know
                 content = self._checked(fd)
-                more = os.pread(fd, 1, content.size) != b""
+                # The last byte, and what should not be there; of an empty file only that.
+                unsized = len(os.pread(fd, 2, max(0, content.size - 1))) != min(1, content.size)
             except BaseException:
                 os.close(fd)
                 raise
         self.count(1, 0)
-        if more:
-            self.has_more(entry)
+        if unsized:
+            self.is_unsized(entry)
         else:
             self.manifest.unsized.forget(entry)
-        return PosixFile(self, entry, number, fd, content, more)
+        return PosixFile(self, entry, number, fd, content, unsized)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
         """What the call returns for a descriptor of the entry, which cannot be read."""

@@ -18,7 +18,7 @@ from mlfs.tree.attributes import Rights
 
 # The arguments of the OSError of a file that cannot be read as a whole, as nobody knows how long it is. It can be read
 # as it comes, through a file that was opened.
-UNSIZED: Final = (errno.EOVERFLOW, "the source file has more bytes than its size says")
+UNSIZED: Final = (errno.EOVERFLOW, "the source file has another number of bytes than its size says")
 
 
 class WholeFile(NamedTuple):
@@ -71,7 +71,7 @@ class OpenFile(Protocol):
 
     @property
     def unsized(self) -> bool:
-        """Whether the file had more bytes at open than its size says: then `read` gives them as they come."""
+        """Whether the size was not the number of its bytes at open: then `read` gives them as they come."""
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, fewer only where the file ends.
@@ -98,7 +98,7 @@ class Source(Protocol):
         """The whole content of a regular file. `close_later`: it stays open until `close_read`, which must follow.
 
         Raises: OSError; FileNotFoundError when it is gone; ESTALE when it is no regular file any more or keeps
-        changing; ELOOP when a symbolic link has taken its place; UNSIZED when it has more bytes than its size says.
+        changing; ELOOP when a symbolic link has taken its place; UNSIZED when its size is wrong.
         """
 
     def close_read(self) -> None:

@@ -47,7 +47,7 @@ class SourceStatistics:
         hanging: how many calls on it have been going on for longer than two seconds. longest_s: for how long the first
             of them has. path: of its file, relative to the source, with surrogate escapes for bytes that are no text.
         times: which of its times prove something.
-        unsized: files that were found to have more bytes than their size says. first_unsized: the first one's path.
+        unsized: files whose size was found not to be the number of their bytes. first_unsized: the first one's path.
     """
 
     root: RootStatistics = field(default_factory=RootStatistics)

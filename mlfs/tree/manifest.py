@@ -94,8 +94,8 @@ class Manifest:
     The arrays are public and for reading; `update` is the only way to change one, and it must be called from one
     thread (the daemon's loop). `past` has the attributes of earlier contents, `hard_links` the entries that are names
     of one file, `updates` how often anything has changed, `times` what the source's times prove, `unsized` the files
-    with more bytes than their size says. The `*_view` attributes are memoryviews of the same memory: `m.size_view[e]`
-    gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
+    whose size is not the number of their bytes. The `*_view` attributes are memoryviews of the same memory:
+    `m.size_view[e]` gives a plain int in a fraction of the time of numpy's scalar, so request handlers read those.
 
     Args:
         columns: the arrays of `COLUMNS`, by name; kept, not copied.

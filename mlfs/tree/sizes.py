@@ -1,7 +1,7 @@
-"""Files that have more bytes than their size says, as far as that was noticed.
+"""Files that have another number of bytes than their size says, as far as that was noticed.
 
 In: what reads of the source have found (`mlfs.places.posix`). Out: which files have to be read as the source gives
-them, past all caches, since the kernel would cut them at their size. A manifest has one of these.
+them, past all caches, since the kernel would cut or pad them to their size. A manifest has one of these.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """How many files were found to have more bytes than their size says, and the first of them, -1 for none."""
+    """How many files were found whose size is not the number of their bytes, and the first of them, -1 for none."""
 
     count: int = 0
     first: int = -1
@@ -27,7 +27,7 @@ class UnsizedFiles:
         return entry in self._files
 
     def note(self, entry: int) -> bool:
-        """It has more bytes than its size says. Whether that is new."""
+        """Its size is not the number of its bytes. Whether that is new."""
         new = entry not in self._files
         self._files[entry] = None
         return new
