@@ -162,10 +162,11 @@ class Control:
         if path in WRITABLE:
             return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
         if path in ((b"status",), (b"metrics",)):
-            make = _status_line if path == (b"status",) else metrics
+            if path == (b"metrics",):
+                return await self._figures.text(path, metrics)
             if onlooker is None:
-                return await self._figures.text(path, make)
-            return await self._figures.text((path, reader), make, lambda now: self._without_hidden(now, *onlooker))
+                return await self._figures.text(path, _status_line)
+            return await self._figures.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:
@@ -205,17 +206,17 @@ class Control:
         return None if epoch is None or rank is None else (job, epoch, rank)
 
     @staticmethod
-    def _without_hidden(now: MountStatistics, onlookers: Onlookers, reader: Reader) -> MountStatistics:
-        """What the mount is about, without the paths that a reader may not list."""
+    def _status_without_hidden(now: MountStatistics, onlookers: Onlookers, reader: Reader) -> bytes:
+        """In a thread: the status, without the paths that a reader may not list."""
         specifications = [job.specification for job in now.engine.jobs]
         paths = [about.get(field) for about in specifications for field in PATH_FIELDS]
-        paths += [now.about.first_unreadable, now.source.path, now.read_failures.path, now.refresh.path]
+        paths += [now.about.first_unreadable, now.source.path, now.source.first_unsized]
+        paths += [now.read_failures.path, now.refresh.path]
         paths += now.misses.first
         # Sentences that name jobs' files, links and what could not be read are for whoever mounted.
         about = replace(now.about, died=None, links="")
         now = replace(now, about=about, refresh=replace(now.refresh, remark=""))
-        without: MountStatistics = masked(now, onlookers.hidden(reader, paths, ask=False))
-        return without
+        return _line(masked(status(now), onlookers.hidden(reader, paths, ask=False)))
 
     @staticmethod
     def _about_without_hidden(about: Json, onlookers: Onlookers, reader: Reader) -> bytes:

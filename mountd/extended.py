@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from mlfs.engine.looks import Looks
+from mlfs.engine.looks import ACLS, NO_ATTRIBUTE, Looks
 from mlfs.engine.runner import Runner
 from mlfs.places.source import Source
 from mlfs.tree.manifest import Manifest
@@ -24,12 +24,10 @@ from mountd.first_looks import POOL
 
 T = TypeVar("T")
 
-ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
 # So many entries are looked at in one go where they are asked about in a row.
 AHEAD: Final = 64
 # Others are not shown: what a file server means by them is not enforced here, and `trusted.` is for root alone.
 _SHOWN: Final = (b"user.", b"security.")
-_NONE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 
 
 def is_shown(name: bytes) -> bool:
@@ -107,7 +105,7 @@ class ExtendedAttributes:
         try:
             return self._source.attribute(entry, name)
         except OSError as error:
-            if error.errno in _NONE:
+            if error.errno in NO_ATTRIBUTE:
                 return None
             raise
 

@@ -52,46 +52,37 @@ class Figures:
         self._next_s = float("-inf")  # when the next one may be begun, by trio's clock
         self._threads = trio.CapacityLimiter(1)
 
-    async def text(
-        self, kind: Hashable, make: Callable[[MountStatistics], bytes],
-        seen: Callable[[MountStatistics], MountStatistics] = lambda now: now,
-    ) -> bytes:  # fmt: skip
+    async def text(self, kind: Hashable, make: Callable[[MountStatistics], bytes]) -> bytes:
         """A text of the figures as they are now.
 
         Args:
-            kind: who gives the same kind may get the same text. make: called in a thread. seen: on the loop before it:
-                what of the figures this kind of reader may see.
+            kind: who gives the same kind may get the same text. make: called in a thread.
         """
         while True:
             coming = self._coming.get(kind)
             if coming is None:
-                return await self._make(kind, make, seen)
+                return await self._make(kind, make)
             await coming.made.wait()
             if coming.text is not None:  # else whoever was to make it has gone
                 return coming.text
 
-    async def _make(
-        self, kind: Hashable, make: Callable[[MountStatistics], bytes],
-        seen: Callable[[MountStatistics], MountStatistics],
-    ) -> bytes:  # fmt: skip
+    async def _make(self, kind: Hashable, make: Callable[[MountStatistics], bytes]) -> bytes:
         coming = self._coming[kind] = _Coming()
         try:
             async with self._turn:
                 await trio.sleep_until(self._next_s)
                 await self._source.refresh()
                 del self._coming[kind]  # who asks from here on is told of what comes later
-                coming.text = await self._made(make, seen)
+                coming.text = await self._made(make)
                 return coming.text
         finally:
             if self._coming.get(kind) is coming:
                 del self._coming[kind]
             coming.made.set()
 
-    async def _made(
-        self, make: Callable[[MountStatistics], bytes], seen: Callable[[MountStatistics], MountStatistics]
-    ) -> bytes:
+    async def _made(self, make: Callable[[MountStatistics], bytes]) -> bytes:
         began = self._clock()
-        now = seen(self._source.statistics())
+        now = self._source.statistics()
         on_loop_s, in_thread_s = self._clock() - began, 0.0
 
         def timed() -> bytes:

@@ -10,7 +10,6 @@ they could list.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +18,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mlfs.printable import printable
 from mlfs.tree.manifest import ABSENT, ROOT, Manifest
 
+Json = dict[str, object]
 HIDDEN: Final = "(a path that you may not list)"
 # Fields of a job that name files or directories.
 PATH_FIELDS: Final = ("root", "manifest_file", "pattern", "order_file", "weights_file")
@@ -111,24 +112,21 @@ class _Lists:
         return mode >> (3 if gid in self._groups else 0) & _LIST == _LIST
 
 
-def masked(value: Any, hidden: Iterable[str]) -> Any:
-    """The same figures without some paths, wherever they stand in texts."""
-    longest_first = sorted(set(hidden), key=len, reverse=True)
-    if not longest_first:
+def masked(value: Json, hidden: Iterable[str]) -> Json:
+    """The same without some paths, wherever they stand in the texts of a JSON object; its keys stay."""
+    shown = {text for path in hidden for text in (path, printable(path))}
+    if not shown:
         return value
-    return _masked(value, re.compile(rf"(?<![\w/])(?:{'|'.join(map(re.escape, longest_first))})(?![\w/])"))
+    longest_first = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
+    without: Json = _masked(value, re.compile(rf"(?<![\w/])(?:{longest_first})(?![\w/])"))
+    return without
 
 
 def _masked(value: Any, hidden: re.Pattern[str]) -> Any:
-    if type(value) is str:
+    if isinstance(value, str):
         return hidden.sub(HIDDEN, value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: _masked(getattr(value, field.name), hidden) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **parts)
     if isinstance(value, Mapping):
-        return {_masked(key, hidden): _masked(part, hidden) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_masked(part, hidden) for part in value))
-    if type(value) in (list, tuple):
-        return type(value)(_masked(part, hidden) for part in value)
+        return {key: _masked(part, hidden) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(part, hidden) for part in value]
     return value

@@ -34,6 +34,9 @@ AGAIN_S: Final = 1.0
 # Bits of an entry: it was looked at; it has no ACL, and (shifted by one) no default ACL.
 SEEN: Final = 1
 NO_ACL: Final = 2
+ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
+# What a source answers that has no such attribute, or none at all.
+NO_ATTRIBUTE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 # Directories whose last look is remembered; then it begins anew, so that memory is bounded.
 MOST_REMEMBERED: Final = 65_536
 
@@ -78,7 +81,9 @@ class Looks:
         self._clock = clock
         self._seen = np.zeros(0, dtype=np.uint8) if seen is None else seen.copy()
         self._looked_at_s: dict[int, float] = {}
-        self._ctime_ns: dict[int, int] = {}  # of directories that were found to have another one than the manifest's
+        # Of directories that were looked at: their change time, and, once that has moved, their ACLs.
+        self._ctime_ns: dict[int, int] = {}
+        self._acls: dict[int, tuple[bytes | None, ...]] = {}
         self._changed_at: dict[int, int] = {}  # by entry: the number of its last change
         if self.needed and not self.has_seen(ROOT):
             # The kernel asks about the root without a look-up, as soon as there is a mount.
@@ -192,10 +197,26 @@ class Looks:
             known = manifest.size_view[entry], manifest.mtime_ns_view[entry], manifest.ctime_ns_view[entry]
             same = known == (now.size, clamp_ns(now.mtime_ns), ctime_ns)
         else:
-            same = ctime_ns == self._ctime_ns.get(entry, manifest.ctime_ns_view[entry])
-            if not same:
-                self._ctime_ns[entry] = ctime_ns  # an ACL may be another: only this tells
+            same = ctime_ns == self._ctime_ns.get(entry, manifest.ctime_ns_view[entry]) or self._has_same_acls(entry)
+            self._ctime_ns[entry] = ctime_ns
         if same and now.rights[:3] == manifest.rights(entry)[:3]:
             self._note(entry)
             return
         self._adopt(entry, FileChange(now.size, now.mtime_ns, now.ctime_ns, now.rights))
+
+    def _has_same_acls(self, directory: int) -> bool:
+        """Whether a directory has the ACLs that it had. Its change time has moved, which is all that tells of another
+        one, and moves with each name that comes or goes as well."""
+        known = self._acls.get(directory)
+        if known is None and all(self.has_no_acl(directory, which) for which in range(len(ACLS))):
+            known = (None,) * len(ACLS)
+        acls = self._acls[directory] = tuple(self._acl(directory, name) for name in ACLS)
+        return acls == known
+
+    def _acl(self, entry: int, name: bytes) -> bytes | None:
+        try:
+            return self._source.attribute(entry, name)
+        except OSError as error:
+            if error.errno in NO_ATTRIBUTE:
+                return None
+            raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from support.readers import (
     drawn_acl,
     seen_by,
 )
+from support.slow import SlowSource
 from support.trees import make_tree
 
 UIDS, GIDS = (1001, 1002, 1003), (2001, 2002)
@@ -155,6 +157,29 @@ def while_mounted(source: Path, mount: Path) -> None:
     os.chmod(source / "c", 0o700)
     wait_until(lambda: refuses(*READERS[1:]))
     compare(source, mount)
+
+
+@pytest.mark.promise("rights-index")
+def test_what_cannot_be_looked_at_is_an_error_and_holds_up_nothing_else(tmp_path: Path) -> None:
+    """The source hangs: a file that was looked at is read on, of another one nothing is said until it is back."""
+    (tmp_path / "mount").mkdir()
+    state = tmp_path / "state"
+    with SlowSource(make_tree(tmp_path / "backing", {"a/known": 3000, "a/unknown": 3000})) as slow:
+        flags = ("--allow-other", "--source-timeout", "2")
+        with MlfsMount(slow.path, *flags, mountpoint=tmp_path / "mount", state=state):
+            pass  # leaves an index
+        with MlfsMount(slow.path, *flags, mountpoint=tmp_path / "mount", state=state) as mount:
+            assert "saved index" in mount.status()["manifest"]["how"]
+            known, unknown = mount.path / "a/known", mount.path / "a/unknown"
+            content = known.read_bytes()
+            os.kill(slow.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(TimeoutError):
+                    unknown.stat()
+                assert known.read_bytes() == content
+            finally:
+                os.kill(slow.pid, signal.SIGCONT)
+            wait_until(unknown.exists)
 
 
 @pytest.mark.promise("rights-xattrs")
