@@ -162,11 +162,9 @@ class Control:
         if path in WRITABLE:
             return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
         if path in ((b"status",), (b"metrics",)):
-            if path == (b"metrics",):
-                return await self._figures.text(path, metrics)
-            if onlooker is None:
-                return await self._figures.text(path, _status_line)
-            return await self._figures.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
+            if path == (b"status",) and onlooker is not None:
+                return await self._figures.text((path, reader), lambda now: self._status_without_hidden(now, *onlooker))
+            return await self._figures.text(path, _status_line if path == (b"status",) else metrics)
         if path[0] == b"jobs":
             job = self._job(path[1].removesuffix(b".json"))
             if job is None:
