@@ -427,7 +427,7 @@ class Peering:
             await self._shared.begin(members, session.tell, session.patience_s)
         if peers or session.nodes == 1:
             session.have_joined()
-            session.send(link.pack(link.Kind.JOINED, [(session.node,)])[0])
+        session.send(link.pack(link.Kind.JOINED, [(len(peers),)])[0])
         log.info("joined %d other nodes", len(peers))
 
     def _enter(self, session: AgentSession, peers: Sequence[int]) -> None:

@@ -84,6 +84,7 @@ class Keeper:
         self._told = 0  # the first signal that ends this command
         self._command: subprocess.Popen[bytes] | None = None
         self._agent = self._leave = self._said = -1
+        self._ended = -1  # can be read once COMMAND has ended
         self._heard = b""
         self._agent_code: int | None = None  # how it ended
         self._failure: MlfsError | None = None  # why it could not begin
@@ -133,18 +134,13 @@ class Keeper:
 
     def _turn(self, until_s: float | None = None) -> None:
         """Wait for what happens next, until then at most."""
-        ears = [self._wake, *([self._said] if self._said >= 0 else [])]
-        pidfd = -1
-        if self._command is not None and self._command.poll() is None:
-            with suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(self._command.pid)
-                ears.append(pidfd)
-        try:
-            wait_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-            ready = select.select(ears, [], [], wait_s)[0]
-        finally:
-            if pidfd >= 0:
-                os.close(pidfd)
+        ears = [fd for fd in (self._wake, self._said, self._ended) if fd >= 0]
+        wait_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        ready = select.select(ears, [], [], wait_s)[0]
+        if self._ended in ready and self._command is not None:
+            self._command.wait()
+            os.close(self._ended)
+            self._ended = -1
         if self._wake in ready:
             for number in os.read(self._wake, 64):
                 self._signalled(number)
@@ -155,7 +151,7 @@ class Keeper:
         if number not in _FORWARDED:
             return
         self._told = self._told or number
-        if self._command is not None and self._command.poll() is None:
+        if self._command is not None and self._ended >= 0:
             with suppress(ProcessLookupError):
                 os.killpg(self._command.pid, number)
 
@@ -171,12 +167,13 @@ class Keeper:
     def _take(self, word: str, *values: Any) -> None:
         if word == "joined":
             self._joined = True
-            node, nodes = values
-            self._say(
-                f"node {node} of {nodes} has joined"
-                if nodes > 1
-                else "there are no other nodes in this MPI job: this one serves alone"
-            )
+            node, nodes, peers = values
+            if nodes == 1:
+                self._say("there are no other nodes in this MPI job: this one serves alone")
+            elif not peers:
+                self._say(f"no other node is a peer of node {node} of {nodes}: see `mlfs status`; it serves alone")
+            else:
+                self._say(f"node {node} of {nodes} has joined")
         elif word == "failed":
             message, hint, code = values
             self._failure = MlfsError(message, hint, ExitCode(code))
@@ -226,7 +223,8 @@ class Keeper:
             )
         except OSError as error:
             raise ConfigError(f"{self._words[0]} cannot be run: {error.strerror}", "check the name behind --") from None
-        while self._command.poll() is None:
+        self._ended = os.pidfd_open(self._command.pid)
+        while self._ended >= 0:
             self._turn()
         code = int(self._command.returncode)
         return code if code >= 0 else 128 - code

@@ -53,7 +53,7 @@ class Kind(IntEnum):
     CHECK = 11
     """Server: are these nodes there? One that does not answer is LOST."""
     JOINED = 12
-    """Server: all nodes have joined, and plan alike."""
+    """Server: all nodes have joined, and plan alike: so many are peers of this one."""
     COUNTS = 13
     """Agent: JSON, its figures."""
 
@@ -99,9 +99,10 @@ WANTED = np.dtype(
 READY = np.dtype([("token", "<u4"), ("how", "<u4"), ("offset", "<u8"), ("size_bytes", "<i8")])
 FREE = np.dtype([("offset", "<u8"), ("size_bytes", "<i8")])
 NODE = np.dtype([("node", "<u4")])
+PEERS = np.dtype([("peers", "<u4")])
 _RECORDS = {
     Kind.FETCH: FETCH, Kind.ENDED: ENDED, Kind.WANTED: WANTED, Kind.READY: READY, Kind.FREE: FREE, Kind.LOST: NODE,
-    Kind.BACK: NODE, Kind.CHECK: NODE, Kind.JOINED: NODE,
+    Kind.BACK: NODE, Kind.CHECK: NODE, Kind.JOINED: PEERS,
 }  # fmt: skip
 # The same for packing: an array costs more than the few records of most packets.
 _LAYOUTS = {kind: layout_of(dtype) for kind, dtype in _RECORDS.items()}

@@ -75,7 +75,8 @@ class AgentProcess:
         self._connection = connection
         self._transport = transport
         self._unsent: deque[bytes] = deque()
-        self._server_gone = self._joined = False
+        self._server_gone = False
+        self._peers: int | None = None  # nodes that have joined this one's, None before all have come
         self._told: AgentStatistics | None = None
         landing, shelf = self._greet(patience_s)
         self._liveness = Liveness(transport.nodes, transport.node, patience_s)
@@ -102,10 +103,10 @@ class AgentProcess:
         if len(self._unsent) < MOST_KEPT_PACKETS:
             self._unsent.append(packet)
 
-    def join(self, end: int) -> bool:
-        """Serve until all nodes have joined. Returns whether they have: not once `run` would end."""
-        self._serve(end, lambda: self._joined)
-        return self._joined
+    def join(self, end: int) -> int | None:
+        """Serve until all nodes have come. Returns how many are peers of this one; None where `run` would end."""
+        self._serve(end, lambda: self._peers is not None)
+        return self._peers
 
     def run(self, line: Line) -> None:
         """Serve until the keeper says that this agent shall leave, until the server is gone, or until this node and all
@@ -159,7 +160,8 @@ class AgentProcess:
         try:
             while data := self._connection.recv(link.LARGEST_BYTES):
                 packet = link.unpack(data)
-                self._joined = self._joined or packet.kind is link.Kind.JOINED
+                if packet.kind is link.Kind.JOINED:
+                    self._peers = int(packet.records["peers"][0])
                 self._agent.packet(packet, now_s)
                 heard = True
         except BlockingIOError:
@@ -194,8 +196,8 @@ def serve(path: str, mountpoint: str, patience_s: float, line: Line) -> None:
     die_with_keeper(0)
     with connect(path, mountpoint) as connection:
         agent = AgentProcess(connection, transport, patience_s)
-        if agent.join(line.end):
-            line.say("joined", transport.node, transport.nodes)
+        if (peers := agent.join(line.end)) is not None:
+            line.say("joined", transport.node, transport.nodes, peers)
         agent.run(line)
         line.say("leaves")
         transport.close(agent.leave(), 0)

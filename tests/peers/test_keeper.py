@@ -24,7 +24,7 @@ def serve(line):
     if how == "refuses":
         raise MlfsError("it is not let in", "a way out", ExitCode.BUSY)
     if how != "never joins":
-        line.say("joined", 0, 2)
+        line.say("joined", 0, 2, how != "no peers")
     if how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hangs":
@@ -48,6 +48,7 @@ SAYS = {
         "not all nodes have joined within 0.5 s (--join-timeout): COMMAND begins, and this node serves alone until"
         " they do"
     ],
+    "no peers": ["no other node is a peer of node 0 of 2: see `mlfs status`; it serves alone"],
     "hangs": ["node 0 of 2 has joined"],
     "refuses": ["it is not let in (a way out)"],
 }
