@@ -18,10 +18,11 @@ import select
 import sys
 import tomllib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+T = TypeVar("T", bytes, bytearray)
 # Longer than any job that is written down, also with a thousand nodes in it.
-MOST_JSON_BYTES = 16 << 20
+MOST_JSON_BYTES = 4 << 20
 # A scenario with a capacity for each of 32,767 nodes has a third of that. It takes a second or two to parse.
 MOST_TOML_BYTES = 1 << 20
 # A path has 4,096 bytes at most, of which JSON makes six each.
@@ -41,7 +42,8 @@ def read_bytes(path: str, most_bytes: int) -> bytes:
         try:
             return _read_whole(sys.stdin.fileno(), most_bytes)
         except io.UnsupportedOperation:  # a program that embeds this one has put a text in its place
-            return sys.stdin.read(most_bytes).encode("utf-8", "surrogateescape")
+            text = sys.stdin.read(most_bytes + 1).encode("utf-8", "surrogateescape")
+            return _bounded(text, most_bytes)
     # O_NONBLOCK: a signal could not end the opening of a FIFO that nobody writes to.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -50,12 +52,17 @@ def read_bytes(path: str, most_bytes: int) -> bytes:
         os.close(fd)
 
 
+def _bounded(found: T, most_bytes: int) -> T:
+    if len(found) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is longer than {_in_words(most_bytes)}, the most that is read")
+    return found
+
+
 def _read_whole(fd: int, most_bytes: int) -> bytes:
     found = bytearray()
     while portion := _read(fd, min(_PORTION_BYTES, most_bytes + 1)):
         found += portion
-        if len(found) > most_bytes:
-            raise OSError(errno.EFBIG, f"it is longer than {_in_words(most_bytes)}, the most that is read")
+        _bounded(found, most_bytes)
     return bytes(found)
 
 

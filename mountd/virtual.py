@@ -36,7 +36,10 @@ CONTROL_DIRECTORY = b".mlfs"
 Path = tuple[bytes, ...]
 COMMANDS: Path = (b"commands", b"in")
 WRITABLE: frozenset[Path] = frozenset({(b"control",), (b"lifecycle",)})
-LONGEST_LINE_BYTES = 16 << 20
+# A served job with tens of thousands of nodes in it. What JSON makes of a line takes thirty times as much at the most.
+LONGEST_LINE_BYTES = 4 << 20
+# Of lines that are not whole yet, through all descriptors together.
+MOST_PENDING_BYTES = 4 * LONGEST_LINE_BYTES
 _DIRECTORY = stat.S_IFDIR | 0o555
 _FILE = stat.S_IFREG | 0o444
 _CONTROL = stat.S_IFREG | 0o644
@@ -210,18 +213,25 @@ class VirtualFiles:
         """
         state = self._handles[handle]
         state.start = offset  # where the descriptor stands after a write that fails
-        *lines, rest = (state.pending + data).split(b"\n")
-        state.pending = b""
+        *lines, rest = self._with_pending(state, data).split(b"\n")
         for line in lines:
             if line.strip():
                 await self._carry_out(state, line)
         if rest.strip():
-            if len(data) % 4096 == 0 and not _closes(rest) and len(rest) <= LONGEST_LINE_BYTES:
+            if len(data) % 4096 == 0 and not _closes(rest):
                 state.pending = rest  # a long line that was cut by the writer's buffer or the kernel
             else:
                 await self._carry_out(state, rest)
         state.start = offset + len(data)
         return len(data)
+
+    def _with_pending(self, state: Handle, part: bytes) -> bytes:
+        """What was written before and this part; it is not pending any more. Raises: E2BIG, and nothing is kept."""
+        line, state.pending = state.pending + part, b""
+        pending = sum(len(handle.pending) for handle in self._handles.values())
+        if len(line) > LONGEST_LINE_BYTES or pending + len(line) > MOST_PENDING_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        return line
 
     async def take(self, handle: int, uid: int, part: bytes) -> None:
         """Take a part of a line without a write; carry it out when it is whole.
@@ -231,9 +241,7 @@ class VirtualFiles:
         state = self._handles[handle]
         if not state.takes_commands or uid not in (0, self.owner_uid):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-        line, state.pending = state.pending + part, b""
-        if len(line) > LONGEST_LINE_BYTES:
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        line = self._with_pending(state, part)
         if not part.endswith(b"\n"):
             state.pending = line
             return

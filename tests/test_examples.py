@@ -149,6 +149,7 @@ def test_the_table_is_about_examples_that_are_there() -> None:
 def to_run() -> list[str]:
     """Each once; what ends the mount comes last, and what gives a job to it first."""
     commands = [command for _, command in BLOCKS if not any(command.startswith(begin) for begin in NOT_RUN)]
+    commands += [command for _, command in IN_TEXT if command.startswith("mlfs order SOURCE --")]
     place = {"register": 0, "unmount": 2}
     return sorted(dict.fromkeys(commands), key=lambda command: place.get(command.split()[1], 1))
 
@@ -161,6 +162,7 @@ def test_every_example_runs(
     (tmp_path / "pfs").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run1.opens").write_text("".join(f'[{at}.0, 7, 1, "{name}"]\n' for at, name in enumerate(names)))
+    (tmp_path / "job.json").write_text('{"epochs": 90, "world_size": 2, "seed": 0}')
     mount = MlfsMount(source)
     mount.mount()
     failed = []
@@ -170,7 +172,10 @@ def test_every_example_runs(
         for command in to_run():
             words = shlex.split(command.replace(" ...", ""))[1:]
             data = str(source if words[0] in OF_THE_SOURCE else mount.path)
-            words = [word.replace(DATA, data).replace("/pfs/", f"{tmp_path}/pfs/") for word in words]
+            words = [
+                re.sub("^SOURCE$", data, word).replace(DATA, data).replace("/pfs/", f"{tmp_path}/pfs/")
+                for word in words
+            ]
             if words[0] == "mount":
                 words[2:2] = [] if str(mount.path) == str(source) else [str(mount.path)]
                 assert parsed(shlex.join(["mlfs", *words]))

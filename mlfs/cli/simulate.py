@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
+from mlfs.orders.stopping import stoppable
 from mlfs.plan.policies.policy import Policy, Unfit
 from mlfs.plan.policies.registry import POLICIES, named
 from mlfs.sim.clock import Sharing
@@ -152,7 +153,7 @@ def _simulate(
 ) -> tuple[list[PolicyResult], dict[str, str]]:
     results, unfit = [], {}
     with _progress(len(policies) * scenario.job.epochs + 1) as step:
-        simulation = Simulation(scenario)
+        simulation = _made(scenario, step)
         step("orders")
         for policy in policies:
             try:
@@ -174,7 +175,7 @@ def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
         raise ConfigError("--detailed draws no picture and no map", "leave --plot, --ram and --ssd out")
     scenario = scenario.shrunk(args.shrink)
     with _progress(2 * scenario.job.epochs) as step:
-        simulation = Simulation(scenario)
+        simulation = _made(scenario, step)
         estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _told(step, "estimate"))
         detailed = Detailed(simulation).run(_told(step, "in detail"))
     if args.json:
@@ -225,12 +226,23 @@ def _progress(total: int) -> Iterator[Any]:
     done = 0
     with Shown() as shown:
 
-        def step(text: str) -> None:
+        def step(text: str, ended: int = 1) -> None:
             nonlocal done
-            done += 1
+            done += ended
             shown.update({"phase": f"simulating: {done / total:.0%}, {text}"})
 
         yield step
+
+
+def _made(scenario: Scenario, step: Any) -> Simulation:
+    """The scenario with its orders, which take a while to draw."""
+
+    def go_on() -> bool:
+        step("drawing the orders", 0)
+        return False
+
+    with stoppable(go_on):
+        return Simulation(scenario)
 
 
 def _map(args: argparse.Namespace, scenario: Scenario, policies: Sequence[Policy], sharing: Sharing) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mlfs.orders.stopping import stop_if_asked
 from mlfs.plan.model import Floats, PerformanceModel
 from mlfs.plan.policies.policy import Ids, Readers
 from mlfs.served.partition import Partition
@@ -67,6 +68,7 @@ class Order:
         dtype = np.uint8 if self.model.nodes < 255 else np.uint16
         table = np.full((self.model.epochs, self.n_samples), np.iinfo(dtype).max, dtype=dtype)
         for epoch in range(self.model.epochs):
+            stop_if_asked()
             ids = self.epoch(epoch)
             for node in range(self.model.nodes):
                 mine = ids[:, node, :]

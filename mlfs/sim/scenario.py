@@ -77,10 +77,11 @@ def _portfolio(value: object) -> float | dict[float, dict[float, float]]:
     return portfolio
 
 
-# What can be simulated at all: arrays of so many samples fit a machine, and so many reads take a day. Sizes and rates
+# What can be simulated at all: arrays of so many samples fit a machine, and so many reads a gigabyte
+# or two and a day. Sizes and rates
 # beyond these are slips of the pen, and would leave the range of what is computed with them.
 MOST_SAMPLES = 100_000_000
-MOST_READS = 20_000_000_000
+MOST_READS = 2_000_000_000
 _MOST_THREADS = 1 << 16
 _LEAST_MBPS, _MOST_MBPS = 1e-6, 1e12
 _MOST_BYTES = 2.0**63
@@ -174,7 +175,7 @@ class DataTable(_Table):
 class JobTable(_Table):
     """The job: `batch` is one node's. `order`: fields of a registered job; without it, a permutation each epoch."""
 
-    epochs: int = Field(ge=1, le=1_000_000)
+    epochs: int = Field(ge=1, le=10_000)
     batch: int = Field(ge=1, le=MOST_SAMPLES)
     drop_last: bool = False
     order: dict[str, Any] | None = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 
+import pytest
+import trio
+
 from mountd.onlookers import Reader
-from mountd.virtual import Answer, Path, VirtualFiles
+from mountd.virtual import LONGEST_LINE_BYTES, MOST_PENDING_BYTES, Answer, Path, VirtualFiles
 
 
 class Orders:
@@ -44,3 +48,49 @@ def test_a_look_up_lists_no_directory_as_a_job_has_a_million_epochs_and_as_many_
     assert not orders.listed
     assert files.children(inode) == [(b"1.indices", file)]
     assert orders.listed == [(b"order", b"train", b"0")]
+
+
+class Control(Orders):
+    """The control file; it remembers the longest line that it was given."""
+
+    longest = 0
+
+    def has_file(self, path: Path) -> bool:
+        return path == (b"control",)
+
+    async def command(self, line: bytes) -> Answer:
+        self.longest = max(self.longest, len(line))
+        return Answer(b"", True)
+
+
+@pytest.mark.promise("input-bounded")
+def test_what_is_written_is_kept_up_to_a_bound_only_through_however_many_descriptors() -> None:
+    """Lines without end, in parts that a writer's buffer may have cut, each through a descriptor of its own."""
+    control = Control()
+    files = VirtualFiles(control, 0, 0)
+    part = bytes(LONGEST_LINE_BYTES // 4)  # a multiple of 4096, as a buffer is
+
+    async def main() -> None:
+        refused, handles = 0, []
+        for _ in range(10):
+            handles.append(await files.open(files.lookup(files.root, b"control"), True, Reader(0, 0, 0)))
+        for _ in range(6):
+            for handle in handles:
+                try:
+                    await files.write(handle, part, 0)
+                except OSError as error:
+                    assert error.errno == errno.E2BIG  # noqa: PT017
+                    refused += 1
+                pending = [len(state.pending) for state in files._handles.values()]
+                assert max(pending) <= LONGEST_LINE_BYTES
+                assert sum(pending) <= MOST_PENDING_BYTES
+        assert refused
+        for handle in handles:
+            files.release(handle)
+        handle = await files.open(files.lookup(files.root, b"control"), True, Reader(0, 0, 0))
+        line = b"x" * (LONGEST_LINE_BYTES - 2) + b"}\n"
+        for start in range(0, len(line), len(part)):
+            await files.write(handle, line[start : start + len(part)], start)
+
+    trio.run(main)
+    assert control.longest == LONGEST_LINE_BYTES - 1
