@@ -91,6 +91,7 @@ def words_of(status: dict[str, Any]) -> list[str]:
 def test_readers_outside_of_the_daemons_pid_namespace(tmp_path: Path) -> None:
     container = Container(tmp_path, ["--pid", "--fork", "--mount-proc"])
     with container.serving():
+        assert all((container.mount / name).read_bytes() == FILES[name] for name in sorted(FILES)[:20])
         container.train(seed=5, epochs=1)
         now = container.settled()
         assert (now["failed_reads"]["count"], now["jobs"]) == (0, [])  # nothing is inferred from readers without names
