@@ -41,11 +41,12 @@ def files_spread(manifest: Manifest, most: int) -> list[int]:
 
 
 def neighbours(manifest: Manifest, entry: int, most: int) -> list[int]:
-    """Some other files: of the same directory first."""
-    beside = [other for other in manifest.children(manifest.parent_view[entry]) if manifest.is_file(other)]
-    at = beside.index(entry) if entry in beside else 0
-    near = beside[at + 1 : at + 1 + most] + beside[max(0, at - most) : at]
-    return [*near, *(other for other in files_spread(manifest, most) if other not in near and other != entry)][:most]
+    """Some other files: those next to it in its directory first. A directory may have a million of them."""
+    children = manifest.children(manifest.parent_view[entry])
+    listed = children if isinstance(children, range) else list(children)
+    at = listed.index(entry) if entry in listed else 0
+    beside = [other for other in listed[max(0, at - 2 * most) : at + 2 * most] if manifest.is_file(other)]
+    return [other for other in dict.fromkeys(beside + files_spread(manifest, most)) if other != entry][:most]
 
 
 def look_at(manifest: Manifest, root_fd: int, entry: int) -> Looks:

@@ -12,6 +12,8 @@ from support.trees import make_tree
 
 from mlfs.tree.attributes import FileAttributes
 from mlfs.tree.index import manifest_for
+from mlfs.tree.learn_times import neighbours
+from mlfs.tree.scan import scan
 from mlfs.tree.times import ALIKE, MOVED_BY_LISTINGS, NEVER_MOVE, Times
 
 TREE = {f"{directory}/{n}": 10 for directory in ("a", "a/b", "c", "d/e") for n in range(4)}
@@ -98,3 +100,16 @@ def test_directories_that_were_made_in_one_moment_are_believed(tmp_path: Path) -
         manifest, report = manifest_for(fd, str(tree), tmp_path / "index")
         assert (report.how, manifest.times.directories) == (how, "")
     os.close(fd)
+
+
+def test_files_that_are_looked_at_beside_one_are_others_and_near(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "tree", TREE | {"flat/only": 1})
+    fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    manifest = scan(fd, workers=1)
+    os.close(fd)
+    for entry in manifest.files.tolist():
+        others = neighbours(manifest, entry, 3)
+        assert len(set(others) - {entry}) == 3
+        assert all(manifest.is_file(other) for other in others)
+        if manifest.path(entry).startswith(b"a/b/"):
+            assert all(manifest.path(other).startswith(b"a/b/") for other in others)
