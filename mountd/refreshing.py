@@ -80,7 +80,8 @@ class RefreshStatistics:
 
     Attributes:
         run: its number, 0 when there was none. state: none, running, done, stopped or failed. path: what is refreshed.
-        directories, entries: seen so far. added, gone, changed: entries that came and went, files that were replaced.
+        directories, entries: seen so far.
+        added, gone, changed: entries that came, went, or have another content, mode or owner.
         unreadable: directories that could not be read, and stay as they were.
         remark: what went wrong. outdated: jobs whose data set has changed, by any refresh.
     """
@@ -202,7 +203,7 @@ class Refreshing:
         clean = self._engine.gone(gone)
         self.misses.refreshed(top)
         await runner.run(POOL, clean)
-        changed = await runner.run(POOL, self._take_over, scanned, found)
+        changed = found.others + await runner.run(POOL, self._take_over, scanned, found)
         await self._look_at_jobs()
         remark = await runner.run(POOL, self._save)
         unreadable = len(scanned.unreadable)
@@ -212,7 +213,7 @@ class Refreshing:
         )  # fmt: skip
         where = f" below {os.fsdecode(path)}" if path else ""
         log.info(
-            "refreshed%s: %d entries have come, %d are gone, %d files were replaced", where, found.added, found.gone,
+            "refreshed%s: %d entries have come, %d are gone, %d have changed", where, found.added, found.gone,
             changed,
         )  # fmt: skip
 

@@ -115,4 +115,4 @@ def summary(where: str, told: dict[str, Any]) -> list[str]:
     return lines
 
 
-_CHANGES = (("added", "have come"), ("gone", "are gone"), ("changed", "were replaced"))
+_CHANGES = (("added", "have come"), ("gone", "are gone"), ("changed", "have changed"))

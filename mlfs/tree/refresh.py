@@ -34,6 +34,7 @@ class Difference(NamedTuple):
         names: by directory, the names in it that came or went or stand for something else.
         directories: those of whom anything is to be told to the kernel.
         added, gone: how many entries came, those that came back among them, and how many went.
+        others: how many entries that are no regular files have another mode or owner.
     """
 
     growth: Growth
@@ -42,6 +43,7 @@ class Difference(NamedTuple):
     directories: set[int]
     added: int
     gone: int
+    others: int
 
 
 def difference(manifest: GrowingManifest, top: int, scanned: Manifest) -> Difference:
@@ -85,7 +87,13 @@ class _Comparison:
         growth = self._growth()
         directories = set(self._rights) | set(self._told)
         back = frozenset(self._back)
-        return Difference(growth, self._changed, self._told, directories, len(self._came) + len(back), len(growth.gone))
+        others = sum(
+            any(row[name] != getattr(self._old, name)[entry] for name in ("mode", "uid", "gid"))
+            for entry, row in self._rights.items()
+        )
+        return Difference(
+            growth, self._changed, self._told, directories, len(self._came) + len(back), len(growth.gone), others
+        )
 
     def _compare(self, directory: int, scanned: int) -> None:
         if scanned in self._unread_now:

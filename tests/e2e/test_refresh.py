@@ -304,9 +304,12 @@ def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
             (backing / "d/new").write_bytes(b"new")
             (backing / "d/7").write_bytes(b"another size")
             said = refresh(mount)
-            assert "1 have come, 1 were replaced" in said
+            assert "1 have come, 1 have changed" in said
             assert shown(mount.path).keys() == shown(backing).keys()
             for path in backing.glob("d/*"):
                 assert (mount.path / "d" / path.name).read_bytes() == path.read_bytes()
             assert held.read() == (backing / "d/5").read_bytes()[10:]
             assert "nothing has changed" in refresh(mount, "d")
+            (backing / "d").chmod(0o711)
+            assert "1 have changed" in refresh(mount)
+            assert stat.S_IMODE(os.stat(mount.path / "d").st_mode) == 0o711
