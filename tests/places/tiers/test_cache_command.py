@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 from collections.abc import Callable
@@ -185,14 +186,20 @@ def test_format_directory_that_is_a_link(directory: Path, tmp_path_factory: pyte
     assert len(list(directory.rglob("*.s"))) == 10
 
 
+class Terminal(io.StringIO):
+    """What somebody types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("", 3), ("no", 3)])
 def test_clear_asks(
     directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     with pytest.raises(ConfigError, match="no terminal"):
         run("clear", directory)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda _: answer)
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
     assert run("clear", directory) == (0 if left == 0 else 1)
     sources = list((directory / f"mlfs-v2-{os.geteuid()}").iterdir()) if left else []
     assert len(sources) == (2 if left else 0)
