@@ -164,13 +164,13 @@ def test_what_cannot_be_looked_at_is_an_error_and_holds_up_nothing_else(tmp_path
     """The source hangs: a file that was looked at is read on, of another one nothing is said until it is back."""
     (tmp_path / "mount").mkdir()
     state = tmp_path / "state"
-    with SlowSource(make_tree(tmp_path / "backing", {"a/known": 3000, "a/unknown": 3000})) as slow:
+    with SlowSource(make_tree(tmp_path / "backing", {"a/known": 3000, "b/unknown": 3000})) as slow:
         flags = ("--allow-other", "--source-timeout", "2")
         with MlfsMount(slow.path, *flags, mountpoint=tmp_path / "mount", state=state):
             pass  # leaves an index
         with MlfsMount(slow.path, *flags, mountpoint=tmp_path / "mount", state=state) as mount:
             assert "saved index" in mount.status()["manifest"]["how"]
-            known, unknown = mount.path / "a/known", mount.path / "a/unknown"
+            known, unknown = mount.path / "a/known", mount.path / "b/unknown"
             content = known.read_bytes()
             os.kill(slow.pid, signal.SIGSTOP)
             try:
