@@ -138,13 +138,6 @@ def nodes(directory: Path, source: Path, flags: Sequence[Sequence[str]]) -> Iter
         yield found
 
 
-def _words(entry: Path) -> list[str]:
-    try:
-        return entry.read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
 def until(condition: Callable[[], bool], patience_s: float = 120.0) -> None:
     """Wait for something. Raises: SystemExit when it does not come."""
     ends = time.monotonic() + patience_s
