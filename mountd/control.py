@@ -3,7 +3,8 @@
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
 registration, and {"register": {...}}, {"unregister": NAME} say the same. `warmup` fills the tiers; `drain` and `resume`
-are for `mlfs unmount` (through the file `lifecycle`), `record` is for `mlfs record`.
+are for `mlfs unmount` (through the file `lifecycle`), `record` is for `mlfs record`, and `give-up` ends a registration
+that is still being computed, as whoever asked for it has gone.
 """
 
 from __future__ import annotations
