@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import mlfs
@@ -102,10 +102,23 @@ class Parts:
         """Before `statistics`, where one can wait a moment: have computed what is only computed when asked for."""
         await self._expected.refresh()
 
+    def _about_now(self) -> About:
+        """A refresh may have read what the first scan could not."""
+        manifest = self._engine.manifest
+        if not manifest.growths or len(manifest.unreadable) == self._about.unreadable:
+            return self._about
+        first = int(manifest.unreadable[0]) if len(manifest.unreadable) else -1
+        return replace(
+            self._about,
+            unreadable=len(manifest.unreadable),
+            first_unreadable=os.fsdecode(manifest.path(first)) if first >= 0 else "",
+            unreadable_errno=manifest.unreadable_error(first) if first >= 0 else 0,
+        )
+
     def statistics(self) -> MountStatistics:
         """Ask them all."""
         return MountStatistics(
-            about=self._about,
+            about=self._about_now(),
             process=ProcessStatistics(
                 mlfs.__version__,
                 os.getpid(),

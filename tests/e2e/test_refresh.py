@@ -295,17 +295,21 @@ def test_a_refresh_shows_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
 
 
 def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
-    backing = make_tree(tmp_path / "backing", {f"d/{n}": 3000 + n for n in range(20)})
+    backing = make_tree(tmp_path / "backing", {f"d/{n}": 3000 + n for n in range(20)} | {"unread/x": 5})
     (tmp_path / "mnt").mkdir()
     with LyingSource(backing) as source:
         source.lie("", ctime="now", directories="now")
+        source.lie("unread", listed=errno.EIO)
         with MlfsMount(source.path, mountpoint=tmp_path / "mnt") as mount, open(mount.path / "d/5", "rb") as held:
             assert held.read(10) == (backing / "d/5").read_bytes()[:10]
+            assert any("unread" in message for message in mount.status()["messages"])
+            source.truth("unread")
             (backing / "d/new").write_bytes(b"new")
             (backing / "d/7").write_bytes(b"another size")
             said = refresh(mount)
-            assert "1 have come, 1 have changed" in said
+            assert "2 have come, 1 have changed" in said
             assert shown(mount.path).keys() == shown(backing).keys()
+            assert not any("unread" in message for message in mount.status()["messages"])
             for path in backing.glob("d/*"):
                 assert (mount.path / "d" / path.name).read_bytes() == path.read_bytes()
             assert held.read() == (backing / "d/5").read_bytes()[10:]
