@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_support import Mounts, as_nobody
+from cli_support import NOBODY, Mounts, as_nobody
 
 from mlfs.config import CacheDir, MountConfig
 from mlfs.errors import ExitCode, MlfsError
@@ -97,6 +97,9 @@ def test_what_a_user_may_not(
     monkeypatch.setattr(preflight, "DEV_FUSE", os.devnull)
     open_dir = Path(config.source).parent
     (open_dir / "c").mkdir()
+    (open_dir / "run").mkdir(mode=0o700)  # the records of whoever may not
+    os.chown(open_dir / "run", NOBODY if os.geteuid() == 0 else -1, -1)
+    monkeypatch.setenv("MLFS_RUNTIME_DIR", str(open_dir / "run"))
     for name in ("src", "mnt", "c"):
         (open_dir / name).chmod(0o777)
     with_cache = config.model_copy(update={"ssd": [CacheDir(path=f"{open_dir}/c", bytes=2**20)]})
