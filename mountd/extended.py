@@ -77,7 +77,7 @@ class ExtendedAttributes:
     async def _acl(self, entry: int, name: bytes) -> bytes | None:
         """An ACL; of the next entries as well where one after the other is asked about, as `ls -l` does."""
         in_a_row, self._next = entry == self._next, entry + 1
-        entries = range(entry, min(entry + AHEAD, len(self._manifest)) if in_a_row else entry + 1)
+        entries = range(entry, min(entry + AHEAD, self._manifest.used) if in_a_row else entry + 1)
         last = [self._looks.last_change(each) for each in entries]
         value, without = await self._ask(self._acls, entries, name)
         for each in without:
