@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
@@ -19,6 +20,9 @@ OPEN, READ, WRITE, STATFS, RELEASE = 14, 15, 16, 17, 18
 SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR = 21, 22, 23, 24
 OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY, IOCTL = 27, 28, 29, 35, 36, 38, 39
 BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
+
+# What is answered where a source fails in that way: ENOSYS the kernel takes for the whole mount, and for good.
+ANSWERED: Final[Mapping[int | None, int]] = {errno.ENOSYS: errno.EOPNOTSUPP}
 
 DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
 

@@ -67,6 +67,18 @@ def test_errors_of_a_prefetch_are_no_readers_business(slow: SlowSource, mount: M
     assert "source_retried" not in mount.status()["errors"]
 
 
+def test_a_call_that_the_source_does_not_know_ends_it_for_no_other_file(slow: SlowSource, mount: MlfsMount) -> None:
+    """The kernel would remember ENOSYS for the whole mount, and send no further open."""
+    first, second = "class01/img_00003.jpg", "class00/large.bin"
+    slow.control(fail={"path": first, "errno": errno.ENOSYS, "times": ALWAYS, "op": "read"})
+    slow.control(fail={"path": second, "errno": errno.ENOSYS, "times": ALWAYS, "op": "read"})
+    for name in (first, second):
+        assert read(mount.path, name) == errno.EOPNOTSUPP
+    before = mount.status()["requests"]["open"]
+    assert wrong(mount.path, but=(first, second)) == []
+    assert mount.status()["requests"]["open"] >= before + len(FILES) - 2
+
+
 @pytest.mark.promise("fail-retry")
 def test_errors_of_demand_reads_are_tried_once_more(slow: SlowSource, mount: MlfsMount) -> None:
     once, at_read, always, large = (
