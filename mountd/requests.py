@@ -271,7 +271,7 @@ class Requests:
         """An exception that is no OSError is a bug: it costs this request EIO, never the mount."""
         number = errno.EIO
         if isinstance(error, OSError):
-            number = wire.ANSWERED.get(error.errno, error.errno) or errno.EIO
+            number = wire.answered(error.errno or errno.EIO)
         else:
             log.error("a request failed in an unforeseen way", exc_info=error)
         self._write_reply(wire.error(unique, number))

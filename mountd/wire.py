@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
@@ -20,9 +19,6 @@ OPEN, READ, WRITE, STATFS, RELEASE = 14, 15, 16, 17, 18
 SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR = 21, 22, 23, 24
 OPENDIR, READDIR, RELEASEDIR, CREATE, INTERRUPT, DESTROY, IOCTL = 27, 28, 29, 35, 36, 38, 39
 BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK, TMPFILE = 42, 44, 45, 46, 51
-
-# What is answered where a source fails in that way: ENOSYS the kernel takes for the whole mount, and for good.
-ANSWERED: Final[Mapping[int | None, int]] = {errno.ENOSYS: errno.EOPNOTSUPP}
 
 DIRECT_IO, KEEP_CACHE = 1, 2  # FOPEN_*
 
@@ -56,6 +52,11 @@ _DIRENT: Final = Struct("=QQII")  # ino, off, namelen, type
 _BLOCK_BYTES: Final = 4096
 _NS: Final = 1_000_000_000
 _U32_MASK: Final = 0xFFFFFFFF
+
+
+def answered(number: int) -> int:
+    """What is answered where the source fails in that way: ENOSYS the kernel takes for the whole mount, for good."""
+    return errno.EOPNOTSUPP if number == errno.ENOSYS else number
 
 
 def error(unique: int, number: int) -> bytes:
