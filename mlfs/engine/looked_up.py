@@ -42,6 +42,8 @@ class LookedUp:
         names = self._manifest.hard_links.names_of(entry) or (entry,)
         found: dict[int, os.stat_result] = {}
         for name in (entry, *(name for name in names[:MOST_NAMES] if name != entry)):
+            if name != entry and self._manifest.is_gone(name):
+                continue  # a refresh took it out: what has its name now is not in the mount
             try:
                 found[name] = self._source.stat(name)
             except OSError:
@@ -60,8 +62,10 @@ class LookedUp:
         for name, status in found.items():
             known = manifest.size_view[name], manifest.mtime_ns_view[name], manifest.ctime_ns_view[name]
             size, mtime_ns, ctime_ns = self._times(name, status)
-            if stat.S_ISREG(status.st_mode) and known != (size, clamp_ns(mtime_ns), clamp_ns(ctime_ns)):
-                yield name, FileChange(size, mtime_ns, ctime_ns, attributes_of(status).rights, status.st_blocks)
+            rights = attributes_of(status).rights  # where ctime proves nothing, nothing else tells that they changed
+            same = known == (size, clamp_ns(mtime_ns), clamp_ns(ctime_ns)) and rights == manifest.rights(name)
+            if stat.S_ISREG(status.st_mode) and not same:
+                yield name, FileChange(size, mtime_ns, ctime_ns, rights, status.st_blocks)
 
     def _times(self, entry: int, status: os.stat_result) -> tuple[int, int, int]:
         return self._manifest.as_known(entry, attributes_of(status))[:3]

@@ -13,6 +13,7 @@ from mlfs.engine import looked_up
 from mlfs.engine.looked_up import LookedUp
 from mlfs.places.place import FileChange
 from mlfs.places.posix import PosixSource
+from mlfs.tree.attributes import attributes_of
 from mlfs.tree.scan import scan
 
 
@@ -74,3 +75,31 @@ def test_drawn_changes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             if most > count:
                 assert shown == alike
                 assert manifest.ctime_ns_view[entry] == status.st_ctime_ns
+
+
+@pytest.mark.promise("hard-links")
+def test_rights_are_those_of_the_file_where_its_ctime_proves_nothing_and_what_is_gone_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    """A refresh has taken the third name out, and another file has it at the source by now."""
+    names = [tmp_path / name for name in ("0", "1", "2")]
+    names[0].write_bytes(b"content")
+    for name in names[1:]:
+        name.hardlink_to(names[0])
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        manifest = scan(fd)
+        source = PosixSource(fd, manifest)
+    finally:
+        os.close(fd)
+    manifest.times.ctime = manifest.times.both = False
+    first, second, third = (manifest.find(os.fsencode(name.name)) for name in names)
+    manifest.is_gone = lambda entry: entry == third  # type: ignore[method-assign]
+    names[2].unlink()
+    names[2].write_bytes(b"another")
+    names[0].chmod(0o600)
+    now = os.stat(names[0])
+    change = FileChange(now.st_size, now.st_mtime_ns, manifest.ctime_ns_view[first], attributes_of(now).rights)
+    seen = dict(LookedUp(manifest, source, manifest.hard_links.regroup).changes(first, change))
+    assert list(seen) == [first, second]
+    assert seen[second].rights == change.rights
