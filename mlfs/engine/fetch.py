@@ -261,8 +261,14 @@ class Fetcher:
         return read_part(self._source, entry, offset, size)
 
     def open_unchanged(self, entry: int) -> OpenFile:
-        """Open a source file of which nothing may have changed. Raises: OSError; ESTALE if something has."""
+        """Open a source file of which nothing may have changed, and whose size is right: the kernel goes by that.
+
+        Raises: OSError; ESTALE if something has changed; UNSIZED.
+        """
         opened = self._source.open(entry)
+        if opened.unsized:
+            opened.close()
+            raise OSError(*UNSIZED)
         if opened.changed:
             opened.close()
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
@@ -394,8 +400,8 @@ class Fetcher:
         entry = self._samples.file_of(sample)
         try:
             stat = self._source.stat(entry)
-        except FileNotFoundError:
-            return False
+        except (FileNotFoundError, PermissionError):
+            return False  # the file is gone, or closed to us
         except OSError:
             return True
         now = attributes_of(stat)

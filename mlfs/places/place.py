@@ -21,7 +21,7 @@ from mlfs.places.catalogue import Kind
 from mlfs.places.on_disk import OnDisk
 from mlfs.places.ram import RamTier
 from mlfs.places.showcase import Showcase
-from mlfs.places.source import Source
+from mlfs.places.source import UNSIZED, Source
 from mlfs.places.tier import KeyedCopy, Tier
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.config import SOURCE
@@ -200,7 +200,7 @@ class SourcePlace:
     def read(self, sample: int, close_later: bool = False) -> Content:
         """What the source has now. `close_later`: the file may stay open until `close_read`, which has to follow.
 
-        Raises: OSError; FileNotFoundError when the file is gone, ESTALE when it keeps changing.
+        Raises: OSError; FileNotFoundError when the file is gone, ESTALE when it keeps changing; UNSIZED.
         """
         samples = self._samples
         entry = samples.file_of(sample)
@@ -210,6 +210,8 @@ class SourcePlace:
             times = samples.manifest.times.version(found.mtime_ns, clamp_ns(found.ctime_ns))
             return Content(found.data, Version(found.size, *times), change)
         with closing(self._source.open(entry)) as opened:
+            if opened.unsized:
+                raise OSError(*UNSIZED)  # a part may be cut
             data = opened.read(samples.offset_of(sample), samples.length_of(sample))
             size_bytes, mtime_ns, _ = opened.version
             change = FileChange(size_bytes, mtime_ns, opened.ctime_ns, opened.rights) if opened.changed else None

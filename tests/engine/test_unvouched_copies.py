@@ -27,6 +27,7 @@ class DoubtfulSource(CountingSource):
     """Fails as often as the test says when it is asked for a file's attributes, or for its bytes."""
 
     stats_fail = reads_fail = 0
+    number = errno.EIO
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -35,13 +36,13 @@ class DoubtfulSource(CountingSource):
     def stat(self, entry: int) -> os.stat_result:
         if self.stats_fail:
             self.stats_fail -= 1
-            raise OSError(errno.EIO, "injected")
+            raise OSError(self.number, "injected")
         return super().stat(entry)
 
     def read_whole(self, entry: int, close_later: bool = False) -> object:
         if self.reads_fail:
             self.reads_fail -= 1
-            raise OSError(errno.EIO, "injected")
+            raise OSError(self.number, "injected")
         return super().read_whole(entry, close_later)
 
     def open(self, entry: int) -> OpenFile:
@@ -103,6 +104,16 @@ def test_what_nobody_vouched_for_is_served_while_the_source_is_gone_and_given_to
     given = node.fetcher.for_peer(node.entry, version)  # the source says that it is as it was
     assert given is not None
     assert bytes(given.data or b"") == OLD
+
+
+@pytest.mark.promise("rights-noticed")
+def test_a_copy_of_an_earlier_mount_is_not_served_where_the_source_refuses_the_file(node: Node) -> None:
+    """The directory above was closed to whom the daemon runs as; the file itself is as it was."""
+    node.source.number = errno.EACCES
+    node.source.stats_fail = node.source.reads_fail = 9
+    for read in (node.fetcher.fetch(node.entry, TIER), node.fetcher.read_bytes(node.entry, TIER, 0)):
+        assert read.error is not None
+        assert read.error.errno == errno.EACCES
 
 
 def test_part_of_a_file_comes_from_the_copy_once_the_source_has_vouched_for_it(node: Node) -> None:
