@@ -13,6 +13,8 @@ peers  samples from one node to another on one machine: two agents beside plain 
    messages beside one-sided reads, idle agents (only when asked for)
 served, served-slow  four nodes that read in the true order and in served orders, beside direct reads and the simulator;
    slow: over links that leave two cores idle; as root (only when asked for)
+versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, a copy made beforehand, mlfs and a
+   local disk, side by side (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy.
@@ -41,6 +43,7 @@ from bench_orders import permutations
 from bench_peer_nodes import peers
 from bench_plan import planning, planning_large
 from bench_served import served, served_slow
+from bench_versus import versus
 
 SAMPLE_BYTES = 110_000
 MANY = 3  # how often the files are read where once would be over before a rate can be measured
@@ -52,19 +55,25 @@ def main() -> int:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: a b c d)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds the medians are taken of (default: 5)")
-    parser.add_argument("--files", type=int, default=4000, help="files of 110 kB (default: 4000)")
+    parser.add_argument("--rounds", type=int, help="rounds the medians are taken of (default: 5; of versus 1)")
+    parser.add_argument("--files", type=int, help="files of 110 kB (default: 4000; of versus 1500)")
+    parser.add_argument("--picture", type=Path, help="of versus: draw it as a picture, into this file")
     args = parser.parse_args()
-    unknown = sorted(set(args.parts) - set(PARTS))
+    unknown = sorted(set(args.parts) - {*PARTS, "versus"})
     if unknown:
-        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}")
+        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}, versus")
     work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
-        data = make_files(work / "data", args.files)
+        others = [part for part in args.parts if part in PARTS]
+        data = make_files(work / "data", args.files or 4000) if others else work
         for part in args.parts:
-            print(f"\n({part}) {(PARTS[part].__doc__ or '').splitlines()[0]}", flush=True)
-            PARTS[part](work, data, args.rounds)
+            title = (PARTS.get(part, versus).__doc__ or "").splitlines()[0]
+            print(f"\n({part}) {title}", flush=True)
+            if part in PARTS:
+                PARTS[part](work, data, args.rounds or 5)
+            else:
+                versus(work, args.files or 1500, args.rounds or 1, args.picture)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0

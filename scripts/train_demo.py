@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 scripts/train_demo.py DATA [--epochs 4]
 
 In: a directory in ImageFolder's layout, of images or of arrays of pixels (.npy); rank and world size from torchrun.
-Out: a JSON line an epoch and rank: epoch, rank, seconds, seconds waiting for data, loss; then one line
+Out: a JSON line an epoch and rank: epoch, rank, seconds, seconds waiting for data, loss, and when the first batch was
+there (Unix time); then one line
 {"final_loss": ...} with the loss of the last epoch over all ranks as a hexadecimal float, so that two runs can be
 compared bit for bit. Deterministic.
 """
@@ -77,16 +78,20 @@ def small_cnn(classes: int) -> nn.Module:
     )
 
 
-def one_epoch(model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLoader[Any]) -> tuple[float, Tensor]:
-    """Train for one epoch. Returns the seconds waiting for data, and the sum and number of the losses."""
-    waiting, total = 0.0, torch.zeros(2, dtype=torch.float64)
+def one_epoch(
+    model: nn.Module, optimiser: torch.optim.Optimizer, loader: DataLoader[Any]
+) -> tuple[float, float, Tensor]:
+    """Train for one epoch. Returns the seconds waiting for data, when the first batch came, and sum and number of the
+    losses."""
+    waiting, first_at, total = 0.0, 0.0, torch.zeros(2, dtype=torch.float64)
     batches = iter(loader)
     while True:
         asked = time.perf_counter()
         batch = next(batches, None)
         waiting += time.perf_counter() - asked
+        first_at = first_at or time.time()
         if batch is None:
-            return waiting, total
+            return waiting, first_at, total
         images, labels = batch
         loss = nn.functional.cross_entropy(model(images), labels)
         optimiser.zero_grad()
@@ -110,12 +115,12 @@ def train(args: argparse.Namespace) -> None:
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         started = time.perf_counter()
-        waiting, total = one_epoch(model, optimiser, loader)
+        waiting, first_at, total = one_epoch(model, optimiser, loader)
         seconds = time.perf_counter() - started
         dist.all_reduce(total)
         mean = float(total[0] / total[1])
         line = {"epoch": epoch, "rank": dist.get_rank(), "seconds": seconds, "waiting": waiting, "loss": mean}
-        report(line)
+        report(line | {"first_batch_at": first_at})
     if dist.get_rank() == 0:
         report({"final_loss": mean.hex()})
 
