@@ -32,6 +32,7 @@ from mlfs.job import JobSpec
 from mlfs.orders.layouts.layout import SampleIds
 from mlfs.places.place import FileChange
 from mlfs.places.posix import PosixSource
+from mlfs.printable import printable
 from mlfs.tree.attributes import FileAttributes, Rights
 from mlfs.tree.growing import GrowingManifest
 from mlfs.tree.index import save, source_identity
@@ -131,6 +132,7 @@ class Refreshing:
         self._told = RefreshStatistics()
         self._outdated: dict[str, tuple[JobRun, OutdatedJob]] = {}
         self._counts = (0, 0)
+        self._asked = b""  # what is to be refreshed, as it was named
         self._stop = threading.Event()
         self._wanted = trio.Event()
 
@@ -152,6 +154,7 @@ class Refreshing:
             message = "this mount shares its copies with other nodes, which number the files alike"
             raise MlfsError(message, "end mlfs peers first; or mount again on all nodes", ExitCode.BUSY)
         parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+        self._asked = b"/".join(parts)
         while parts and not self._manifest.is_dir(self._manifest.find(b"/".join(parts)) if parts else 0):
             parts.pop()
         shown = os.fsdecode(b"/".join(parts))
@@ -220,6 +223,7 @@ class Refreshing:
     def _scan(self, path: bytes) -> tuple[bytes, Manifest]:
         """In a worker: what is below a directory, or below the nearest above it that is still one."""
         stop = self._stop
+        self._check_there()
         while True:
             try:
                 fd = open_beneath(self._source.root.fd, path, os.O_RDONLY | os.O_DIRECTORY)
@@ -232,6 +236,17 @@ class Refreshing:
                 return path, scan(fd, progress=self._count, stop=stop.is_set)
             finally:
                 os.close(fd)
+
+    def _check_there(self) -> None:
+        """A name that was mistyped must not cost a scan of what is above it. Raises: MlfsError."""
+        if self._manifest.find(self._asked) >= 0:
+            return
+        try:
+            os.close(open_beneath(self._source.root.fd, self._asked, os.O_PATH))
+        except OSError as error:
+            if error.errno in GONE:
+                asked = printable(os.fsdecode(self._asked))
+                raise MlfsError(f"{asked} is neither in the mount nor at its source") from None
 
     def _count(self, directories: int, entries: int) -> None:
         self._counts = directories, entries

@@ -17,7 +17,7 @@ from typing import Any
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
-from mlfs.shown import count, part
+from mlfs.shown import count, count_of, part
 
 _EPILOG = """\
 examples:
@@ -101,10 +101,11 @@ def _watch(mountpoint: str, number: int) -> dict[str, Any]:
 
 def summary(where: str, told: dict[str, Any]) -> list[str]:
     """What has changed, and what has to be done."""
-    numbers = [f"{count(told.get(key))} {what}" for key, what in _CHANGES if told.get(key)]
+    numbers = [count_of(told.get(key), one, many) for key, one, many in _CHANGES if told.get(key)]
     lines = [f"{where}: {', '.join(numbers) if numbers else 'nothing has changed'}"]
     if told.get("unreadable"):
-        lines.append(f"  {count(told['unreadable'])} directories could not be read, and are shown as before")
+        which = count_of(told["unreadable"], "directory", "directories")
+        lines.append(f"  {which} could not be read, and what is in there is shown as before")
     if told.get("remark"):
         lines.append(f"  {told['remark']}")
     for job in told.get("outdated") or ():
@@ -115,4 +116,8 @@ def summary(where: str, told: dict[str, Any]) -> list[str]:
     return lines
 
 
-_CHANGES = (("added", "have come"), ("gone", "are gone"), ("changed", "have changed"))
+_CHANGES = (
+    ("added", "has come", "have come"),
+    ("gone", "is gone", "are gone"),
+    ("changed", "has changed", "have changed"),
+)

@@ -190,7 +190,7 @@ def _changes_under_a_reader_and_jobs(mount: MlfsMount, source: Path) -> None:
     assert not reader.wrong
     (source / "moving" / "one more.jpg").write_bytes(b"12345")
     said = refresh(mount)
-    assert "1 have come" in said
+    assert "1 has come" in said
     assert "job moving: registered over 20 samples" in said
     assert "job fixed" not in said
     status = mount.status()
@@ -288,7 +288,7 @@ def test_a_refresh_shows_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
         assert mount.status()["refresh"]["state"] == "stopped"
         slow.control(look_latency_s=0)
         assert not (mount.path / "new").exists()
-        assert "1 have come" in refresh(mount)
+        assert "1 has come" in refresh(mount)
         assert (mount.path / "new").read_bytes() == b"new"
         slow.control(look_latency_s=0.1)
         mount.control({"op": "refresh"})  # and the mount is ended meanwhile
@@ -307,7 +307,7 @@ def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
             (backing / "d/new").write_bytes(b"new")
             (backing / "d/7").write_bytes(b"another size")
             said = refresh(mount)
-            assert "2 have come, 1 have changed" in said
+            assert "2 have come, 1 has changed" in said
             assert shown(mount.path).keys() == shown(backing).keys()
             assert not any("unread" in message for message in mount.status()["messages"])
             for path in backing.glob("d/*"):
@@ -315,5 +315,5 @@ def test_times_that_are_made_up_are_no_change(tmp_path: Path) -> None:
             assert held.read() == (backing / "d/5").read_bytes()[10:]
             assert "nothing has changed" in refresh(mount, "d")
             (backing / "d").chmod(0o711)
-            assert "1 have changed" in refresh(mount)
+            assert "1 has changed" in refresh(mount)
             assert stat.S_IMODE(os.stat(mount.path / "d").st_mode) == 0o711

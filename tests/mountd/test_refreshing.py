@@ -85,6 +85,20 @@ def test_more_than_there_is_room_for_is_refused_and_changes_nothing(source: Path
     trio.run(main)
 
 
+def test_a_name_that_is_nowhere_is_refused_before_anything_is_scanned(source: Path) -> None:
+    async def main() -> None:
+        part, manifest = refreshing(source, 20, PeeringStatistics())
+        (source / "new").mkdir()
+        for path in (b"nwe", b"d/nothing", b"d/a/b", b".mlfs"):
+            await refreshed(part, path)
+            told = part.statistics()
+            assert told.state == "failed"
+            assert told.remark == f"{path.decode()} is neither in the mount nor at its source"
+        assert manifest.find(b"new") == -1
+
+    trio.run(main)
+
+
 def test_a_path_that_is_no_directory_stands_for_the_one_that_it_is_in(source: Path) -> None:
     async def main() -> None:
         part, manifest = refreshing(source, 20, PeeringStatistics())
