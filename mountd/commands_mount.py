@@ -163,6 +163,7 @@ class CommandsMount:
         return any(entry.device == device and entry.takes_commands for entry in mounts.mount_table())
 
     def _leave(self, device: str) -> None:
+        self.end()
         self._give_up(device, f"its mount for commands was taken away {self._times} times")
 
 

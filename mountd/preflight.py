@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
@@ -122,6 +123,8 @@ def clean_dead_mounts(path: str, note: Callable[[str], None]) -> int:
             return cleaned
         mountpoint = dead[0].mountpoint
         mounts.detach(mountpoint)
+        with suppress(OSError):
+            os.unlink(runtime.agent_socket(mountpoint))  # that of the dead daemon
         runtime.stale()
         note(f"cleaned up a dead mount at {mountpoint} (its daemon had crashed or been killed)")
     message = f"dead mounts at {path} come back as fast as they are taken away"

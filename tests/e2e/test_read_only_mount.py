@@ -162,6 +162,19 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
         assert mount.run("unmount", str(tree), check=False).returncode == ExitCode.NOT_MOUNTED
         assert not table()
     with mount:
+        control = tree / ".mlfs/control"
+        for _ in range(commands_mount._MOST_TIMES):  # and again: at last the data's mount takes commands itself
+            commands = commands_of(tree)
+            subprocess.run(["umount", commands], check=True)
+            wait_until(lambda gone=commands: not control.is_symlink() or commands_of(tree) != gone)
+            wait_until(lambda: not control.is_symlink() or commands_of(tree) in {where for where, _, _ in table()})
+        assert not control.is_symlink()
+        kill(mount.pid)
+        wait_until(lambda: not mount.pids())
+        mount.run("unmount", str(tree))
+        (note,) = (place / "state/run").iterdir()  # it tells the next mount of the death
+        assert note.suffix == ".life"
+    with mount:
         commands = commands_of(tree)
         kill(mount.pid)
         wait_until(lambda: not mount.pids())
