@@ -292,7 +292,7 @@ class _Service:
         """What whoever mounts should know at once."""
         source, manifest = self.config.source, self.manifest
         count, first, number = self._unreadable()
-        said = [unreadable_words(count, first, source, number)] if count else []
+        said = [unreadable_words(count, first, source, self.config.mountpoint, number)] if count else []
         said += doubt_words(self.source.statistics(), source)
         return [*said, *size_words(manifest.n_files, manifest.total_bytes, source), *filter(None, [self.links])]
 

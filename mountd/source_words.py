@@ -36,7 +36,7 @@ HANGS = (
 FAILED = "{reads} failed, the last one {ago} ago: {path}: {error}; {way_out}"
 UNREADABLE = (
     "{which} of {source} could not be read by the scan, so nothing in there is in the mount, and a listing fails as it"
-    " did there ({error}): {way_out}, and mount again with --rescan"
+    " did there ({error}): {way_out}, then: mlfs refresh {mountpoint}"
 )
 NOT_ALLOWED = "give yourself the right to read (chmod, or mount as another user)"
 DOES_NOT_WORK = "look after the file system of the source, in its log and the kernel's"
@@ -61,11 +61,13 @@ FAILED_WAY_OUT = "read it below {source} to see whether the source gives it"
 FAILED_COVERED = "the log says more of the source"
 
 
-def unreadable_words(count: int, first: str, source: str, number: int) -> str:
+def unreadable_words(count: int, first: str, source: str, mountpoint: str, number: int) -> str:
     """That directories of the source could not be read when it was scanned. `number`: the first one's errno."""
     which = f"the directory {first}" if count == 1 else f"{count:,} directories (the first of them: {first})"
     way_out = NOT_ALLOWED if number in (errno.EACCES, errno.EPERM) else DOES_NOT_WORK
-    return printable(UNREADABLE.format(which=which, source=source, error=os.strerror(number), way_out=way_out))
+    error = os.strerror(number)
+    said = UNREADABLE.format(which=which, source=source, error=error, way_out=way_out, mountpoint=mountpoint)
+    return printable(said)
 
 
 def doubt_words(now: SourceStatistics, source: str) -> list[str]:
@@ -96,7 +98,8 @@ def source_words(now: MountStatistics) -> list[str]:
     said = []
     if now.about.unreadable:
         about = now.about
-        said.append(unreadable_words(about.unreadable, about.first_unreadable, about.source, about.unreadable_errno))
+        what = about.unreadable, about.first_unreadable, about.source, about.mountpoint, about.unreadable_errno
+        said.append(unreadable_words(*what))
     said += doubt_words(now.source, now.about.source)
     said += size_words(now.engine.tree.files, now.engine.tree.bytes, now.about.source)
     if root.state is not RootState.THERE:

@@ -187,9 +187,10 @@ def in_plain_words(mountpoint: str, error: OSError) -> MlfsError:
         return MlfsError(message, hint, ExitCode.NOT_PERMITTED)
     if error.errno in (errno.EACCES, errno.EPERM):
         message = f"{mountpoint}: only the user who mounted it and root may do this"
-        return MlfsError(
-            message, "do it as that user; to read the files too: mount with --allow-other", ExitCode.NOT_PERMITTED
-        )
+        entry = door.mount_at(mountpoint)
+        others_read = entry is not None and "allow_other" in entry.options
+        hint = "do it as that user" + ("" if others_read else "; to read the files too: mount with --allow-other")
+        return MlfsError(message, hint, ExitCode.NOT_PERMITTED)
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return MlfsError(f"the mount at {mountpoint} went away", f"mlfs mount {mountpoint}", ExitCode.NOT_MOUNTED)
     return MlfsError(f"the mount at {mountpoint} answers: {error.strerror}", "see its log file")

@@ -69,3 +69,4 @@ def test_directories_that_were_not_read_are_told() -> None:
     assert "(Input/output error): look after the file system" in line
     (line,) = source_words(mount(engine(), about=About("/pfs/set", "/data/set", "", 0.0, 1, "a/b", 13)))
     assert "(Permission denied): give yourself the right to read" in line
+    assert line.endswith("then: mlfs refresh /data/set")
