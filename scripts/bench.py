@@ -15,6 +15,7 @@ served, served-slow  four nodes that read in the true order and in served orders
    slow: over links that leave two cores idle; as root (only when asked for)
 versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, a copy made beforehand, mlfs and a
    local disk, side by side (only when asked for)
+clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy.
@@ -38,6 +39,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench_clients import clients
 from bench_job import run_job
 from bench_orders import permutations
 from bench_peer_nodes import peers
@@ -408,6 +410,7 @@ PARTS: dict[str, Callable[[Path, Path, int], None]] = {
     "peers": peers,
     "served": served,
     "served-slow": served_slow,
+    "clients": clients,
     "plan": planning,
     "plan-large": planning_large,
 }
