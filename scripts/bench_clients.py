@@ -94,7 +94,10 @@ def dlio_faults(work: Path, rounds: int) -> list[str]:
                 if (workload, SOURCE) in broken or (workload, way) in broken:
                     continue
                 try:
-                    runs.setdefault((workload, way), []).append(one_run(program, work, workload, flags))
+                    said = one_run(program, work, workload, flags)
+                    runs.setdefault((workload, way), []).append(said)
+                    each = " ".join(f"{rate:.0f}" for rate in said.samples_s)
+                    print(f"  {workload}, {way}: samples/s by epoch {each}", flush=True)
                 except Failed as failure:
                     broken.add((workload, way))
                     print(f"  {workload} failed, {way}:\n{failure}", flush=True)
@@ -261,7 +264,7 @@ def parse_fio(text: str) -> list[Job]:
 
 def passed(jobs: Sequence[Job], written: int) -> bool:
     """Each job has read as many bytes as were written, and none of them was wrong."""
-    return all(job.error == 0 and job.bytes == written for job in jobs)
+    return bool(jobs) and all(job.error == 0 and job.bytes == written for job in jobs)
 
 
 def fio_table(found: dict[str, list[Job]], written: int) -> list[str]:
