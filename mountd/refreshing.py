@@ -262,11 +262,10 @@ class Refreshing:
             if is_back or known != change[:3] or manifest.rights(entry) != change.rights:
                 changed += not is_back
                 self._engine.replaced(entry, change)
-        if self._engine.looks.needed:  # others may read what they could not before, or the other way round
-            for entry, row in found.growth.rights.items():
-                if manifest.is_dir(entry):
-                    rights = Rights(*(row[name] for name in Rights._fields))
-                    self._engine.replaced(entry, FileChange(row["size"], row["mtime_ns"], row["ctime_ns"], rights))
+        for entry, row in found.growth.rights.items():  # others may be let in, and the ACL may be another one
+            if manifest.is_dir(entry):
+                rights = Rights(*(row[name] for name in Rights._fields))
+                self._engine.replaced(entry, FileChange(row["size"], row["mtime_ns"], row["ctime_ns"], rights))
         for directory, names in found.names.items():
             for name in names:
                 self._forget(self._kernel.forget_name, inode_of(directory), name)

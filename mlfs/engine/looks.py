@@ -85,6 +85,8 @@ class Looks:
         self._ctime_ns: dict[int, int] = {}
         self._acls: dict[int, tuple[bytes | None, ...]] = {}
         self._changed_at: dict[int, int] = {}  # by entry: the number of its last change
+        if self.needed:  # at once for all entries that may come: a worker and the loop must not both make room
+            self._room_for(len(manifest) - 1)
         if self.needed and not self.has_seen(ROOT):
             # The kernel asks about the root without a look-up, as soon as there is a mount.
             manifest.set_rights(ROOT, attributes_of(source.stat(ROOT)).rights)

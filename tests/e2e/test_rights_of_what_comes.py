@@ -14,6 +14,23 @@ READERS = (Reader(1001, 2001), Reader(1002, 2002), Reader(1003, 2003))
 COMING = ("b/0", "b/1", "b/2")
 
 
+@pytest.mark.promise("rights-acl")
+def test_the_acl_of_a_directory_is_the_sources_after_a_refresh(tmp_path: Path) -> None:
+    """Also where nobody else may read: the directory was found to have none before."""
+    source = make_tree(tmp_path / "source", {"b/file": 3000})
+    (tmp_path / "mount").mkdir()
+    with MlfsMount(source, mountpoint=tmp_path / "mount") as mount:
+        for path in ("b", "b/file"):
+            with pytest.raises(OSError, match="No data"):
+                os.getxattr(mount.path / path, ACCESS)
+            rights = ((OWNER, 7), (GROUP, 5), (MASK, 5), (OTHER, 5))
+            entries = [*((tag, bits, NOBODYS) for tag, bits in rights), (USER, 4, 1001)]
+            os.setxattr(source / path, ACCESS, acl(entries))
+        mount.run("refresh", str(mount.path))
+        for path in ("b", "b/file"):
+            assert os.getxattr(mount.path / path, ACCESS) == os.getxattr(source / path, ACCESS)
+
+
 @pytest.mark.promise("rights-acl", "rights-noticed")
 def test_an_entry_that_comes_has_its_acl(tmp_path: Path) -> None:
     """The last entries of the tree are asked for their ACLs in a row before, as `ls -l` does."""

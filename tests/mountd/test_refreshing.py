@@ -33,7 +33,7 @@ def refreshing(source: Path, room: int, peers: PeeringStatistics) -> tuple[Refre
     finally:
         os.close(fd)
     engine = SimpleNamespace(
-        runner=_Runner(), samples=Samples.whole_files(manifest), jobs={}, looks=SimpleNamespace(needed=False),
+        runner=_Runner(), samples=Samples.whole_files(manifest), jobs={}, replaced=lambda entry, change: None,
         peering=SimpleNamespace(statistics=lambda: peers), gone=lambda samples: lambda: None,
     )  # fmt: skip
     kernel = SimpleNamespace(forget_name=lambda *_: None, forget_attributes=lambda _: None)
