@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from mlfs.cli.ending import unheard
 from mlfs.errors import ExitCode, JobError, MlfsError
 from mountd import door
 
@@ -112,7 +113,8 @@ def send(
         raise in_plain_words(mountpoint, error) from None
     except BaseException:
         if give_up is not None:
-            with suppress(MlfsError):
+            # A second Ctrl-C must not cut this off: the process could not end before the daemon has answered.
+            with unheard(), suppress(MlfsError):
                 send(mountpoint, give_up, _GIVE_UP_TIMEOUT_S)
         raise
     try:

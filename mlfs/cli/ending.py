@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -35,6 +37,17 @@ def hear_no_more() -> None:
     for number in _HEARD:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """In the main thread: what is short, and must not be cut off by the next signal."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_HEARD)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from mlfs.cli import client
+
 # A command with a mount that answers at once; nothing is mounted.
 RUN = """
 import sys
@@ -108,3 +110,24 @@ user_input.read_bytes("-", 100)
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_second_ctrl_c_does_not_cut_off_what_gives_a_registration_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def call(_function: object, _timeout_s: float) -> tuple[bool, bytes]:
+        calls.append("begun")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # Python runs the handler between two steps, if it is to run now
+        calls.append("ended")
+        return True, b"{}"
+
+    monkeypatch.setattr(client, "_check_not_stopped", lambda _mountpoint: None)
+    monkeypatch.setattr(client.door, "call_with_timeout", call)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client.send("/data", {"op": "register"}, give_up={"op": "give-up"})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == ["begun", "begun", "ended"]
