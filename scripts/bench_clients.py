@@ -84,7 +84,7 @@ def dlio_faults(work: Path, rounds: int) -> list[str]:
     faults, broken = [], set()
     for workload in WORKLOADS:
         try:
-            run_dlio(program, work, workload, work / "data", generate=True)
+            run_dlio(program, work, workload, work / "data" / workload, generate=True)
         except Failed as failure:
             print(f"  {workload} is left out: no data could be generated\n{failure}", flush=True)
             broken |= {(workload, way) for way in WAYS}
@@ -130,11 +130,14 @@ def dlio_program() -> Path | None:
 
 
 def one_run(program: Path, work: Path, workload: str, flags: Sequence[str] | None) -> Said:
-    """One run over a slow source that nobody has read yet, through a new mount of it unless flags are None."""
+    """One run over a slow source of this workload's data alone, through a new mount of it unless flags are None.
+
+    Of this data alone, as a mount would also fetch the files of the others when it has nothing else to do.
+    """
     slow = work / "slow"
     slow.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        root_fd = stack.enter_context(slow_source(work / "data", slow, SPEED))
+        root_fd = stack.enter_context(slow_source(work / "data" / workload, slow, SPEED))
         through = slow if flags is None else stack.enter_context(mount(slow, work / "mount", *flags))
         source_counts(root_fd, reset=True)
         said = parse_summary(run_dlio(program, work, workload, through))
@@ -155,7 +158,7 @@ def run_dlio(program: Path, work: Path, workload: str, data: Path, generate: boo
     if not index.exists():
         index.symlink_to(shutil.which("true") or "/bin/true")
     words = [f"workload=scaled_{workload}", f"hydra.run.dir={work / 'hydra'}"]
-    words += [f"++workload.dataset.data_folder={data / workload}", f"++workload.output.folder={output}"]
+    words += [f"++workload.dataset.data_folder={data}", f"++workload.output.folder={output}"]
     if generate:
         words += ["++workload.workflow.generate_data=True", "++workload.workflow.train=False"]
     path = {"PATH": f"{stand_ins}:{os.environ['PATH']}"}
