@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,8 @@ def start() -> MpiTransport:
 
         with _settings():
             MPI.Init_thread(MPI.THREAD_FUNNELED)
+        # UCX has taken it, to write all that it does to standard error from then on. Python knows what it was.
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
     except (ImportError, RuntimeError) as error:
         raise MlfsError(
             f"MPI cannot be used: {' '.join(str(error).split())}",

@@ -50,3 +50,17 @@ transport.close(True, 0)
     words = [*mpiexec(1), sys.executable, "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert done.stdout.strip() == seen, done.stdout + done.stderr
+
+
+def test_an_agent_whose_terminal_is_gone_says_nothing_of_it() -> None:
+    program = """
+import os, signal
+from mlfs.peers import mpi
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+transport = mpi.start()
+os.kill(os.getpid(), signal.SIGHUP)
+transport.close(True, 0)
+"""
+    words = [*mpiexec(1), sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
