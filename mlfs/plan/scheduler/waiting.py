@@ -146,7 +146,8 @@ class Waiting:
 
     def _largest_whole_bytes(self, is_peer: bool) -> int:
         """What is fetched whole for who waits: a reader here is served sooner by parts; a peer gets all or nothing."""
-        return LARGEST_KEPT_BYTES if is_peer else self._limits.largest_whole_bytes
+        whole_bytes = self._limits.largest_whole_bytes
+        return max(whole_bytes, LARGEST_KEPT_BYTES) if is_peer else whole_bytes
 
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
