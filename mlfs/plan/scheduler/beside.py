@@ -65,8 +65,8 @@ class Beside:
         for sample in (
             sample for process, said in go_on.items() for sample in said or self._neighbours.coming(process)
         ):
-            if sample in self._until_s or table.state[sample] != State.ABSENT:
-                continue
+            if sample in self._until_s or table.state[sample] != State.ABSENT or sample in table.readers:
+                continue  # what somebody has open and is ABSENT is a large file, which he reads in parts
             footprint = table.footprint(sample)
             if self._bytes + footprint > most_bytes or not table.fits_window(sample) or not reserve(sample):
                 return

@@ -11,7 +11,7 @@ from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.beside import PATIENCE_S, SHARE_OF_WINDOW, Beside
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Keeping
-from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, Verb
+from mlfs.plan.scheduler.states import PAGE_BYTES, SampleTable, State, Verb
 
 N = 64
 
@@ -70,3 +70,12 @@ def test_a_stranger_gets_a_part_of_the_window_until_a_job_needs_it() -> None:
     beside.goes_on_from(0, 7, 2.0, range(30, 40))
     beside.fetch(2.0, lambda sample: False)
     assert sum(table.pending) == 0
+
+
+def test_what_a_reader_has_open_is_not_fetched_for_him_once_more() -> None:
+    table = table_of(32)
+    beside = Beside(table)
+    table.opened(1)
+    beside.goes_on_from(0, 7, 0.0, range(1, 4))
+    beside.fetch(0.0, lambda sample: table.move(sample, Verb.RESERVE) == State.QUEUED)
+    assert list(table.pending[:5]) == [0, 0, 1, 1, 0]
