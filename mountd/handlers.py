@@ -191,9 +191,11 @@ class Handlers:
         m, first = self.manifest, self._hard_links.first_of(entry)
         mode = m.mode_view[entry]
         rdev = 0 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else m.rdev(entry)
+        counted = m.unsized.counted(entry)
+        size = m.size_view[entry] if counted is None else counted
         return Attributes(
             self._inode_of(first), mode, m.nlink_view[entry], m.uid_view[entry], m.gid_view[entry], rdev,
-            m.size_view[entry], m.blocks_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
+            size, m.blocks_view[entry], m.mtime_ns_view[entry], m.ctime_ns_view[entry], True,
         )  # fmt: skip
 
     # -- who may read
@@ -330,12 +332,14 @@ class Handlers:
         entry, generation = entry_of(inode), generation_of(inode)
         generations, handle_there = self._generations, handle_of(entry, generation)
         looks, before = self.looks, self.looks.changes
+        unsized, counted = self.manifest.unsized, self.manifest.unsized.counted(entry)
         first = self._again.take(entry, pid)
         given, handle_then = (first.source_bytes, first.handle) if first is not None else (0, 0)
 
         def is_as_told() -> bool:
             """Whether the kernel, which has let the reader in, was told what the source has."""
-            return generations[entry] == generation and not looks.changed_since(entry, before)
+            is_same = generations[entry] == generation and unsized.counted(entry) == counted
+            return is_same and not looks.changed_since(entry, before)
 
         def in_place(source_bytes: int) -> bool:
             due = is_as_told() and answer.take()

@@ -48,6 +48,8 @@ ASKED_S: Final = 1.0
 
 log = logging.getLogger("mlfs.places")
 T = TypeVar("T")
+COUNTED_BYTES: Final = 64 << 20
+"""Of a file whose size is wrong so many bytes are counted, once: a larger one keeps the size that its source tells."""
 
 
 def _raise(number: int, why: str) -> NoReturn:
@@ -346,9 +348,9 @@ class PosixSource:
             return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
         return len(data)
 
-    def is_unsized(self, entry: int) -> None:
+    def is_unsized(self, entry: int, counted_bytes: int | None = None) -> None:
         """The size of the file is not the number of its bytes."""
-        if self.manifest.unsized.note(entry):
+        if self.manifest.unsized.note(entry, counted_bytes):
             path = self.manifest.path(entry)
             log.warning(
                 "%r has another number of bytes than its size says: it is read past the caches from now on", path
@@ -447,10 +449,10 @@ class PosixSource:
                 os.close(fd)
                 raise
         self.count(1, 0)
-        if unsized:
-            self.is_unsized(entry)
-        else:
+        if not unsized:
             self.manifest.unsized.forget(entry)
+        elif self.manifest.unsized.counted(entry) is None:
+            self.is_unsized(entry, _counted(fd))
         return PosixFile(self, entry, number, fd, content, unsized)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
@@ -483,3 +485,16 @@ class PosixSource:
 
     def close(self) -> None:
         self.root.close()
+
+
+def _counted(fd: int) -> int | None:
+    """The bytes of a file, by reading it to its end; None where they are more than COUNTED_BYTES, or an error comes."""
+    count = 0
+    with contextlib.suppress(OSError):
+        while portion := len(os.pread(fd, 1 << 20, count)):
+            count += portion
+            if count > COUNTED_BYTES:
+                break
+        else:
+            return count
+    return None

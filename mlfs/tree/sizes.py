@@ -1,12 +1,16 @@
 """Files that have another number of bytes than their size says, as far as that was noticed.
 
 In: what reads of the source have found (`mlfs.places.posix`). Out: which files have to be read as the source gives
-them, past all caches, since the kernel would cut or pad them to their size. A manifest has one of these.
+them, past all caches, since the kernel would cut or pad them to their size, and the number of bytes that the kernel is
+told for their size, by which mmap(2) and sendfile(2) go. A manifest has one of these.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +25,28 @@ class UnsizedFiles:
     """See the module. From any thread."""
 
     def __init__(self) -> None:
-        self._files: dict[int, None] = {}
+        self._files: dict[int, int | None] = {}  # by entry: the bytes that it has, None where nobody has counted them
 
     def __contains__(self, entry: object) -> bool:
         return entry in self._files
 
-    def note(self, entry: int) -> bool:
-        """Its size is not the number of its bytes. Whether that is new."""
+    def note(self, entry: int, counted_bytes: int | None = None) -> bool:
+        """Its size is not the number of its bytes, which may have been counted. Whether that is new."""
         new = entry not in self._files
-        self._files[entry] = None
+        self._files[entry] = self._files.get(entry) if counted_bytes is None else counted_bytes
         return new
+
+    def counted(self, entry: int) -> int | None:
+        """The bytes that a file has whose size is wrong; None where the size is right, or nobody has counted them."""
+        return self._files.get(entry)
+
+    def told(self, entries: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sizes that the kernel is told of these entries: where their bytes were counted, that number."""
+        if not self._files:
+            return sizes
+        counted = map(self._files.get, entries.tolist())
+        pairs = zip(counted, sizes.tolist(), strict=True)
+        return np.array([size if count is None else count for count, size in pairs], dtype=np.int64)
 
     def forget(self, entry: int) -> None:
         """Its size is right again."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,6 +41,19 @@ def read_by_calls(path: Path, step: int) -> bytes:
     return b"".join(parts)
 
 
+def copied(path: Path, to: Path) -> bytes:
+    """By sendfile(2)."""
+    shutil.copyfile(path, to)
+    return to.read_bytes()
+
+
+def mapped(path: Path) -> bytes:
+    """By mmap(2), of all that the file has by its size once it is open. A shared mapping is refused with ENODEV."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)[:] if size else b""
+
+
 @pytest.mark.promise("lies-size")
 @pytest.mark.promise("lies-listing")
 @pytest.mark.promise("lies-cached")
@@ -64,6 +79,8 @@ def test_sizes_listings_and_attributes_that_are_wrong(tmp_path: Path) -> None:
                         step = draw.choice([1000, 1 << 20]) if len(want) < 1_000_000 else 1 << 20
                         assert read_by_calls(mount.path / kind / name, step) == want, (turn, kind, name)
                         assert (mount.path / kind / name).read_bytes() == want, (turn, kind, name)
+                        assert copied(mount.path / kind / name, tmp_path / "copy") == want, (turn, kind, name)
+                        assert mapped(mount.path / kind / name) == want, (turn, kind, name)
                 drop_pages(mount.path / kind / name for kind in ("zero", "small") for name in ("0", "large"))
             for directory, number in (("listing", failing), ("listed", failing_at_once)):
                 with pytest.raises(OSError, match=os.strerror(number)) as caught:
