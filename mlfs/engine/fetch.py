@@ -416,7 +416,7 @@ class Fetcher:
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
         """Put bytes of that generation into the page cache; False when they are of the past, or the kernel refused."""
-        if not self._looks.has_seen(entry) and self._looks.look((entry,)) is not None:
+        if self._looks.needed and not self._looks.has_seen(entry) and self._looks.look((entry,)) is not None:
             return False  # before the lock: the kernel may have to be told of the file for that, which needs a look
         with self._locks[entry % STRIPES]:
             if self._manifest.generation_view[entry] != generation:

@@ -324,10 +324,10 @@ class PosixSource:
 
         What the manifest says is taken before the read, as it may change meanwhile.
         """
-        manifest = self.manifest
+        manifest, times = self.manifest, self.times
         size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
         ctime_ns = manifest.ctime_ns_view[entry]
-        if not is_settled(*self.times.proved(mtime_ns, ctime_ns)):
+        if not is_settled(*((mtime_ns, ctime_ns) if times.both else times.proved(mtime_ns, ctime_ns))):
             return 0
         try:
             data = _pread_all(fd, 0, size, True)
@@ -339,12 +339,12 @@ class PosixSource:
             raise
         found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
         known = (size, size, mtime_ns, ctime_ns)
-        if not self.times.both:
-            found = *found[:2], *self.times.proved(*found[2:])
-            known = size, size, *self.times.proved(mtime_ns, ctime_ns)
+        if not times.both:
+            found = *found[:2], *times.proved(*found[2:])
+            known = size, size, *times.proved(mtime_ns, ctime_ns)
+            now = manifest.as_known(entry, now)
         if found == known and stat.S_ISREG(now.mode):
             self.count(1, size)
-            now = self.manifest.as_known(entry, now)
             return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
         return len(data)
 
