@@ -18,8 +18,9 @@ from mlfs.plan.scheduler.followed import NAMELESS
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01
-# Most of them in one step: the loop has requests to answer in between.
-EVENTS_A_TURN = 512
+# Most of them in one step: what the first of them show, that the script began anew or reads as registered after all, is
+# acted on before the last are counted; and the loop has requests to answer in between.
+EVENTS_A_TURN = 64
 MOST_READERS = 4096
 # Kinds of what is seen of a file: an open of one that is in place; an open that waits, and its end, which is that the
 # reader goes on, or is refused; a release; bytes that the source gave to a reader who has it open.
