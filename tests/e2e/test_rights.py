@@ -172,6 +172,7 @@ def test_what_cannot_be_looked_at_is_an_error_and_holds_up_nothing_else(tmp_path
             assert "saved index" in mount.status()["manifest"]["how"]
             known, unknown = mount.path / "a/known", mount.path / "b/unknown"
             content = known.read_bytes()
+            mount.settle()  # else the source may stop while its file is closed, and the fetch has not ended
             os.kill(slow.pid, signal.SIGSTOP)
             try:
                 with pytest.raises(TimeoutError):
