@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from mlfs.engine.looks import ACLS, NO_ATTRIBUTE, Looks
+from mlfs.engine.looks import ACLS, Looks
 from mlfs.engine.runner import Runner
 from mlfs.places.source import Source
 from mlfs.tree.manifest import Manifest
@@ -59,7 +59,7 @@ class ExtendedAttributes:
     def has_acl(self, entry: int) -> bool:
         """In a worker: whether the entry has an ACL, by a look at the source where that is not known."""
         try:
-            return not self.is_absent(entry, ACLS[0]) and self._value(entry, ACLS[0]) is not None
+            return not self.is_absent(entry, ACLS[0]) and self._looks.attribute(entry, ACLS[0]) is not None
         except OSError:
             return True
 
@@ -69,7 +69,7 @@ class ExtendedAttributes:
 
     async def value(self, entry: int, name: bytes) -> bytes:
         """Raises: OSError; ENODATA where there is none of that name."""
-        value = await self._acl(entry, name) if name in ACLS else await self._ask(self._value, entry, name)
+        value = await self._acl(entry, name) if name in ACLS else await self._ask(self._looks.attribute, entry, name)
         if value is None:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return value
@@ -87,11 +87,11 @@ class ExtendedAttributes:
 
     def _acls(self, entries: range, name: bytes) -> tuple[bytes | None, list[int]]:
         """The first one's ACL, and which of them have none."""
-        value = self._value(entries[0], name)
+        value = self._looks.attribute(entries[0], name)
         without = [] if value is not None else [entries[0]]
         for entry in entries[1:]:
             try:
-                if self._value(entry, name) is None:
+                if self._looks.attribute(entry, name) is None:
                     without.append(entry)
             except OSError:
                 break  # whoever asks for it will hear
@@ -100,14 +100,6 @@ class ExtendedAttributes:
     async def names(self, entry: int) -> bytes:
         """The names, each with a zero byte behind it. Raises: OSError."""
         return b"".join(name + b"\0" for name in await self._ask(self._source.attribute_names, entry) if is_shown(name))
-
-    def _value(self, entry: int, name: bytes) -> bytes | None:
-        try:
-            return self._source.attribute(entry, name)
-        except OSError as error:
-            if error.errno in NO_ATTRIBUTE:
-                return None
-            raise
 
     async def _ask(self, call: Callable[..., T], *args: object) -> T:
         try:

@@ -36,7 +36,7 @@ SEEN: Final = 1
 NO_ACL: Final = 2
 ACLS: Final = (b"system.posix_acl_access", b"system.posix_acl_default")
 # What a source answers that has no such attribute, or none at all.
-NO_ATTRIBUTE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
+_NO_ATTRIBUTE: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM})
 # Directories whose last look is remembered; then it begins anew, so that memory is bounded.
 MOST_REMEMBERED: Final = 65_536
 
@@ -212,13 +212,14 @@ class Looks:
         known = self._acls.get(directory)
         if known is None and all(self.has_no_acl(directory, which) for which in range(len(ACLS))):
             known = (None,) * len(ACLS)
-        acls = self._acls[directory] = tuple(self._acl(directory, name) for name in ACLS)
+        acls = self._acls[directory] = tuple(self.attribute(directory, name) for name in ACLS)
         return acls == known
 
-    def _acl(self, entry: int, name: bytes) -> bytes | None:
+    def attribute(self, entry: int, name: bytes) -> bytes | None:
+        """An extended attribute of the source's; None where it has none of that name. Raises: OSError."""
         try:
             return self._source.attribute(entry, name)
         except OSError as error:
-            if error.errno in NO_ATTRIBUTE:
+            if error.errno in _NO_ATTRIBUTE:
                 return None
             raise
