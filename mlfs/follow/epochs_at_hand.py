@@ -22,9 +22,9 @@ LOADED_AHEAD = 2048
 samples ahead, which can be several short epochs."""
 MOST_EPOCHS_AHEAD = 32
 """Epochs at hand ahead of the fastest rank, in a small tree. With few samples each, 2048 samples would be hundreds."""
-SMALL_TREE = 1 << 16
-"""Entries of a tree that counts as small. An epoch at hand costs four bytes for each entry of the tree, however short
-it is: the 32 of a tree of 65536 entries cost 8 MiB."""
+SMALL_TREE = 1 << 17
+"""Places for entries in a tree that counts as small: 65536, and as many that a refresh may add to any tree. An epoch at
+hand costs four bytes for each of them, however short it is: 32 epochs of the largest small tree cost 16 MiB."""
 
 
 class EpochsAtHand:

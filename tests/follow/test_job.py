@@ -9,12 +9,14 @@ import pytest
 
 from mlfs.follow.agreement import Share, agreement_in_words, epoch_line, whole
 from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.epochs_at_hand import MOST_EPOCHS_AHEAD
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.scheduler.followed import FollowedJob, Match
+from mlfs.tree.growing import FEWEST_ROOM
 
 N, BATCH = 4096, 8
 
@@ -38,6 +40,14 @@ def read(job: JobRun, epoch: int, rank: int = 0, process: int = 100, stop: int |
     """One rank reads an epoch's first samples. Returns what its reads were matched to."""
     entries = job.streams.epoch_ids(epoch, rank)[:stop].tolist()
     return [job.observe(entry, process + rank, 7 + rank).match for entry in entries]
+
+
+def test_the_room_for_a_refresh_makes_no_small_tree_a_large_one() -> None:
+    """A mount has places for entries that may come; a data set of ten files is small all the same."""
+    n, places = 10, 10 + FEWEST_ROOM
+    spec = parse_job({"epochs": 40, "batch_size": 4, "seed": 3})
+    job = JobRun(spec, JobStreams(spec, np.arange(n), build_order(spec, n)), np.full(places, 10, dtype=np.int64))
+    assert job.missing_epochs() == list(range(MOST_EPOCHS_AHEAD))
 
 
 def test_epochs_are_wanted_one_after_the_other_and_let_go_when_all_ranks_have_left_them() -> None:
