@@ -136,19 +136,21 @@ class Fetcher:
             stage: push it; without it the sample is for the places of this node alone.
         """
         try:
-            if self._samples.file_of(sample) in self._manifest.unsized:
+            entry = self._samples.file_of(sample)
+            if entry in self._manifest.unsized.files:
                 raise OSError(*UNSIZED)
             for _ in range(TRIES):
-                fetched = self._fetch_once(sample, place, instead, close_later, stage)
+                fetched = self._fetch_once(sample, entry, place, instead, close_later, stage)
                 if fetched is not None:
                     return fetched
             raise OSError(errno.ESTALE, "the file keeps changing at the source")
         except (OSError, MemoryError) as error:
             return Fetched(sample, error=as_os_error(error))
 
-    def _fetch_once(self, sample: int, place: int, instead: int, close_later: bool, stage: bool) -> Fetched | None:
+    def _fetch_once(
+        self, sample: int, entry: int, place: int, instead: int, close_later: bool, stage: bool
+    ) -> Fetched | None:
         """None when a change was noticed meanwhile: what was read may be older than it."""
-        entry = self._samples.file_of(sample)
         generation = self._manifest.generation_view[entry]
         held = self._waiting(sample)
         if held is None and (place or self._finding):
@@ -167,22 +169,20 @@ class Fetcher:
                 if held is None:
                     raise
         if held is not None:
-            staged = stage and self.push(entry, generation, self._offset(sample), held.data or b"")
-            return held._replace(staged=staged)
+            offset = self._samples.offset_of(sample)
+            return held._replace(staged=stage and self.push(entry, generation, offset, held.data or b""))
         assert content is not None
         if self._manifest.generation_view[entry] != generation:
             return None
-        self._looks.way_to(entry)
+        if self._looks.needed:
+            self._looks.way_to(entry)
         if content.changed:
             self._replace(entry, content.changed)
             generation = self._manifest.generation_view[entry]
         self._looks.was_read(entry)
         self._verified[sample] = 1
-        staged = stage and self.push(entry, generation, self._offset(sample), content.data)
+        staged = stage and self.push(entry, generation, self._samples.offset_of(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
-
-    def _offset(self, sample: int) -> int:
-        return self._samples.offset_of(sample)
 
     def read_bytes(self, sample: int, place: int, instead: int) -> Fetched:
         """Get the sample whole without touching the page cache: for a READ that found its page gone.
@@ -217,7 +217,7 @@ class Fetcher:
 
     def fetch_large(self, sample: int, go_on: Callable[[], bool]) -> Fetched:
         """Push a sample too large to be held whole, piece by piece, while `go_on()`; no tier keeps it."""
-        entry, first = self._samples.file_of(sample), self._offset(sample)
+        entry, first = self._samples.file_of(sample), self._samples.offset_of(sample)
         try:
             with closing(self.open(entry)) as opened:
                 if opened.unsized:
@@ -296,9 +296,10 @@ class Fetcher:
             for number, places in by_place.items():
                 place = self._places.storing[number - 1]
                 kept = self._keep_in(place, [batch[at][0] for at in places])
+                used_bytes = place.used_bytes
                 for at, is_kept in zip(places, kept, strict=True):
                     if is_kept:
-                        result[at] = number, place.used_bytes
+                        result[at] = number, used_bytes
                         left.pop(at, None)
         self.no_longer_kept_soon([one for one, _ in batch])
         return result

@@ -150,7 +150,7 @@ class Ranges:
 
     def is_unsized(self, entry: int) -> bool:
         """Whether the size of a file is known to be wrong: only `open` gives a way to all of its bytes."""
-        return entry in self._manifest.unsized
+        return entry in self._manifest.unsized.files
 
     def generation_of(self, number: int) -> int:
         """Which content of its entry a large file's handle has."""

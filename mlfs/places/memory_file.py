@@ -24,7 +24,7 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 def in_pages(size_bytes: int) -> int:
     """Bytes of the whole pages that a sample takes: at least one page, as even an empty sample is in the index."""
-    return max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
+    return (-(-size_bytes // PAGE_BYTES) or 1) * PAGE_BYTES
 
 
 class MemoryFile:

@@ -337,16 +337,17 @@ class PosixSource:
                 return 0
             self.count(1, 0)
             raise
-        found = (len(data), now.size, clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
-        known = (size, size, mtime_ns, ctime_ns)
-        if not times.both:
-            found = *found[:2], *times.proved(*found[2:])
-            known = size, size, *times.proved(mtime_ns, ctime_ns)
-            now = manifest.as_known(entry, now)
-        if found == known and stat.S_ISREG(now.mode):
-            self.count(1, size)
-            return WholeFile(data, size, now.mtime_ns, now.ctime_ns, self._for_others(entry, now), now.rights)
-        return len(data)
+        known, found = (size, size, mtime_ns, ctime_ns), (len(data), now.size, now.mtime_ns, now.ctime_ns)
+        if found != known:  # it still may be the same, by the times that prove something, as they fit the manifest
+            found = *found[:2], *times.proved(clamp_ns(now.mtime_ns), clamp_ns(now.ctime_ns))
+            if found != (size, size, *times.proved(mtime_ns, ctime_ns)):
+                return len(data)
+        if not stat.S_ISREG(now.mode):
+            return len(data)
+        self.count(1, size)
+        if self._for_others(entry, now):
+            return WholeFile(data, size, mtime_ns, ctime_ns, True, now.rights)
+        return WholeFile(data, size, mtime_ns, ctime_ns, False)
 
     def is_unsized(self, entry: int, counted_bytes: int | None = None) -> None:
         """The size of the file is not the number of its bytes."""

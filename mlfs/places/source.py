@@ -27,7 +27,7 @@ class WholeFile(NamedTuple):
     Attributes:
         size: in bytes; `len(data)`.
         changed: whether it, or who may read it, is not what the manifest said at the time of the call.
-        rights: who may read it, where that was looked at.
+        rights: who may read it; None where it is as the manifest said.
     """
 
     data: bytes | bytearray

@@ -21,7 +21,7 @@ _STATX_BYTES = 256
 _STATX = struct.Struct("16xIIIH2xQQ48xqI4xqI")
 # nlink, uid, gid, mode, ino, size, ctime, mtime: linux/stat.h, on all architectures
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)  # None in a C library that is older than it
 
 
 class Rights(NamedTuple):
@@ -67,8 +67,8 @@ def attributes_now(fd: int, ask: bool = False) -> FileAttributes:
     """
     flags = _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC if ask else _AT_EMPTY_PATH
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    if not hasattr(_libc, "statx") or _libc.statx(fd, b"", flags, _ALL_BUT_ATIME, buffer) != 0:
-        return attributes_of(os.fstat(fd))  # no statx, or it failed: then this says why
+    if _statx is None or _statx(fd, b"", flags, _ALL_BUT_ATIME, buffer) != 0:
+        return attributes_of(os.fstat(fd))  # where statx failed, this says why
     nlink, uid, gid, mode, ino, size, ctime_s, ctime_ns, mtime_s, mtime_ns = _STATX.unpack_from(buffer)
     return FileAttributes(
         size, mtime_s * 10**9 + mtime_ns, ctime_s * 10**9 + ctime_ns, mode, ino, uid, gid, nlink

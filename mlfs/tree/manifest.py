@@ -59,7 +59,7 @@ MAX_PROBLEMS: Final = 10  # named in `status`, the others are only counted
 ROOT: Final = 0
 ABSENT: Final = -1
 
-# Directories whose paths `paths` keeps while it runs: some ten megabytes, and more than most data sets have.
+# Directories whose paths are remembered: some ten megabytes, and more than most data sets have.
 _PATH_CACHE_ENTRIES = 65_536
 _GENERATIONS = 1 << 16
 
@@ -143,6 +143,7 @@ class Manifest:
         self.vanished = vanished
         self.times = times or Times()
         self.unsized = UnsizedFiles()
+        self._above: dict[int, bytes] = {ROOT: b""}  # by directory: its path and a slash, or what of it is remembered
         # How often an entry was updated since this manifest was made or loaded; wraps around at 65,536.
         self.generation: NDArray[np.uint16] = np.zeros(self._n, dtype=np.uint16)
         self.updates = 0
@@ -217,31 +218,27 @@ class Manifest:
 
     def path(self, entry: int) -> bytes:
         """The path relative to the root, b"" for the root. It may be longer than PATH_MAX."""
+        offsets = self._offset_view
+        name = self._name_bytes[offsets[entry] : offsets[entry + 1]]
+        directory = self.parent_view[entry]
+        above = self._above.get(directory)
+        return (self._path_above(directory) if above is None else above) + name
+
+    def _path_above(self, directory: int) -> bytes:
+        """The path of a directory and a slash, and have it remembered. A directory keeps its path."""
+        if len(self._above) >= _PATH_CACHE_ENTRIES:
+            self._above = {ROOT: b""}
         parents, offsets, names = self.parent_view, self._offset_view, self._name_bytes
-        parts = []
+        parts, entry = [b""], directory
         while entry:
             parts.append(names[offsets[entry] : offsets[entry + 1]])
             entry = parents[entry]
-        parts.reverse()
-        return b"/".join(parts)
+        above = self._above[directory] = b"/".join(reversed(parts))
+        return above
 
     def paths(self, ids: Iterable[int] | NDArray[Any]) -> Iterator[bytes]:
-        """The paths of many entries, in the order given; each directory's path is joined once."""
-        if isinstance(ids, np.ndarray):
-            ids = np.ascontiguousarray(ids).data
-        parents, offsets, names = self.parent_view, self._offset_view, self._name_bytes
-        prefixes: dict[int, bytes] = {ROOT: b""}
-        for entry in ids:
-            if entry == ROOT:
-                yield b""
-                continue
-            above = parents[entry]
-            prefix = prefixes.get(above)
-            if prefix is None:
-                if len(prefixes) >= _PATH_CACHE_ENTRIES:
-                    prefixes = {ROOT: b""}
-                prefix = prefixes[above] = self.path(above) + b"/"
-            yield prefix + names[offsets[entry] : offsets[entry + 1]]
+        """The paths of many entries, in the order given."""
+        return map(self.path, np.ascontiguousarray(ids).data if isinstance(ids, np.ndarray) else ids)
 
     def children(self, entry: int) -> Sequence[int]:
         """The ids of a directory's children, sorted by name; empty for anything that is not a directory.

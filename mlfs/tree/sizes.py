@@ -22,37 +22,38 @@ class Unsized:
 
 
 class UnsizedFiles:
-    """See the module. From any thread."""
+    """See the module. From any thread.
+
+    Attributes:
+        files: by entry the bytes that it has, None where nobody has counted them. Only to be read.
+    """
 
     def __init__(self) -> None:
-        self._files: dict[int, int | None] = {}  # by entry: the bytes that it has, None where nobody has counted them
-
-    def __contains__(self, entry: object) -> bool:
-        return entry in self._files
+        self.files: dict[int, int | None] = {}
 
     def note(self, entry: int, counted_bytes: int | None = None) -> bool:
         """Its size is not the number of its bytes, which may have been counted. Whether that is new."""
-        new = entry not in self._files
-        self._files[entry] = self._files.get(entry) if counted_bytes is None else counted_bytes
+        new = entry not in self.files
+        self.files[entry] = self.files.get(entry) if counted_bytes is None else counted_bytes
         return new
 
     def counted(self, entry: int) -> int | None:
         """The bytes that a file has whose size is wrong; None where the size is right, or nobody has counted them."""
-        return self._files.get(entry)
+        return self.files.get(entry)
 
     def told(self, entries: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sizes that the kernel is told of these entries: where their bytes were counted, that number."""
-        if not self._files:
+        if not self.files:
             return sizes
-        counted = map(self._files.get, entries.tolist())
+        counted = map(self.files.get, entries.tolist())
         pairs = zip(counted, sizes.tolist(), strict=True)
         return np.array([size if count is None else count for count, size in pairs], dtype=np.int64)
 
     def forget(self, entry: int) -> None:
         """Its size is right again."""
-        self._files.pop(entry, None)
+        self.files.pop(entry, None)
 
     def statistics(self) -> Unsized:
         """Frozen figures."""
-        files = tuple(self._files)
+        files = tuple(self.files)
         return Unsized(len(files), files[0] if files else -1)

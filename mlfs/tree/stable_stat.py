@@ -43,7 +43,7 @@ def _left_ns(stamps: tuple[int, int]) -> int:
     """How long it takes until both stamps, of the last change and of the last modification, are a tick old."""
     now = time.time_ns()
     # ctime, because nobody can set it; mtime as well, for file systems that keep no ctime of their own.
-    settled = now - max(TICK_NS, COARSE_TICK_NS)
+    settled = now - COARSE_TICK_NS
     if stamps[0] < settled and stamps[1] < settled:
         return 0  # this is nearly always so, and asked for each file that is fetched: the calls below are spared
     return _wait_ns(stamps[0], now) or _wait_ns(stamps[1], now)
