@@ -26,7 +26,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.model import PerformanceModel
-from mlfs.plan.policies.policy import PFS
+from mlfs.plan.node_reads import PFS
 from mlfs.plan.rank_load import FEWEST_BATCHES
 from mlfs.sim.expected import Loaders, expected_imbalance
 

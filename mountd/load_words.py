@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from mlfs.advise.workers import Advice, Loader, advise, surely_loads
 from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.plan.loader_load import JobLoad
+from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.units import format_duration
 from mountd.expected_loads import Expected

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from mlfs.plan.node_reads import PFS
 from mlfs.plan.owners import Copies, Placement
 from mlfs.plan.placement import in_classes
 from mlfs.plan.policies import clairvoyant
 from mlfs.plan.policies.clairvoyant import Clairvoyant
-from mlfs.plan.policies.policy import PFS, Policy, Queues, Unfit, View, capacities
+from mlfs.plan.policies.policy import Policy, Queues, Unfit, View, capacities
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.clock import Sharing
 from mlfs.sim.run import Simulation

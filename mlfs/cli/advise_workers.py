@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlfs.advise.workers import Advice, Loader, advise, surely_loads
 from mlfs.errors import ConfigError
+from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.shown import count_of, part, parts_of
 from mlfs.units import format_duration

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats
+from mlfs.plan.node_reads import PFS, Ids, Nodes, Readers, Storages, counts_by_node
 from mlfs.plan.placement import NOWHERE, keep_most_read
-from mlfs.plan.policies.holdings import counts_by_node
-from mlfs.plan.policies.policy import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.served.partition import footprints, partition_by_hash
 

@@ -1,9 +1,9 @@
 """What one rank's loader does with its time, in figures: of one batch, and as means of its last batches.
 
 Pure. In: numbers. Out: frozen records. Made by `mlfs.plan.scheduler.rank_loads` and `mlfs.plan.loader_load`, used by
-`mlfs.plan.loader_limits`, by the advice on workers (`mlfs.advise.workers`) and by whoever shows them. Source: Lobster
-(Liu et al., ICPP'22), Sections 4.2 and 4.3: T_L is waiting here, T_P preprocessing, and T_train the time of the other
-steps.
+`mlfs.plan.loader_limits`, by the advice on workers (`mlfs.plan.loader_workers`) and by whoever shows them. Source:
+Lobster (Liu et al., ICPP'22), Sections 4.2 and 4.3: T_L is waiting here, T_P preprocessing, and T_train the time of the
+other steps.
 """
 
 from __future__ import annotations

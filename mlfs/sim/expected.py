@@ -21,8 +21,9 @@ from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.node_reads import PFS
 from mlfs.plan.policies.clairvoyant import POLICY
-from mlfs.plan.policies.policy import PFS, Reads
+from mlfs.plan.policies.policy import Reads
 from mlfs.plan.rank_load import RankLoad
 from mlfs.sim.clock import Loading, Sharing
 from mlfs.sim.step_loads import step_loads

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlfs.orders.stopping import stop_if_asked
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.policy import Ids, Readers
+from mlfs.plan.node_reads import Ids, Readers
 from mlfs.served.partition import Partition
 
 if TYPE_CHECKING:

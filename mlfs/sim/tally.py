@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
-from mlfs.plan.policies.policy import PFS, Reads
+from mlfs.plan.node_reads import PFS
+from mlfs.plan.policies.policy import Reads
 
 # Steps are counted in parts of about this many reads, so that intermediate arrays stay in the processor's caches.
 CHUNK_SAMPLES = 1 << 18

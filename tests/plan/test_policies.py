@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
-from mlfs.plan.policies.policy import PFS, Reads, Unfit, View
+from mlfs.plan.node_reads import PFS
+from mlfs.plan.policies.policy import Reads, Unfit, View
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim.order import Order
 

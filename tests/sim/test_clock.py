@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.policies.policy import PFS, Overlap, Reads
+from mlfs.plan.node_reads import PFS
+from mlfs.plan.policies.policy import Overlap, Reads
 from mlfs.plan.policies.registry import POLICIES
 from mlfs.sim import tally
 from mlfs.sim.clock import Clock, Loading, Sharing, shared_finish_s

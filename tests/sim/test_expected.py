@@ -8,8 +8,8 @@ from gpu_cluster import TEXT
 
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
+from mlfs.plan.node_reads import PFS
 from mlfs.plan.policies.clairvoyant import POLICY
-from mlfs.plan.policies.policy import PFS
 from mlfs.plan.rank_load import RankLoad
 from mlfs.sim.clock import Sharing
 from mlfs.sim.expected import Loaders, expected_imbalance

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.owners import Copies, Placement, place
 from mlfs.plan.policies.holdings import Finder, first_of_each
-from mlfs.plan.policies.policy import PFS, Ids, Kept, Overlap, Policy, Queues, Reads, Traits, View
+from mlfs.plan.policies.policy import Kept, Overlap, Policy, Queues, Reads, Traits, View
 from mlfs.served.partition import NOBODY, Partition
 
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from mlfs.plan.model import Floats
+from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.policies.policy import (
-    PFS,
-    Ids,
     Overlap,
     Policy,
     Preload,

@@ -1,35 +1,15 @@
-"""Who reads what how often, and copies that several nodes may keep of one sample.
+"""Copies that several nodes may keep of one sample.
 
-Pure. In: the readers by epoch. Out: each node's samples with their counts; look-ups of copies by node. Called by the
+Pure. In: what a node holds, and what is wanted. Out: where each of the wanted is among what is held. Called by the
 policies whose nodes each keep what they read themselves (NoPFS, Lobster, mlfs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.policies.policy import Ids, Readers
-
-
-def by_node(readers: Readers, nodes: int) -> list[list[Ids]]:
-    """Each node's samples of each epoch, ascending: result[epoch][node]."""
-    result = []
-    for row in readers:
-        order = np.argsort(row, kind="stable").astype(np.int32)
-        ends = np.cumsum(np.bincount(row, minlength=nodes)[:nodes])
-        result.append(np.split(order[: ends[-1]], ends[:-1]))
-    return result
-
-
-def counts_by_node(readers: Readers, nodes: int) -> Iterator[tuple[int, Ids, npt.NDArray[np.int64]]]:
-    """(node, its samples ascending, how often it reads each) for every node: r_k of NoPFS, Section 3.1."""
-    epochs = by_node(readers, nodes)
-    for node in range(nodes):
-        ids, counts = np.unique(np.concatenate([epoch[node] for epoch in epochs]), return_counts=True)
-        yield node, ids, counts
+from mlfs.plan.node_reads import Ids
 
 
 class Finder:

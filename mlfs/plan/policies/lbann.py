@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.policies.policy import (
-    PFS,
-    Ids,
     Kept,
     Overlap,
     Policy,

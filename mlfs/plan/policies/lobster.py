@@ -14,19 +14,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.plan.node_reads import PFS, Ids, Storages, by_node
 from mlfs.plan.placement import in_classes
-from mlfs.plan.policies.holdings import Finder, by_node, first_of_each
-from mlfs.plan.policies.policy import (
-    PFS,
-    Ids,
-    Overlap,
-    Policy,
-    Queues,
-    Reads,
-    Storages,
-    Traits,
-    View,
-)
+from mlfs.plan.policies.holdings import Finder, first_of_each
+from mlfs.plan.policies.policy import Overlap, Policy, Queues, Reads, Traits, View
 
 NEXT, LAST_COPY, DROPPED = 0, 1, 2
 

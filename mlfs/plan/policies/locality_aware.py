@@ -7,8 +7,8 @@ sampler's.
 
 from __future__ import annotations
 
+from mlfs.plan.node_reads import Ids
 from mlfs.plan.policies.policy import (
-    Ids,
     Overlap,
     Policy,
     Preload,

@@ -6,7 +6,8 @@ which puts it between the two write models (read = fetch, and read = fetch + wri
 
 from __future__ import annotations
 
-from mlfs.plan.policies.policy import Ids, Kept, Overlap, Policy, Reads, Traits, View, Writing
+from mlfs.plan.node_reads import Ids
+from mlfs.plan.policies.policy import Kept, Overlap, Policy, Reads, Traits, View, Writing
 
 
 class Naive:

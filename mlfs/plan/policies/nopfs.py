@@ -15,18 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.plan.model import Floats
+from mlfs.plan.node_reads import PFS, Ids, Storages, counts_by_node
 from mlfs.plan.placement import keep_most_read
-from mlfs.plan.policies.holdings import Finder, counts_by_node, first_of_each
-from mlfs.plan.policies.policy import (
-    PFS,
-    Ids,
-    Overlap,
-    Policy,
-    Reads,
-    Storages,
-    Traits,
-    View,
-)
+from mlfs.plan.policies.holdings import Finder, first_of_each
+from mlfs.plan.policies.policy import Overlap, Policy, Reads, Traits, View
 
 NOT_YET = np.float32(np.inf)
 Slots = npt.NDArray[np.int32] | npt.NDArray[np.int64]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfs.plan.node_reads import PFS, Ids
 from mlfs.plan.placement import in_classes
-from mlfs.plan.policies.policy import PFS, Ids, Overlap, Policy, Preload, Reads, Traits, View, capacities
+from mlfs.plan.policies.policy import Overlap, Policy, Preload, Reads, Traits, View, capacities
 
 
 class ParallelStaging:

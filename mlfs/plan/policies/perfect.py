@@ -5,7 +5,8 @@ Pure. In: a view. Out: reads that cost nothing: the simulator counts only the co
 
 from __future__ import annotations
 
-from mlfs.plan.policies.policy import Ids, Kept, Overlap, Policy, Reads, Traits, View
+from mlfs.plan.node_reads import Ids
+from mlfs.plan.policies.policy import Kept, Overlap, Policy, Reads, Traits, View
 
 
 class Perfect:

@@ -12,21 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.node_reads import PFS, Ids, Nodes, Readers, Storages
 from mlfs.plan.placement import in_classes
 from mlfs.served.partition import Partition
-
-Ids = npt.NDArray[np.int32]
-Nodes = npt.NDArray[np.int16]
-Storages = npt.NDArray[np.int8]
-Readers = npt.NDArray[np.unsignedinteger[Any]]
-
-PFS = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.policies.policy import Nodes, Readers
+from mlfs.plan.node_reads import Nodes, Readers
 
 FROM_PFS = -1
 """Stands for the PFS where a node's number says where bytes came from."""

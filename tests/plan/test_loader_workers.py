@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mlfs.advise.workers import Loader, advise
 from mlfs.cli.advise_workers import answer
 from mlfs.errors import ConfigError
+from mlfs.plan.loader_workers import Loader, advise
 from mlfs.plan.rank_load import Limit, RankLoad
 
 
