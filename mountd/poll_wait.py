@@ -146,10 +146,10 @@ class PollWait:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             self.ready = poll.poll
-        began = time.perf_counter()
+        began, calls = time.perf_counter(), self.calls
         self._worth.request(began, served)
         while self._turn < REQUESTS_A_TURN:
-            if self.calls.resuming():
+            if calls.resuming:
                 await trio.lowlevel.checkpoint()  # tasks whose work is done run before the next request is read
                 continue
             if not self._interrupted:
@@ -159,15 +159,15 @@ class PollWait:
                 if came:
                     return
             self._interrupted = False
-            self.calls.collect()
-            if self.calls.resuming():
+            calls.collect()
+            if calls.resuming:
                 continue
-            if not self.calls.busy() or time.perf_counter() - began > BUSY_LINGER_S:
+            if not calls.busy or time.perf_counter() - began > BUSY_LINGER_S:
                 break
             await trio.lowlevel.checkpoint()  # a timer is due
             await trio.lowlevel.checkpoint()  # trio runs woken tasks in any order; after this pass all have run
         self._turn = 0
-        self.calls.collect()
+        calls.collect()
         await trio.lowlevel.wait_readable(fd)
 
     def idle_s(self) -> float:
@@ -181,7 +181,7 @@ class PollWait:
         """Sleep in the task that waits for a worker, until a worker interrupts or a request comes; not at all where a
         call is done."""
         self.lingers = True
-        if not self.calls.owing() and self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
+        if not self.calls.owing and self._wake in select.select((self._fd, self._wake), (), (), limit_s)[0]:
             os.eventfd_read(self._wake)
         self.lingers = False
 
@@ -189,7 +189,8 @@ class PollWait:
         """Sleep a moment; whether a request came. A request goes before what a worker interrupted for."""
         began = time.perf_counter()
         # Not poll(2), which counts whole milliseconds.
-        ready = select.select((self._fd, self._wake), (), (), max(0.0, self._limit_s()))[0]
+        limit_s = self._limit_s() if self.calls.busy else LINGER_S
+        ready = select.select((self._fd, self._wake), (), (), limit_s)[0]
         if not ready or time.perf_counter() - began > self.awake_s:
             self._fast = 0
         if self._wake in ready:
@@ -198,16 +199,14 @@ class PollWait:
         return self._fd in ready
 
     def _limit_s(self) -> float:
-        """How long the loop may sleep here: longer while workers are busy, since they interrupt it.
+        """How long the loop may sleep here while workers are busy: longer than else, since they interrupt it.
 
         With a finished call that nobody waits for still to be dealt with (`owing`) it sleeps for LINGER_S only: long
         enough for a worker that was woken a moment ago, perhaps on this core, to begin.
         """
-        if not self.calls.busy():
-            return LINGER_S
         now = trio.lowlevel.current_statistics()
-        limit_s = LINGER_S if self.calls.owing() else BUSY_LINGER_S
-        return 0.0 if now.tasks_runnable else min(limit_s, now.seconds_to_next_deadline)
+        limit_s = LINGER_S if self.calls.owing else BUSY_LINGER_S
+        return 0.0 if now.tasks_runnable else max(0.0, min(limit_s, now.seconds_to_next_deadline))
 
     def interrupt(self) -> None:
         """From any thread: something waits for the loop."""

@@ -181,16 +181,21 @@ class Requests:
 
     async def _next(self) -> Waiting | None:
         """Answer requests until one has to wait: what is to be awaited for it. None when the mount is gone."""
-        wait, served = self._wait, 0
+        wait, fd, buffers, served = self._wait, self._fd, self._buffers, 0
         while True:
-            await wait(self._fd, served)
+            await wait(fd, served)
             served = 0
             while served < AT_ONCE:
-                there = self._receive()
-                if there is None:
-                    return None
-                if not there:
+                try:
+                    os.readv(fd, buffers)
+                except BlockingIOError:
                     break
+                except OSError as error:
+                    if error.errno == errno.ENODEV:
+                        return None
+                    if error.errno not in NO_REQUEST:
+                        raise
+                    continue
                 waiting = self._answer()
                 if waiting is not None:
                     self._answer_releases()
@@ -203,20 +208,6 @@ class Requests:
                     self._answer_releases()
                 if not wait.arrived():
                     break
-
-    def _receive(self) -> bool | None:
-        """Read a request into the buffer: whether there was one. None when the mount is gone."""
-        while True:
-            try:
-                os.readv(self._fd, self._buffers)
-                return True
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                if error.errno == errno.ENODEV:
-                    return None
-                if error.errno not in NO_REQUEST:
-                    raise
 
     def _answer_releases(self) -> None:
         """Nobody waits for the answer to a RELEASE: so these are given when nobody waits for another."""

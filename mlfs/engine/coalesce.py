@@ -12,23 +12,27 @@ import trio
 
 
 class Coalesced:
-    """See the module. Loop only; one task waits."""
+    """See the module. Loop only; one task waits.
+
+    Attributes:
+        called: whether the task is to go on anyway.
+    """
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
-        self._called = False
+        self.called = False
         self._sleeping: trio.CancelScope | None = None
 
     def call(self) -> None:
         """Have the task go on, a moment later."""
-        if not self._called:
-            self._called = True
+        if not self.called:
+            self.called = True
             if self._sleeping is not None:
                 self._sleeping.deadline = trio.current_time() + self._delay_s
 
     async def wait(self) -> None:
         """Until a moment after the first call since the last wait ended."""
-        with trio.CancelScope(deadline=trio.current_time() + self._delay_s if self._called else math.inf) as scope:
+        with trio.CancelScope(deadline=trio.current_time() + self._delay_s if self.called else math.inf) as scope:
             self._sleeping = scope
             await trio.sleep_forever()
-        self._called, self._sleeping = False, None
+        self.called, self._sleeping = False, None

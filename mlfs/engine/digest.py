@@ -85,7 +85,8 @@ class Digest:
 
     def opened(self, entry: int, pid: int) -> None:
         """A reader opens a file that is in place."""
-        self._soon.call()
+        if not self._soon.called:  # asked here, as nearly always it was called before
+            self._soon.call()
         self._events.append((OPENS, entry, pid, self._clock(), 0))
 
     def waits(self, entry: int, pid: int) -> None:
@@ -113,7 +114,8 @@ class Digest:
 
     def released(self, entry: int) -> None:
         """A reader closed the file."""
-        self._soon.call()
+        if not self._soon.called:
+            self._soon.call()
         self._events.append((RELEASED, entry, 0, 0.0, 0))
 
     def source_gave(self, entry: int, size_bytes: int) -> None:
@@ -138,41 +140,39 @@ class Digest:
                 while left:
                     turn = min(left, EVENTS_A_TURN)
                     left -= turn
-                    self._take_in([self._event(self._events.popleft()) for _ in range(turn)])
+                    self._take_in(turn)
                     await trio.lowlevel.checkpoint()
             finally:
                 self._busy = False
 
-    def _take_in(self, events: list[Event]) -> None:
-        """Have the scheduler count, and then those who observe look at it."""
+    def _take_in(self, count: int) -> None:
+        """Have the scheduler count so many, and then those who observe look at it."""
+        events: list[Event] = []
+        reads: list[ReadSeen] = []
+        for _ in range(count):
+            kind, entry, pid, at_s, source_bytes = self._events.popleft()
+            if kind == RELEASED:
+                events.append(Released(entry))
+                continue
+            if kind == GAVE:
+                events.append(SourceGave(entry, source_bytes))
+                continue
+            process, parent = self._known_kin.get(pid) or self._kin(pid)
+            if kind == OPENS or kind == WAITS:  # noqa: PLR1714, SIM109 - a tuple costs more
+                self.nameless += not pid
+                reads.append(ReadSeen(entry, process, parent, at_s, kind == WAITS))
+                events.append(reads[-1])
+            elif kind == GOES_ON:
+                events.append(Opened(entry, process, at_s, source_bytes))
+            else:
+                events.append(Refused(entry, process))
         self._step(*events)
-        for event in events:
-            if isinstance(event, ReadSeen):
-                self._tell(event.sample, event.process, event.parent)
-
-    def _event(self, seen: _Seen) -> Event:
-        """What it is to the scheduler."""
-        kind, entry, pid, at_s, source_bytes = seen
-        if kind == GAVE:
-            return SourceGave(entry, source_bytes)
-        if kind == RELEASED:
-            return Released(entry)
-        if pid:
-            process, parent = self._kin(pid)
-        else:
-            process, parent = NAMELESS, 0
-            self.nameless += kind in (OPENS, WAITS)
-        if kind == REFUSED:
-            return Refused(entry, process)
-        if kind == GOES_ON:
-            return Opened(entry, process, at_s, source_bytes)
-        return ReadSeen(entry, process, parent, at_s, waits=kind == WAITS)
+        for read in reads:
+            self._tell(read.sample, read.process, read.parent)
 
     def _kin(self, pid: int) -> tuple[int, int]:
-        """The process of a reader (a thread, maybe), and that one's parent. Looked up once a reader."""
-        kin = self._known_kin.get(pid)
-        if kin is None:
-            kin = self._known_kin[pid] = self._kin_of(pid)
-            if len(self._known_kin) > MOST_READERS:
-                self._known_kin.popitem(last=False)
+        """The process of a reader (a thread, maybe) who is seen for the first time, and that one's parent."""
+        kin = self._known_kin[pid] = self._kin_of(pid) if pid else (NAMELESS, 0)
+        if len(self._known_kin) > MOST_READERS:
+            self._known_kin.popitem(last=False)
         return kin

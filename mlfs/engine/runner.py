@@ -124,47 +124,40 @@ class _Job:
 class Calls:
     """The calls that workers have not finished, and those whose end the loop has not dealt with.
 
-    The runner changes it; the loop's wait asks it. All on the loop, but for `finished`.
+    The runner changes it; the loop's wait asks it, twice a request. All on the loop, but for `finished`.
+
+    Attributes:
+        busy: how many calls workers are at that the loop waits for.
+        resuming: how many tasks have not gone on yet though their calls are done.
+        owing: what `collect` has to deal with.
     """
 
     def __init__(self) -> None:
-        self._finished: deque[_Job] = deque()
-        self._unfinished = 0
-        self._resuming = 0
+        self.owing: deque[_Job] = deque()
+        self.busy = 0
+        self.resuming = 0
 
     def begun(self) -> None:
         """A worker was given a call."""
-        self._unfinished += 1
+        self.busy += 1
 
     def finished(self, job: _Job) -> None:
         """From a worker: a call is over."""
-        self._finished.append(job)
+        self.owing.append(job)
 
     def reschedules(self) -> None:
         """A task was woken whose call is done."""
-        self._resuming += 1
+        self.resuming += 1
 
     def resumed(self) -> None:
         """Such a task goes on."""
-        self._resuming -= 1
-
-    def busy(self) -> bool:
-        """Whether workers are at something that the loop waits for."""
-        return self._unfinished > 0
-
-    def resuming(self) -> bool:
-        """Whether tasks whose calls are done have not gone on yet."""
-        return self._resuming > 0
-
-    def owing(self) -> bool:
-        """Whether `collect` has something to do."""
-        return bool(self._finished)
+        self.resuming -= 1
 
     def collect(self) -> None:
         """Those whose calls are done go on at the loop's next pass; what was started is told at once."""
-        while self._finished:
-            job = self._finished.popleft()
-            self._unfinished -= 1
+        while self.owing:
+            job = self.owing.popleft()
+            self.busy -= 1
             job.done = True
             if job.then is not None and not job.in_place:
                 job.then(job)

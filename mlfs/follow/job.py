@@ -182,12 +182,20 @@ class JobRun:
             return APART
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        departs = named and self.readers.own and not (self.matcher.fits(sample, process) or self.held.may_hold)
+        own = named and process in self.readers.own
+        fits = own and self.matcher.fits(sample, process)
+        if fits and not self.evaluation.may_come and not self.held:
+            return self._match(sample, process, parent, at_s)  # nearly always
+        departs = (
+            named
+            and self.readers.own
+            and not (fits or (not own and self.matcher.fits(sample, process)) or self.held.may_hold)
+        )
         if (named and self.evaluation.may_come) or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
                 return seen
-        if named and process not in self.readers.own:
+        if named and not own:
             return self._observe_unproved(Read(sample, process, parent, at_s))
         if self.held.hold(sample, process, parent, at_s, self.matcher):
             return NOTHING_YET

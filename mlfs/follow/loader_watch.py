@@ -49,25 +49,35 @@ class LoaderWatch:
         self._depth = DepthWatch(spec.start_epoch)
         if not from_start:
             self._depth.missed()
+        self._watched = self._positions()
 
     def read(self, entry: int, process: int, match: Match | None, at_s: float) -> None:
         """An entry was read: an epoch's first reads tell how far ahead the workers read."""
-        watch, timeline = self._depth, self._epochs.timeline
+        watch = self._depth
         if watch.epoch < 0:
             return
         if at_s == UNTIMED or process == NAMELESS:
             watch.missed()
             return
-        if match is not None and match.position >= timeline.base(watch.epoch + 1):
+        base, begin, end = self._watched
+        if match is not None and match.position >= end:
             watch.next_epoch(watch.epoch + 1, *self._shape_and_length())
-        base = timeline.base(watch.epoch)
-        if match is not None and base <= match.position < timeline.base(watch.epoch + 1):
-            watch.opened(match.rank_index, match.position - base - timeline.begin(watch.epoch), process, at_s)
+            base, begin, end = self._watched = self._positions()
+        if match is not None and base <= match.position < end:
+            watch.opened(match.rank_index, match.position - begin, process, at_s)
         elif match is None and watch.epoch == self._spec.start_epoch:  # the loader's shape is not known yet
             index = self._epochs.first
             code = index.code.item(entry) if index is not None else -1
             if index is not None and code >= 0:
                 watch.opened(code // index.length, code % index.length - index.begin, process, at_s)
+
+    def _positions(self) -> tuple[int, int, int]:
+        """Of the watched epoch: where it begins, where its reading begins, where it ends; nothing lies in none."""
+        timeline, epoch = self._epochs.timeline, self._depth.epoch
+        if epoch < 0:
+            return 0, 0, 0
+        base = timeline.base(epoch)
+        return base, base + timeline.begin(epoch), timeline.base(epoch + 1)
 
     @property
     def shape_is_learned(self) -> bool:

@@ -41,6 +41,7 @@ class LocalRanks:
         self._silent = set(silent)
         self._begun = self._ended = spec.start_epoch  # see `epochs_begun` and `epochs_ended`
         self._last_reads: dict[int, int] = {}  # see `_last_read`
+        self._last_begins: int | None = None  # where the last epoch does: no rank has read all before
 
     @property
     def progress(self) -> Sequence[RankProgress]:
@@ -82,7 +83,9 @@ class LocalRanks:
 
     def read(self, rank_index: int, frontier: int) -> None:
         """A rank has read, and reads next at `frontier`."""
-        if frontier >= self._last_read(rank_index):
+        if self._last_begins is None:
+            self._last_begins = self._epochs.timeline.base(self._spec.epochs - 1)
+        if frontier >= self._last_begins and frontier >= self._last_read(rank_index):
             self.finished = all(
                 progress.frontier >= self._last_read(rank)
                 for rank, progress in enumerate(self.progress)

@@ -129,8 +129,12 @@ class Tracker:
         if process == NAMELESS:
             return self.nameless.fits(entry)
         reader = self._readers.get(process)
-        if reader is not None and (reader.last_entry == entry or any(x.next_entry == entry for x in reader.streams)):
-            return True
+        if reader is not None:
+            if reader.last_entry == entry:
+                return True
+            for stream in reader.streams:  # no generator: each read of a job asks
+                if stream.next_entry == entry:
+                    return True
         found = occurrences(self._epochs, entry)
         return bool(reader and self._fits(reader, found)) or any(self._may_begin(at) for at in found)
 

@@ -41,11 +41,11 @@ READER, OTHER = 100, 200
 """Two processes of one parent (see `fakes.kin`)."""
 
 COSTS = {
-    "an open and a close by the kernel, staged": (130, "requests and replies, and what the next case has"),
-    "a staged read that no job follows": (64, "two events of the digest, what comes next is learned"),
-    "a staged read of a registered job": (146, "the same, matched to its rank; the next use is looked at"),
-    "a staged read of a job that was found": (206, "the same, and whether it still comes as found"),
-    "a demand read that no job follows": (406, "a ticket, a fetch by a worker, a push, a copy to keep"),
+    "an open and a close by the kernel, staged": (110, "requests and replies, and what the next case has"),
+    "a staged read that no job follows": (58, "two events of the digest, what comes next is learned"),
+    "a staged read of a registered job": (116, "the same, matched to its rank; the next use is looked at"),
+    "a staged read of a job that was found": (176, "the same, and whether it still comes as found"),
+    "a demand read that no job follows": (398, "a ticket, a fetch by a worker, a push, a copy to keep"),
     "a sample that is fetched ahead": (218, "a look, a lane's turn, a fetch, a push, a copy to keep"),
 }
 """The most calls for each, a tenth above what they were when the bound was set, and what they are for."""

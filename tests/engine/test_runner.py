@@ -137,9 +137,9 @@ def test_a_loop_is_not_woken_for_what_nobody_waits_for() -> None:
 
         with trio.fail_after(30):
             for hurried, interrupts in ((False, 0), (True, 1), (False, 1)):
-                assert not wait.calls.owing()
+                assert not wait.calls.owing
                 runner.start("pool", work, hurried, then=lambda result, _: told.append(bool(result)))
-                while not wait.calls.owing():
+                while not wait.calls.owing:
                     await trio.sleep(0.001)
                 await trio.sleep(0.01)
                 assert (wait.interrupts, len(told)) == (interrupts, 0)

@@ -96,6 +96,9 @@ class FollowedEpochs(Protocol):
     def end(self) -> int:
         """Linear position after the last epoch."""
 
+    def index_at(self, position: int) -> EpochStreams | None:
+        """The epoch at hand that a linear position lies in."""
+
     def epoch_of(self, position: int) -> int:
         """The epoch of a linear position."""
 

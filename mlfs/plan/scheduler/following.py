@@ -179,8 +179,7 @@ class Following:
                 self._give_up(job, error)
         position = base = -1
         if match is not None and reader is not None:
-            epochs = self._jobs[reader.job].epochs
-            index = epochs.at_hand.get(epochs.epoch_of(match.position))
+            index = self._jobs[reader.job].epochs.index_at(match.position)
             position, base = match.position, index.base if index is not None else -1
         matched = Matched(reader, position, base, tuple(counted))
         if read.waits:
@@ -243,9 +242,9 @@ class Following:
 
         An epoch's last batch may be smaller than the others, and nobody knows what follows it.
         """
-        job, uses = self._jobs[name], self._uses[name]
+        job = self._jobs[name]
         position = job.ranks.progress[rank].frontier
-        index = uses.streams_at(position)
+        index = job.epochs.index_at(position)
         if index is None:
             return 0
         offset = position - index.base

@@ -50,20 +50,13 @@ class Uses:
         self._counted: dict[int, list[bytearray]] = {}
         self._refilling = Refilling()
 
-    def streams_at(self, position: int) -> EpochStreams | None:
-        """The epoch at hand that a linear position lies in."""
-        for index in self.job.epochs.at_hand.values():
-            if index.base <= position < index.base + index.length:
-                return index
-        return None
-
     def coming(self, rank: int, window_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """(rank, position, sample, epoch) of what is refilled now, for any rank, and of this rank's next batch.
 
         What was read or counted already is left out. The look-ahead is past a position when the caller asks for the
         one after it.
         """
-        index = self.streams_at(self.cursors[rank])
+        index = self.job.epochs.index_at(self.cursors[rank])
         if index is None:
             return
         in_rounds = any(at_hand.refill is not None for at_hand in self.job.epochs.at_hand.values())
@@ -109,8 +102,8 @@ class Uses:
         """
         twin = copy(self)
         twin.cursors, twin._refilling = self.cursors[:], self._refilling.copy()
-        index = self.streams_at(self.cursors[rank])
-        while index is not None and twin.streams_at(twin.cursors[rank]) is index:
+        index = self.job.epochs.index_at(self.cursors[rank])
+        while index is not None and self.job.epochs.index_at(twin.cursors[rank]) is index:
             for _, _, sample, _ in twin.coming(rank, window_bytes):
                 return sample
         return -1
@@ -128,7 +121,7 @@ class Uses:
         progress, cursor = self.job.ranks.progress[rank], self.cursors[rank]
         position, samples, total_bytes = progress.frontier, 0, 0
         while position < cursor:
-            index = self.streams_at(position)
+            index = self.job.epochs.index_at(position)
             if index is None:
                 break
             for sample in index.ids[rank][position - index.base : cursor - index.base].tolist():
@@ -146,7 +139,7 @@ class Uses:
         for rank, progress in enumerate(self.job.ranks.progress):
             position, enough = progress.frontier, len(found) + most
             while position < self.cursors[rank] and len(found) < enough:
-                index = self.streams_at(position)
+                index = self.job.epochs.index_at(position)
                 if index is None:
                     break
                 stop = min(self.cursors[rank], index.base + index.length)
@@ -162,7 +155,7 @@ class Uses:
 
     def count(self, rank: int, position: int) -> None:
         """Count the use at a position ahead."""
-        index = self.streams_at(position)
+        index = self.job.epochs.index_at(position)
         assert index is not None
         counted = self._counted.get(index.epoch)
         if counted is None:
@@ -173,7 +166,7 @@ class Uses:
         """A position was read. Returns its sample if the use had been counted ahead, else -1."""
         rank, position = match
         self.cursors[rank] = max(self.cursors[rank], self.job.ranks.progress[rank].frontier)
-        index = self.streams_at(position)
+        index = self.job.epochs.index_at(position)
         counted = self._counted.get(index.epoch) if index is not None else None
         if index is None or counted is None or not counted[rank][position - index.base]:
             return -1
@@ -238,7 +231,7 @@ def nearest(uses: Mapping[str, Uses]) -> tuple[Uses, int] | None:
         for rank, (frontier, cursor) in enumerate(zip(frontiers, of.cursors, strict=True)):
             looks = cursor < end and rank not in silent
             if looks and not low <= cursor < high:
-                index = of.streams_at(cursor)
+                index = job.epochs.index_at(cursor)
                 low, high = (0, 0) if index is None else (index.base, index.base + index.length)
                 looks = index is not None
             open_ends.append(cursor if looks else frontier + limit)

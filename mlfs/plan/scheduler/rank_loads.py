@@ -165,9 +165,6 @@ class RankLoads:
         job = self._jobs.get(name)
         if job is None:
             return
-        if (batch_files := job.job.loader.batch_files) != job.batch_files:
-            # Reads have told that batches are others than was thought: what was noted is of no use.
-            self._jobs[name] = job = _Job(job.job, batch_files)
         job.last_s = at_s
         batch = job.open.get(process)
         if batch is not None and batch.low <= position < batch.high and batch.rank == rank:
@@ -179,6 +176,11 @@ class RankLoads:
             batch.size_bytes += size_bytes
             batch.reads += 1
             return
+        if (batch_files := job.job.loader.batch_files) != job.batch_files:
+            # Reads have told that batches are others than was thought: what was noted is of no use.
+            self._jobs[name], batch = _Job(job.job, batch_files), None
+            job = self._jobs[name]
+            job.last_s = at_s
         began_s = at_s - waited_s
         went_on = batch is not None and batch.base == base and batch.rank == rank
         leads = not went_on

@@ -65,9 +65,10 @@ def test_a_refill_is_no_use_of_what_was_read_or_counted_or_nobody_reads() -> Non
     rank = SimpleNamespace(frontier=20, is_done=lambda position: position in read)
     ranks = SimpleNamespace(progress=[rank], silent=set())
     at_hand = {0: epoch(0), 1: epoch(1)}
-    job: Any = SimpleNamespace(
-        batch_files=4, ranks=ranks, epochs=SimpleNamespace(at_hand=at_hand, end=2 * LENGTH, first_length=0), member=None
+    epochs = SimpleNamespace(
+        at_hand=at_hand, end=2 * LENGTH, first_length=0, index_at=lambda position: at_hand.get(position // LENGTH)
     )
+    job: Any = SimpleNamespace(batch_files=4, ranks=ranks, epochs=epochs, member=None)
 
     def looked_at(to: int) -> list[int]:
         found = []
