@@ -76,10 +76,14 @@ class InferredJobs:
 
     def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
         """The job for which the process reads this file; None where it is a stranger to all."""
-        inside = self.reading(entry)
-        if len(inside) > 1:
-            inside.sort(key=lambda inferred: process not in inferred.job.readers.own)
-        return next((inferred for inferred in inside if not inferred.job.readers.is_apart(process, parent)), None)
+        found = None
+        for inferred in self.in_use.values():
+            readers = inferred.job.readers
+            if inferred.job.member[entry] and not readers.is_apart(process, parent):
+                if process in readers.own:
+                    return inferred
+                found = found or inferred
+        return found
 
     def is_plain_stranger(self, entry: int, process: int, parent: int) -> bool:
         """Whether the process walks the directories beside a job that reads them: `cp -r` is no other job."""
