@@ -40,7 +40,7 @@ from mountd.figures import Figures
 from mountd.job_reports import JobReports
 from mountd.life_note import LifeNote
 from mountd.metrics import metrics
-from mountd.onlookers import HIDDEN, PATH_FIELDS, Onlookers, Reader, masked
+from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
 from mountd.registered_words import registered_words
@@ -214,8 +214,11 @@ class Control:
         paths += now.misses.first
         # Sentences that name jobs' files, links and what could not be read are for whoever mounted.
         about = replace(now.about, died=None, links="")
-        now = replace(now, about=about, refresh=replace(now.refresh, remark=""))
-        return _line(masked(status(now), onlookers.hidden(reader, paths, ask=False)))
+        outdated = tuple(replace(job, why=UNTOLD if job.why else "") for job in now.refresh.outdated)
+        refresh = replace(now.refresh, remark=UNTOLD if now.refresh.remark else "", outdated=outdated)
+        now = replace(now, about=about, refresh=refresh)
+        roots = about.source, about.mountpoint
+        return _line(masked(status(now), onlookers.hidden(reader, paths, ask=False), roots))
 
     @staticmethod
     def _about_without_hidden(about: Json, onlookers: Onlookers, reader: Reader) -> bytes:

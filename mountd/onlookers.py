@@ -23,6 +23,7 @@ from mlfs.tree.manifest import ABSENT, ROOT, Manifest
 
 Json = dict[str, object]
 HIDDEN: Final = "(a path that you may not list)"
+UNTOLD: Final = "the mount's log says why"
 # Fields of a job that name files or directories.
 PATH_FIELDS: Final = ("root", "manifest_file", "pattern", "order_file", "weights_file")
 _LIST = 0o5
@@ -112,13 +113,19 @@ class _Lists:
         return mode >> (3 if gid in self._groups else 0) & _LIST == _LIST
 
 
-def masked(value: Json, hidden: Iterable[str]) -> Json:
-    """The same without some paths, wherever they stand in the texts of a JSON object; its keys stay."""
+def masked(value: Json, hidden: Iterable[str], roots: Iterable[str] = ()) -> Json:
+    """The same without some paths, wherever they stand in the texts of a JSON object; its keys stay.
+
+    Args:
+        roots: directories below which the paths may be named, too.
+    """
     shown = {text for path in hidden for text in (path, printable(path))}
     if not shown:
         return value
     longest_first = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))
-    without: Json = _masked(value, re.compile(rf"(?<![\w/])(?:{longest_first})(?![\w/])"))
+    below = {text for root in roots for text in (root, printable(root))}
+    begins = "|".join([r"(?<![\w/])", *(rf"(?<={re.escape(root)}/)" for root in sorted(below))])
+    without: Json = _masked(value, re.compile(rf"(?:{begins})(?:{longest_first})(?![\w/])"))
     return without
 
 

@@ -42,7 +42,6 @@ _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EIN
 _ONE_READ_BYTES: Final = 1 << 30
 # A call that takes longer is told of: no source that is well takes so long for the first bytes of a file.
 HANGS_S: Final = 2.0
-
 # So often the server is asked what became of an open file, also where the client believes to know.
 ASKED_S: Final = 1.0
 
