@@ -108,9 +108,7 @@ class Control:
         self._life = life
         self._onlookers = onlookers
         self.answer: Json = {"ok": True}
-        self.job_reports = JobReports(
-            reports, parts.refresh, lambda: _line(status(parts.statistics())), lambda: engine.jobs
-        )
+        self.job_reports = JobReports(reports, lambda: _line(status(parts.statistics())), lambda: engine.jobs)
         self._coming: dict[str, _Coming] = {}
         self._figures = Figures(parts)
 

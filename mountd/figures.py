@@ -26,9 +26,6 @@ LONGEST_PAUSE_S = 1.0
 class Source(Protocol):
     """Whom the figures come from."""
 
-    async def refresh(self) -> None:
-        """Have computed what is only computed when asked for."""
-
     def statistics(self) -> MountStatistics:
         """All of them, frozen."""
 
@@ -71,7 +68,6 @@ class Figures:
         try:
             async with self._turn:
                 await trio.sleep_until(self._next_s)
-                await self._source.refresh()
                 del self._coming[kind]  # who asks from here on is told of what comes later
                 coming.text = await self._made(make)
                 return coming.text

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -30,19 +30,17 @@ class JobReports:
     """See the module.
 
     Args:
-        directory: where they are written, None for nowhere. jobs: those of the mount.
-        refresh: has computed what the status shows only if somebody asks. status: gives the status as JSON.
+        directory: where they are written, None for nowhere. status: gives the status as JSON.
+        jobs: those of the mount.
     """
 
     def __init__(
         self,
         directory: str | None,
-        refresh: Callable[[], Awaitable[None]],
         status: Callable[[], bytes],
         jobs: Callable[[], Mapping[str, JobRun]],
     ) -> None:
         self._directory = directory
-        self._refresh = refresh
         self._status = status
         self._jobs = jobs
         self._written: dict[str, JobRun] = {}  # jobs that have finished, and whose report was begun
@@ -51,7 +49,6 @@ class JobReports:
     async def run(self) -> None:
         """Write what is to be written, for as long as the mount lives."""
         while self._directory is not None:
-            await self._refresh()
             for name, job in self._jobs().items():
                 if job.state is JobState.FINISHED:
                     self.ends(name)

@@ -1,7 +1,7 @@
 """What a job's loaders do with their time, as JSON and in one sentence.
 
-Pure. In: frozen figures (mlfs.plan.loader_load, mountd.expected_loads). Out: plain values, words. Called by
-mountd.status and mountd.headline.
+Pure. In: frozen figures (mlfs.plan.loader_load). Out: plain values, words. Called by mountd.status and
+mountd.headline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.loader_workers import Advice, Loader, advise, surely_loads
 from mlfs.plan.rank_load import Limit, RankLoad
 from mlfs.units import format_duration
-from mountd.expected_loads import Expected
 
 Json = dict[str, object]
 
@@ -27,25 +26,6 @@ SAYS_MORE = "{what}; {more}; mlfs advise workers --from-mount {mountpoint} says 
 # Where a training step's time is not known, the gain ends where training itself is the limit.
 GAINS = "num_workers {workers} would make steps {up_to}{gain:.1f} times as fast"
 GAINS_NOTHING = "more workers would gain nothing on {processors}"
-
-# So much larger a share of uneven steps than is expected is worth a sentence: over some tens of steps chance makes a
-# difference of a tenth.
-FAR_SHARE = 0.2
-# Ranks whose loading times differ less are alike: what is late then is another one from step to step.
-SLOWER = 1.25
-
-UNEVEN = "more steps are uneven than the sizes of files and the places where they lie explain: {why}"
-ALL_WAIT = "the workers of all ranks wait for reads longer than they work, and longer in some steps than in others"
-WAITS = "reads of {slow} wait {long} for a batch, those of {fast} {short}"
-SLOW_WORKERS = (
-    "{who} of {slow} works {long} for a batch, that of {fast} {short}; its preprocessing may have more to do, or"
-    " something else takes its cores"
-)
-FEWER_WORKERS = "{slow} has fewer workers than {fast}: {few} and {more}"
-SCATTER = (
-    "no rank is slower than others for long; the time of a batch changes with something else, such as what augmentation"
-    " does to it, or other processes on the cores"
-)
 
 
 class Advised(NamedTuple):
@@ -78,7 +58,7 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
     return Advised(loaders, advise(loaders, processors, load.pace), slowest)
 
 
-def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | None, processors: int) -> Json:
+def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Json:
     """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read.
 
     How unevenly is None where no two ranks were seen in the same steps.
@@ -90,8 +70,6 @@ def load_status(job: JobStatistics, load: JobLoad | None, expected: Expected | N
         "imbalance": round(load.imbalance.apart, 6) if load.compares else None,
         "imbalanced_steps": round(load.imbalance.steps, 6) if load.compares else None,
         "steps": load.steps,
-        "simulated": expected_status(expected),
-        "uneven_because": uneven_words(job, load, expected),
         "straggler": job.ranks[load.straggler].rank if is_late else None,
         "advice": advice_status(advised(job, load, processors)),
         "pace": [[workers, seconds] for workers, seconds in sorted(load.pace.items())],
@@ -120,50 +98,6 @@ def advice_status(of: Advised | None) -> Json | None:
         return None
     workers = {str(loader.rank): count for loader, count in zip(of.loaders, of.advice.workers, strict=True)}
     return {"workers": workers, "gain": round(of.advice.gain, 6)}
-
-
-def expected_status(expected: Expected | None) -> Json | None:
-    """What the simulator expects of the job; None where that cannot be told."""
-    if expected is None:
-        return None
-    return {
-        "imbalance": round(expected.imbalance.apart, 6),
-        "imbalanced_steps": round(expected.imbalance.steps, 6),
-        "epoch": expected.epoch,
-        "steps": expected.steps,
-    }
-
-
-def uneven_words(job: JobStatistics, load: JobLoad, expected: Expected | None) -> str:
-    """Where many more steps are uneven than is expected: what the simulator does not know of, and may be why."""
-    if expected is None or load.imbalance.steps - expected.imbalance.steps < FAR_SHARE:
-        return ""
-    slow, fast = max(load.ranks, key=_load_s), min(load.ranks, key=_load_s)
-    if slow.load_s < LEAST_WORK_S:
-        return ""
-    all_wait = all(of.waiting_s > of.work_s for of in load.ranks)
-    return UNEVEN.format(why=_why_slower(job, slow, fast, all_wait))
-
-
-def _why_slower(job: JobStatistics, slow: RankLoad, fast: RankLoad, all_wait: bool) -> str:
-    """Why one rank loads for longer than another, in words: what makes most of the difference."""
-    names = {"slow": f"rank {job.ranks[slow.rank].rank}", "fast": f"rank {job.ranks[fast.rank].rank}"}
-    slower, works_longer_s = slow.load_s >= SLOWER * fast.load_s, slow.own_s - fast.own_s
-    if slower and slow.load_s - fast.load_s > 2 * works_longer_s:
-        return WAITS.format(**names, long=format_duration(slow.waiting_s), short=format_duration(fast.waiting_s))
-    if all_wait:
-        return ALL_WAIT
-    if not slower:
-        return SCATTER
-    long_s, short_s = slow.work_s, fast.work_s
-    if slow.workers < fast.workers and long_s < SLOWER * short_s:
-        return FEWER_WORKERS.format(**names, few=slow.workers, more=fast.workers)
-    who = "the training process" if slow.reader_trains else "a worker"
-    return SLOW_WORKERS.format(**names, who=who, long=format_duration(long_s), short=format_duration(short_s))
-
-
-def _load_s(rank: RankLoad) -> float:
-    return rank.load_s
 
 
 def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str, processors: int) -> str:

@@ -20,7 +20,6 @@ from mlfs.places.source_statistics import RootState
 from mlfs.plan.loader_load import JobLoad
 from mlfs.printable import printable
 from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
-from mountd.expected_loads import Expected
 from mountd.statistics import MountStatistics
 
 # A value of the metric: its name, the values of its own labels, the value.
@@ -92,18 +91,6 @@ METRICS = (
     Definition(
         "mlfs_imbalanced_steps", "ratio", ("job",), "Share of the last steps in which some ranks load too long, not all"
     ),
-    Definition(
-        "mlfs_simulated_imbalance",
-        "ratio",
-        ("job",),
-        "What the simulator expects `mlfs_imbalance` to be in the coming steps, if all ranks' workers are alike",
-    ),
-    Definition(
-        "mlfs_simulated_imbalanced_steps",
-        "ratio",
-        ("job",),
-        "What the simulator expects `mlfs_imbalanced_steps` to be, likewise",
-    ),
     Definition("mlfs_agreement", "ratio", ("job",), "Share of a job's opens that were predicted"),
     Definition(
         "mlfs_epoch_agreement", "ratio", ("job", "rank"), "The same in the latest epoch of which a rank has read"
@@ -133,7 +120,7 @@ class _Families(Collector):
             families[one.name] = family(one.name, one.meaning, labels=("mountpoint", *one.labels))
         told = (
             _mount(now), _source(now), _counters(now.engine.counters, now.engine.errors), _places(now.engine),
-            _jobs(now.engine), _expected(now.expected),
+            _jobs(now.engine),
         )  # fmt: skip
         for values in told:
             for name, labels, value in values:
@@ -195,12 +182,6 @@ def _jobs(engine: EngineStatistics) -> Iterator[_Value]:
         for number, share in sorted(latest.items()):
             if number != NO_RANK:
                 yield "mlfs_epoch_agreement", (job.name, str(number)), share
-
-
-def _expected(expected: Mapping[str, Expected]) -> Iterator[_Value]:
-    for name, of in expected.items():
-        yield "mlfs_simulated_imbalance", (name,), of.imbalance.apart
-        yield "mlfs_simulated_imbalanced_steps", (name,), of.imbalance.steps
 
 
 def _load(job: JobStatistics, load: JobLoad | None) -> Iterator[_Value]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,7 +20,6 @@ from mlfs.places.posix import PosixSource
 from mlfs.places.source_statistics import SourceStatistics
 from mlfs.processors import usable_processors
 from mountd.about import About
-from mountd.expected_loads import Expected, ExpectedLoads
 from mountd.misses import MissStatistics
 from mountd.prime_inodes import InodePrimer, PrimerStatistics
 from mountd.read_failures import ReadFailures, ReadFailureStatistics
@@ -55,11 +53,7 @@ class ProcessStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MountStatistics:
-    """A mount.
-
-    Attributes:
-        expected: by the job's name, what the simulator expects of it; jobs of which that cannot be told are missing.
-    """
+    """A mount."""
 
     about: About
     process: ProcessStatistics
@@ -69,7 +63,6 @@ class MountStatistics:
     primer: PrimerStatistics
     source: SourceStatistics = field(default_factory=SourceStatistics)
     read_failures: ReadFailureStatistics = field(default_factory=ReadFailureStatistics)
-    expected: Mapping[str, Expected] = field(default_factory=dict)
     misses: MissStatistics = field(default_factory=MissStatistics)
     refresh: RefreshStatistics = field(default_factory=RefreshStatistics)
 
@@ -96,11 +89,6 @@ class Parts:
         self._source = source
         self._read_failures = read_failures
         self._refreshing = refreshing
-        self._expected = ExpectedLoads(engine)
-
-    async def refresh(self) -> None:
-        """Before `statistics`, where one can wait a moment: have computed what is only computed when asked for."""
-        await self._expected.refresh()
 
     def _about_now(self) -> About:
         """A refresh may have read what the first scan could not."""
@@ -134,7 +122,6 @@ class Parts:
             read_failures=self._read_failures.statistics(),
             misses=self._refreshing.misses.statistics(),
             refresh=self._refreshing.statistics(),
-            expected=self._expected.statistics(),
         )
 
 

@@ -78,7 +78,7 @@ SHOWN_EPOCHS = 100
 
 def status(now: MountStatistics) -> Json:
     """Everything that `mlfs status` shows."""
-    about, engine, expected = now.about, now.engine, now.expected
+    about, engine = now.about, now.engine
     scheduler, counters, tree = engine.scheduler, engine.counters, engine.tree
     return {
         "headline": headline(now),
@@ -104,7 +104,7 @@ def status(now: MountStatistics) -> Json:
                 now.explainer.cases.get(job.name, CaseStatistics()),
                 scheduler.rank_waits.get(job.name, {}),
             )
-            | {"load": load_status(job, engine.loads.get(job.name), expected.get(job.name), now.process.processors)}
+            | {"load": load_status(job, engine.loads.get(job.name), now.process.processors)}
             for job in engine.jobs
         ],
         "strangers": strangers_status(engine.jobs),
@@ -253,9 +253,16 @@ def job_status(
             rank_status(job, rank, of, waits.get(index, 0.0))
             for index, (rank, of) in enumerate(zip(job.ranks, ahead, strict=True))
         ],
+        "sample_bytes": sample_status(job),
         "pfs_bytes_by_epoch": {str(epoch): size_bytes for epoch, size_bytes in job.pfs_bytes_by_epoch.items()},
         "spec": dict(job.specification),
     }
+
+
+def sample_status(job: JobStatistics) -> Json:
+    """How large the samples are that the ranks here read."""
+    samples = sum(rank.length for rank in job.ranks)
+    return {"mean": round(job.stream_bytes / max(1, samples)), "deviation": round(job.deviation_bytes)}
 
 
 def time_status(epoch: EpochTime) -> Json:
@@ -429,14 +436,18 @@ def tiers_status(engine: EngineStatistics) -> list[Json]:
 
 
 def rates_status(engine: EngineStatistics) -> Json:
-    """Bandwidth of each place by lanes: measured while the mount runs, calibrated before, and refined from both."""
+    """Bandwidth of each place by lanes: measured while the mount runs, calibrated before, and refined from both.
+
+    So for all other nodes together, once anything came from them.
+    """
+    peers = {"peers": engine.speeds.peers} if engine.speeds.peers is not None else {}
     return {
         name: {
             "measured": [[point.lanes, round(point.bytes_per_s)] for point in speeds.measured],
             "calibrated": [[round(lanes), round(rate)] for lanes, rate in speeds.calibrated],
             "refined": [[round(lanes), round(rate)] for lanes, rate in speeds.refined],
         }
-        for name, speeds in engine.speeds.places.items()
+        for name, speeds in {**engine.speeds.places, **peers}.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""`mlfs simulate SCENARIO`: how long a job takes on some cluster under each policy.
+"""`mlfs simulate SCENARIO|--like MOUNT`: how long a job takes on some cluster under each policy.
 
 In: parsed arguments. Out: a table or JSON on stdout, a picture. The work is done by `mlfs.sim`. Errors leave as
 MlfsError for the main program to print. Called by `mlfs.cli.commands`.
@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli import simulate_like
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
 from mlfs.orders.stopping import stoppable
 from mlfs.plan.policies.policy import Policy, Unfit
 from mlfs.plan.policies.registry import POLICIES, named
 from mlfs.sim.clock import Sharing
+from mlfs.sim.like import Like
 from mlfs.sim.result import PolicyResult
 from mlfs.sim.run import Progress, Simulation
 from mlfs.sim.scenario import Scenario, load, nearest, shipped_names
@@ -45,6 +47,8 @@ examples:
   mlfs simulate environment-grid --policy nopfs --ram 0,10GB,20GB,40GB \\
       --ssd 0,20GB,40GB,80GB --plot map.png
   mlfs simulate thesis-s4 --shrink 50 --detailed       the nodes' schedulers
+  mlfs simulate --like /data/imagenet       a job that runs, beside what is expected
+  mlfs simulate --like status.json --policy mlfs,lobster,nopfs
 
 sharing: conserving (all readers of the PFS together get its bandwidth) or paper (each prefetch thread gets a node's
 part of it: reproduces the published figures, and may draw more than there is). docs/simulator.md says what a scenario
@@ -63,6 +67,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "scenario", metavar="SCENARIO", nargs="?", help="a TOML file, or the name of a shipped scenario"
     )
+    parser.add_argument(
+        "--like", metavar="MOUNT", help="the job of a mount, or of a status saved as STATUS.json, instead of a scenario"
+    )
+    parser.add_argument("--job", metavar="NAME", help="which job of it (default: the one that reads most)")
     parser.add_argument("--list", action="store_true", help="show the shipped scenarios and the policies")
     parser.add_argument(
         "--policy", metavar="NAME", action="append", help="repeatable, or separated by commas (default: all)"
@@ -89,27 +97,46 @@ def run(args: argparse.Namespace) -> int:
     """Simulate and show. Raises ConfigError for anything that is not as it should be."""
     if args.list:
         return _list()
-    if args.scenario is None:
+    if args.like is None and args.job is not None:
+        raise ConfigError(f"--job {args.job}: a scenario has one job", "--job goes with --like MOUNT")
+    if args.like is None and args.scenario is None:
         raise ConfigError("which scenario?", f"a TOML file, or one of {', '.join(shipped_names())}")
+    if args.like is not None and args.scenario is not None:
+        raise ConfigError(f"--like {args.like} stands for a scenario", f"leave {args.scenario} or --like out")
     if args.plot:
         _check_plot(Path(args.plot))
-    policies = _policies(args.policy)
+    policies = _policies(args.policy or ([DETAILED_POLICY] if args.like is not None else None))
     sharing = _sharing(args.sharing)
-    scenario = _prepared(args)
+    job = None if args.like is None else simulate_like.read(args.like, args.job)
+    scenario = load(args.scenario) if job is None else job.scenario
+    if args.seed is not None:
+        scenario = scenario.model_copy(update={"seed": args.seed})
     if args.detailed:
         return _detailed(args, scenario)
     if args.ram is not None or args.ssd is not None:
         return _map(args, scenario, policies, sharing)
-    results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
+    simulation, results, unfit = _simulate(scenario.shrunk(args.shrink), policies, sharing)
+    told = _beside(job, simulation, results, args.shrink)
     if args.plot:
         from mlfs.sim.plot import bars
 
         bars(results, f"{scenario.title or args.scenario} ({sharing.value})", Path(args.plot))
     if args.json:
-        print(json.dumps(_plain(args.scenario, sharing, results, unfit)))
+        name = args.scenario or args.like
+        print(json.dumps(_plain(name, sharing, results, unfit) | ({"like": told} if told is not None else {})))
     else:
         _table(scenario, sharing, results, unfit)
+        for line in simulate_like.lines(told) if told is not None else []:
+            _console().print(line, highlight=False, markup=False)
     return ExitCode.OK
+
+
+def _beside(
+    job: Like | None, simulation: Simulation, results: Sequence[PolicyResult], shrink: int
+) -> dict[str, Any] | None:
+    """What was measured of a job that runs, beside what is expected; None where there is none, or its policy is not."""
+    found = next((result for result in results if result.policy == DETAILED_POLICY), None)
+    return None if job is None or found is None else simulate_like.beside(job, simulation, found, shrink)
 
 
 def _check_plot(path: Path) -> None:
@@ -141,16 +168,9 @@ def _sharing(name: str) -> Sharing:
     return Sharing(name)
 
 
-def _prepared(args: argparse.Namespace) -> Scenario:
-    scenario = load(args.scenario)
-    if args.seed is not None:
-        scenario = scenario.model_copy(update={"seed": args.seed})
-    return scenario
-
-
 def _simulate(
     scenario: Scenario, policies: Sequence[Policy], sharing: Sharing
-) -> tuple[list[PolicyResult], dict[str, str]]:
+) -> tuple[Simulation, list[PolicyResult], dict[str, str]]:
     results, unfit = [], {}
     with _progress(len(policies) * scenario.job.epochs + 1) as step:
         simulation = _made(scenario, step)
@@ -160,7 +180,7 @@ def _simulate(
                 results.append(simulation.run(policy, sharing, _told(step, policy.name)))
             except Unfit as error:
                 unfit[policy.name] = str(error)
-    return results, unfit
+    return simulation, results, unfit
 
 
 def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
@@ -179,7 +199,7 @@ def _detailed(args: argparse.Namespace, scenario: Scenario) -> int:
         estimate = simulation.run(POLICIES[DETAILED_POLICY], Sharing.CONSERVING, _told(step, "estimate"))
         detailed = Detailed(simulation).run(_told(step, "in detail"))
     if args.json:
-        plain = {"scenario": args.scenario, "estimate": estimate.plain(), "detailed": detailed.plain()}
+        plain = {"scenario": args.scenario or args.like, "estimate": estimate.plain(), "detailed": detailed.plain()}
         print(json.dumps(plain))
     else:
         _detailed_table(scenario, estimate, detailed)

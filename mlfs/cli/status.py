@@ -253,14 +253,10 @@ def _load(job: dict[str, Any]) -> list[RenderableType]:
         uneven = f"{percent(load['imbalanced_steps'])} of the last "
         uneven += f"{count_of(load.get('steps'), 'step is', 'steps are')} uneven (imbalance "
         uneven += f"{percent(load.get('imbalance'))}){of_which_ranks(job)}"
-        if simulated := part(load, "simulated"):
-            uneven += f"; simulated {percent(simulated.get('imbalanced_steps'))}"
-            uneven += f" ({percent(simulated.get('imbalance'))})"
         said.append(uneven)
     if load.get("straggler") is not None:
         said.append(f"rank {load['straggler']} will be late in the next steps")
-    because = load.get("uneven_because")
-    lines = [Text(str(line)) for line in ("; ".join(said), because) if line]
+    lines = [Text("; ".join(said))] if said else []
     return [*lines, _title("what each process of a loader does for a batch"), table]
 
 

@@ -59,7 +59,6 @@ from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
 from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
-from mlfs.plan.model import PerformanceModel
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
@@ -286,24 +285,6 @@ class Engine:
         own = (self.places.source, *self.places.storing)
         gives = [self._speeds.gives(place.name) for place in own]
         self._driver.step(e.PlacesMeasured(gives))
-
-    def performance_model(self) -> PerformanceModel | None:
-        """This node as the performance model has it, by what its places and its peers give now.
-
-        None while the source was never measured.
-        """
-        return self._speeds.model_with_peers(self._passed_over())
-
-    def nearest(self, samples: npt.NDArray[np.int64]) -> list[int]:
-        """The numbers of the places that these samples would come from now. From any thread.
-
-        0 is the source, then come the places of this node that keep samples, and then its peers.
-        """
-        return [self.scheduler.nearest(sample) for sample in samples.tolist()]
-
-    def _passed_over(self) -> Sequence[bool]:
-        """By place that stores: whether it is not used at present."""
-        return self.scheduler.statistics().routing.passed_over[1 : 1 + len(self.places.storing)]
 
     # -- copies of an earlier mount
 

@@ -161,6 +161,7 @@ class JobRun:
             batch_files=self.loader.batch_files,
             files_per_sample=streams.files_per_sample,
             stream_bytes=self.bytes_read.stream_bytes,
+            deviation_bytes=self.bytes_read.deviation_bytes,
             pfs_bytes_by_epoch=self.bytes_read.by_epoch(),
             specification=spec.understood() | ({} if spec.serve is None else streams.told()),
             readers=self.readers.statistics(),

@@ -102,7 +102,8 @@ class JobStatistics:
         epochs: how many the job has. epoch: the one that the fastest rank reads.
         batch_files: files of a rank's batch, as far as reads have told.
         files_per_sample: files that one sample of the script consists of.
-        stream_bytes: what the local ranks read in an epoch; 0 before an order is known.
+        stream_bytes: what the local ranks read in an epoch; 0 before an order is known. deviation_bytes: how far the
+            sizes of their samples differ, as a standard deviation.
         pfs_bytes_by_epoch: what came from the PFS for each epoch, ascending.
         specification: the registration as it was understood, as JSON has it, and what is known of an order that mlfs
             serves (`JobStreams.told`).
@@ -128,3 +129,4 @@ class JobStatistics:
     specification: Mapping[str, object]
     readers: ReadersStatistics
     late_opens: Mapping[int, int] = field(default_factory=dict)
+    deviation_bytes: float = 0.0

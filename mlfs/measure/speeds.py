@@ -19,9 +19,6 @@ from mlfs.places.place import PlaceKind
 from mlfs.plan.epochs import EpochCost, Workload, run_cost
 from mlfs.plan.model import Curve, PerformanceModel, StorageClass
 
-# What other nodes are called among the storage classes of a node's performance model.
-PEERS = "peers"
-
 
 @dataclass(frozen=True, slots=True)
 class PlaceSpeeds:
@@ -42,12 +39,13 @@ class SpeedsStatistics:
     """What is known of how fast this node gets its samples.
 
     Attributes:
-        places: by the place's name.
+        places: by the place's name. peers: of all other nodes together; None while nothing came from them.
         loading: what an epoch after the first takes at least, None while that cannot be told.
     """
 
     places: Mapping[str, PlaceSpeeds]
     loading: EpochCost | None
+    peers: PlaceSpeeds | None = None
 
 
 class Speeds:
@@ -97,7 +95,12 @@ class Speeds:
                 for place, route in self._routes.items()
             },
             self.loading(stream_bytes, left),
+            self._of_peers(),
         )
+
+    def _of_peers(self) -> PlaceSpeeds | None:
+        measured = self._rates.measured(self._peers)
+        return PlaceSpeeds(tuple(measured), (), refine((), measured)) if measured else None
 
     def model(self, left: Sequence[int]) -> PerformanceModel | None:
         """This node as the performance model has it; None while the source was never measured.
@@ -119,13 +122,6 @@ class Speeds:
             preprocess_bytes_per_s=math.inf, network_bytes_per_s=math.inf, pfs=Curve.flat(source),
             staging=StorageClass("staging", 0, nothing, nothing, 1), classes=tuple(classes),
         )  # fmt: skip
-
-    def model_with_peers(self, left: Sequence[int]) -> PerformanceModel | None:
-        """The same, with all other nodes together as one class more, named `PEERS`, once they were measured."""
-        model, gives = self.model(left), best(refine((), self._rates.measured(self._peers)))
-        if model is None or not gives:
-            return model
-        return model.changed(classes=(*model.classes, StorageClass(PEERS, 0, Curve.flat(gives), Curve.flat(gives), 1)))
 
     def loading(self, stream_bytes: int, left: Sequence[int]) -> EpochCost | None:
         """How long it takes at least to load an epoch after the first; None when that cannot be told.

@@ -124,28 +124,13 @@ def _load(job: dict[str, Any]) -> Iterator[str]:
         last = count_of(load.get("steps", 0), "step", "steps")
         which = of_which_ranks(job)
         said = f"Of the last {last} {uneven:.1f} % are uneven (imbalance {apart:.1f} %){which}."
-        yield f"<p>{_text(said)}{_simulated(load)}</p>"
+        yield f"<p>{_text(said)}</p>"
     columns = (
         "workers", "a worker waits for a batch", "preprocesses it", "hands it over", "is idle", "batch every", "limit",
     )  # fmt: skip
     yield _table(["load", *columns], rows)
     if any(of.get("reader_trains") for of in part(load, "ranks").values()):
         yield "<p>A rank of 0 workers loads in its training process: it trains where others hand a batch over.</p>"
-
-
-def _simulated(load: dict[str, Any]) -> str:
-    """What the simulator expected, behind what was measured; nothing where it could not tell."""
-    simulated = part(load, "simulated")
-    if not simulated:
-        return ""
-    uneven, apart = (100 * number_of(load, "simulated", key) for key in ("imbalanced_steps", "imbalance"))
-    steps = count_of(simulated.get("steps", 0), "step", "steps")
-    said = (
-        f" For {steps} of epoch {simulated.get('epoch', '-')} the simulator expects {uneven:.1f} % (imbalance"
-        f" {apart:.1f} %), by files' sizes, their places and measured rates, if all ranks' workers are alike."
-    )
-    because = str(load.get("uneven_because") or "")
-    return _text(f"{said} {because[:1].upper()}{because[1:]}." if because else said)
 
 
 def _field(key: str, value: object) -> str:

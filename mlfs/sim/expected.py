@@ -1,8 +1,8 @@
-"""What the simulator expects of a job that really runs: how unevenly its ranks on one node load in the steps to come.
+"""What the simulator expects of a job that really runs: how unevenly its ranks on one node load.
 
-Pure. In: the node as it was measured, the sizes of what its ranks read next and where it lies, how long their loaders
-work. Out: the imbalance, to be held beside the measured one. Called by mountd.expected_loads. The arithmetic is that of
-`mlfs simulate` (mlfs.sim.step_loads) for the policy that mounts have.
+Pure. In: the node as it was measured, the sizes of what its ranks read and where it lies, how long their loaders work.
+Out: the imbalance, to be held beside the measured one. Called by `mlfs.cli.simulate_like`. The arithmetic is that of
+the simulated run (mlfs.sim.step_loads) for the policy that mounts have.
 
 The simulator takes all ranks of a node to be alike: each has workers of its own, which preprocess a byte as fast as all
 do on average. So it expects what follows from files' sizes, from where they lie and from how fast places are, which
@@ -12,7 +12,7 @@ ranks share. What is seen beyond that has other causes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,13 @@ import numpy.typing as npt
 from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
-from mlfs.plan.model import Floats, PerformanceModel
+from mlfs.plan.model import Curve, Floats, PerformanceModel, StorageClass
 from mlfs.plan.node_reads import PFS
 from mlfs.plan.policies.clairvoyant import POLICY
 from mlfs.plan.policies.policy import Reads
 from mlfs.plan.rank_load import RankLoad
 from mlfs.sim.clock import Loading, Sharing
+from mlfs.sim.run import Simulation
 from mlfs.sim.step_loads import step_loads
 from mlfs.sim.tally import tally
 
@@ -81,3 +82,29 @@ def expected_imbalance(
     counted = tally(reads, np.append(sizes_bytes.ravel(), 0.0), model, ranks)
     loading = Loading(model, POLICY.traits, Sharing.CONSERVING, GpuNode(ranks))
     return step_loads(loading, counted, loaders.compute_s).imbalance
+
+
+def expected_of_run(simulation: Simulation, loaders: Loaders, peers_bytes_per_s: float) -> Imbalance:
+    """How unevenly the GPUs of the first node load in the last epoch of a run under the policy that mounts have.
+
+    A simulated GPU computes in proportion to bytes; here a step computes as long as was measured, whatever it holds.
+
+    Args:
+        peers_bytes_per_s: what the node gets from all others together.
+    """
+    model, order, gpus = simulation.model, simulation.order, simulation.scenario.node.gpus
+    run = POLICY.begin(simulation.view(Sharing.CONSERVING))
+    for epoch in range(model.epochs):
+        reads = run.epoch(epoch, order.epoch(epoch))
+
+    def by_gpu(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[:, 0, :].reshape(len(values), -1, gpus).transpose(0, 2, 1)
+
+    ids, node, storage = by_gpu(reads.ids), by_gpu(reads.node), by_gpu(reads.storage)
+    rate = Curve.flat(peers_bytes_per_s)
+    with_peers = model.changed(
+        nodes=1, capacities_by_node=(), classes=(*model.classes, StorageClass("peers", 0, rate, rate, 1))
+    )
+    places = np.where((node != 0) & (storage != PFS), np.int8(len(model.classes)), storage)
+    sizes = np.append(simulation.sizes, 0.0)[ids]
+    return expected_imbalance(with_peers, sizes, places, loaders)

@@ -28,7 +28,10 @@ def order_of(scenario: Scenario, sizes_bytes: Floats) -> Order:
     """
     fields, model = scenario.job.order, scenario.model
     n_samples = len(sizes_bytes)
-    order = Order(n_samples, model, scenario.seed) if fields is None else _registered(scenario, sizes_bytes)
+    if fields is None:
+        order = Order(n_samples, model, scenario.seed, scenario.job.of_nodes)
+    else:
+        order = _registered(scenario, sizes_bytes)
     if order.steps == 0:
         raise ConfigError(
             f"{n_samples} samples make no step of {model.global_batch}", "a smaller job.batch, or drop_last = false"

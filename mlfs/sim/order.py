@@ -23,13 +23,18 @@ KEPT_BYTES = 1 << 30
 
 
 class Order:
-    """All epochs of a job. They are kept in memory if they are small, and else computed again when asked for."""
+    """All epochs of a job. They are kept in memory if they are small, and else computed again when asked for.
 
-    def __init__(self, n_samples: int, model: PerformanceModel, seed: int) -> None:
+    Args:
+        parts: only the first of so many parts of each epoch is read here; the rest is read by others.
+    """
+
+    def __init__(self, n_samples: int, model: PerformanceModel, seed: int, parts: int = 1) -> None:
         self.n_samples = n_samples
+        self.read = -(-n_samples // parts)
         self.model = model
         self.seed = seed
-        self.steps = model.steps(n_samples)
+        self.steps = model.steps(self.read)
         self.batch = -(-model.global_batch // model.nodes)
         self.kept: Partition | None = None
         self._kept: dict[int, Ids] = {}
@@ -53,7 +58,7 @@ class Order:
         generator.shuffle(order)
         nodes, width = self.model.nodes, self.model.global_batch
         flat = np.full((self.steps, self.batch * nodes), -1, dtype=np.int32)
-        taken = order[: self.steps * width]
+        taken = order[: min(self.read, self.steps * width)]
         full = len(taken) // width
         flat[:full, :width] = taken[: full * width].reshape(full, width)
         flat[full:, : len(taken) - full * width] = taken[full * width :]

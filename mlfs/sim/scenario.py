@@ -173,11 +173,16 @@ class DataTable(_Table):
 
 
 class JobTable(_Table):
-    """The job: `batch` is one node's. `order`: fields of a registered job; without it, a permutation each epoch."""
+    """The job: `batch` is one node's. `order`: fields of a registered job; without it, a permutation each epoch.
+
+    of_nodes: the data set is dealt to so many times the cluster's nodes, and what the others read is none of the
+    cluster's business: they are no peers of it.
+    """
 
     epochs: int = Field(ge=1, le=10_000)
     batch: int = Field(ge=1, le=MOST_SAMPLES)
     drop_last: bool = False
+    of_nodes: int = Field(default=1, ge=1, le=1_000_000)
     order: dict[str, Any] | None = None
 
     @model_validator(mode="after")
@@ -185,6 +190,8 @@ class JobTable(_Table):
         for name in FOLLOW if self.order is not None else ():
             if name in (self.order or {}):
                 raise ValueError(f"order.{name}: leave it out, as it follows from the scenario")
+        if self.order is not None and self.of_nodes > 1:
+            raise ValueError("of_nodes: leave it out where order is given, which all nodes read")
         return self
 
 

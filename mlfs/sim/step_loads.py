@@ -1,8 +1,7 @@
 """How long each GPU loads in each step, and how unevenly: for a whole simulated run, and for a job that really runs.
 
 Pure. In: an epoch's reads counted (`Tally`), what the cluster gives (`Loading`), how long a step computes. Out: seconds
-of each lane, and the imbalance. Called by mlfs.sim.run and mlfs.sim.expected. So `mlfs simulate` and the status of a
-mount mean the same.
+of each lane, and the imbalance. Called by mlfs.sim.run and mlfs.sim.expected.
 """
 
 from __future__ import annotations

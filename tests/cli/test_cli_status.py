@@ -49,8 +49,6 @@ STATUS: dict[str, Any] = {
                 "steps": 64,
                 "straggler": 2,
                 "advice": {"workers": {"2": 7}, "gain": 2.25},
-                "simulated": {"imbalance": 0.031, "imbalanced_steps": 0.02, "epoch": 3, "steps": 500},
-                "uneven_because": "more steps are uneven than it explains: rank 2 has fewer workers",
                 "ranks": {
                     "2": {
                         "limit": "preprocessing",
@@ -124,8 +122,7 @@ def test_every_number_has_its_place() -> None:
         "50.0 % of the last 256",
         "! set_epoch is not called",
         "loader: batch size 64 (registered), workers 8 (learned), prefetch depth at least 2\n",
-        "\n25.0 % of the last 64 steps are uneven (imbalance 40.0 %); simulated 2.0 % (3.1 %); rank 2 will",
-        "more steps are uneven than it explains: rank 2 has fewer workers\n",
+        "\n25.0 % of the last 64 steps are uneven (imbalance 40.0 %); rank 2 will",
         "\nwhat each process of a loader does for a batch\n",
         "stalls   9, 2.5 s in all, worst 750 ms",
         "PFS      1 GiB this epoch, bound 3 GiB, 1 TiB in all",
@@ -134,7 +131,7 @@ def test_every_number_has_its_place() -> None:
         "memory   77 MiB",
     ):
         assert part in text
-    assert "simulated 2.0 % (3.1 %); rank 2 will be late in the next steps" in " ".join(text.split())
+    assert "(imbalance 40.0 %); rank 2 will be late in the next steps" in " ".join(text.split())
     assert "others are not seen" not in text
     assert text.startswith("training waited 0.4 % of the time; nothing to do\n")
     assert text.count("the seed may be wrong") == 1
@@ -251,7 +248,7 @@ def test_how_uneven_ranks_are_is_left_out_where_no_two_were_seen_and_is_said_to_
     job["spec"] = {"world_size": 8}
     said = "25.0 % of the last 64 steps are uneven (imbalance 40.0 %) of this node's ranks; others are not seen;"
     assert said in text_of(status)
-    job["load"] |= {"imbalance": None, "imbalanced_steps": None, "steps": 0, "straggler": None, "uneven_because": ""}
+    job["load"] |= {"imbalance": None, "imbalanced_steps": None, "steps": 0, "straggler": None}
     text = text_of(status)
     assert "uneven" not in text
     assert "what each process of a loader does for a batch" in text

@@ -63,6 +63,15 @@ def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_pat
             advice = json.loads(mount.run(*words, "--json").stdout)
             assert (advice["workers_now"], advice["workers"]) == ({"0": 1}, {"0": 4})
             assert "rank 0: 4 (now 1)" in mount.run(*words).stdout
+            saved = tmp_path / "saved.json"
+            saved.write_text(json.dumps(mount.status()))
+            for like in (mount.path, saved):
+                simulated = json.loads(mount.run("simulate", "--like", str(like), "--json").stdout)
+                assert simulated["policies"]["mlfs"]["epochs"], simulated
+                # One epoch is over; nothing is faster than its preprocessing, which the status has told.
+                compared = simulated["like"]["epochs"]["0"]
+                assert 0.3 < compared["simulated"]["seconds"] / compared["measured"]["seconds"] < 3, compared
+            assert "epoch 0: measured" in mount.run("simulate", "--like", str(mount.path)).stdout
             gained = before_s / epoch_s(advice["workers"]["0"])
             assert 1.5 < gained < 2 * advice["gain"], (gained, advice)
             assert paces(mount) == {1, 4}

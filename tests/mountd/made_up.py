@@ -31,7 +31,6 @@ from mlfs.plan.scheduler.routing import RoutingStatistics
 from mlfs.plan.scheduler.statistics import Statistics as SchedulerStatistics
 from mlfs.stats import ROUTES, CounterStatistics, SpanStatistics, StallStatistics, Tally
 from mountd.about import About
-from mountd.expected_loads import Expected
 from mountd.prime_inodes import PrimerStatistics
 from mountd.requests import ChannelStatistics
 from mountd.statistics import MountStatistics, ProcessStatistics
@@ -138,6 +137,5 @@ def mount(of: EngineStatistics, **changed: Any) -> MountStatistics:
         explainer=ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {}),
         channel=ChannelStatistics({"open": 1000}),
         primer=PrimerStatistics(0),
-        expected={one.name: Expected(Imbalance(0.05, 0.0), 1, 12) for one in of.jobs},
     )
     return replace(made, **changed)

@@ -22,9 +22,6 @@ class Mount:
         self.made = 0
         self.spent_s = 0.0
 
-    async def refresh(self) -> None:
-        await trio.lowlevel.checkpoint()
-
     def statistics(self) -> Any:
         self.made += 1
         self.spent_s += self.cost_s

@@ -1,4 +1,4 @@
-"""What the status says of how unevenly ranks load: measured, expected by the simulator, and why they are far apart."""
+"""What the status says of what loaders do, how unevenly ranks load, and how many workers they should have."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from mlfs.follow.loader import REGISTERED, UNKNOWN, Known, LoaderStatistics
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.rank_load import Limit, RankLoad
-from mountd.expected_loads import Expected
-from mountd.load_words import load_status, preprocessing_words, uneven_words
+from mountd.load_words import load_status, preprocessing_words
 
 USUAL = RankLoad(0, 2, 16, 1e6, 0.02, 0.1, 0.0, 0.3, 0.2, 0.06)
-EVEN = Expected(Imbalance(0.05, 0.0), 1, 12)
 
 
 def uneven(share: float = 0.5, **other: Any) -> JobLoad:
@@ -25,61 +23,12 @@ def uneven(share: float = 0.5, **other: Any) -> JobLoad:
     return JobLoad((USUAL, replace(USUAL, rank=1, **other)), Imbalance(0.6, share), 16, -1, {})
 
 
-def test_both_stand_side_by_side() -> None:
-    told = load_status(job(), uneven(preprocess_s=0.3), EVEN, 4)
-    assert (told["imbalance"], told["imbalanced_steps"], told["steps"]) == (0.6, 0.5, 16)
-    assert told["simulated"] == {"imbalance": 0.05, "imbalanced_steps": 0.0, "epoch": 1, "steps": 12}
-    assert str(told["uneven_because"]).startswith("more steps are uneven than")
-
-
-def test_what_cannot_be_simulated_is_null_and_nothing_is_said() -> None:
-    told = load_status(job(), uneven(preprocess_s=0.3), None, 4)
-    assert (told["simulated"], told["uneven_because"]) == (None, "")
-    assert load_status(job(), None, EVEN, 4) == {}
-
-
 def test_how_uneven_one_rank_is_or_ranks_of_no_common_step_are_is_not_known() -> None:
     two = uneven(preprocess_s=0.3)
     for load in (replace(two, ranks=two.ranks[:1]), replace(two, imbalance=Imbalance(), steps=0)):
-        told = load_status(job(), load, None, 4)
+        told = load_status(job(), load, 4)
         assert (told["imbalance"], told["imbalanced_steps"]) == (None, None)
         assert told["ranks"]
-
-
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        (
-            {"preprocess_s": 0.3},
-            "a worker of rank 1 works 300 ms for a batch, that of rank 0 100 ms; its preprocessing",
-        ),
-        ({"workers": 1}, "rank 1 has fewer workers than rank 0: 1 and 2"),
-        ({"workers": 1, "preprocess_s": 0.3}, "a worker of rank 1 works 300 ms"),
-        ({"waiting_s": 0.4, "preprocess_s": 0.15}, "reads of rank 1 wait 400 ms for a batch, those of rank 0 20 ms"),
-        ({"preprocess_s": 0.11}, "no rank is slower than others for long"),
-        ({"waiting_s": 0.4}, "reads of rank 1 wait 400 ms for a batch, those of rank 0 20 ms"),
-    ],
-)
-def test_what_the_simulator_does_not_know_is_named(other: dict[str, Any], why: str) -> None:
-    assert why in uneven_words(job(), uneven(**other), EVEN)
-
-
-def test_where_they_agree_or_nothing_is_preprocessed_nothing_is_said() -> None:
-    slower = {"preprocess_s": 0.3}
-    assert not uneven_words(job(), uneven(0.1, **slower), EVEN)
-    assert not uneven_words(job(), uneven(**slower), replace(EVEN, imbalance=Imbalance(0.4, 0.4)))
-    reads = [replace(USUAL, rank=rank, waiting_s=0.0, preprocess_s=0.001 * (1 + rank)) for rank in range(2)]
-    assert not uneven_words(job(), replace(uneven(), ranks=tuple(reads)), EVEN)
-
-
-@pytest.mark.parametrize("preprocess_s", [0.1, 0.2])
-def test_where_all_workers_wait_for_reads_neither_cores_nor_augmentation_are_blamed(preprocess_s: float) -> None:
-    load = uneven(preprocess_s=preprocess_s)
-    waiting = replace(load, ranks=tuple(replace(of, waiting_s=0.3) for of in load.ranks))
-    said = uneven_words(job(), waiting, EVEN)
-    assert said.endswith(
-        "the workers of all ranks wait for reads longer than they work, and longer in some steps than in others"
-    )
 
 
 BUSY = replace(USUAL, idle_s=0.0, waiting_s=0.0, step_s=0.05, limit=Limit.PREPROCESSING)
@@ -90,7 +39,7 @@ def one(busy: RankLoad = BUSY, loader: LoaderStatistics | None = None, processor
     """What the status says of a job of one rank, as JSON and in words."""
     of = job(ranks=job().ranks[:1], **({"loader": loader} if loader is not None else {}))
     load = JobLoad((busy,), Imbalance(), 0, -1, {})
-    return load_status(of, load, None, processors)["advice"], preprocessing_words(load, of, "/data/x", processors)
+    return load_status(of, load, processors)["advice"], preprocessing_words(load, of, "/data/x", processors)
 
 
 def test_the_status_says_how_many_workers_a_rank_should_have_and_what_that_gains() -> None:
@@ -144,5 +93,5 @@ def test_of_a_job_that_reads_no_more_no_words_say_that_its_loader_works() -> Non
 
 def test_no_rank_of_a_finished_job_will_be_late() -> None:
     load = replace(uneven(preprocess_s=0.3), straggler=1)
-    assert load_status(job(), load, None, 4)["straggler"] == 1
-    assert load_status(job(state=JobState.FINISHED), load, None, 4)["straggler"] is None
+    assert load_status(job(), load, 4)["straggler"] == 1
+    assert load_status(job(state=JobState.FINISHED), load, 4)["straggler"] is None

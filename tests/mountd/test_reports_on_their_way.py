@@ -27,13 +27,10 @@ def test_a_report_under_way_when_the_mount_ends_is_written_then(
             await trio.sleep_forever()
         return subprocess.CompletedProcess(command, 0)
 
-    async def nothing() -> None:
-        pass
-
     async def body() -> None:
         monkeypatch.setattr(trio, "run_process", slow_at_first)
         jobs = {"train": cast(JobRun, SimpleNamespace(state=JobState.FINISHED, observed=20))}
-        reports = JobReports(str(tmp_path), nothing, lambda: b"{}", lambda: jobs)
+        reports = JobReports(str(tmp_path), lambda: b"{}", lambda: jobs)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reports.run)
             await trio.testing.wait_all_tasks_blocked()

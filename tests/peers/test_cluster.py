@@ -13,6 +13,8 @@ from support.fuse import wait_until
 from support.slow import SlowSource
 from support.trees import make_tree
 
+from mlfs.sim.like import like
+
 FILES = 240
 
 
@@ -78,8 +80,11 @@ def test_the_source_is_read_once_for_all_nodes_and_never_again(source: Path, tmp
             status = mount.status()
             assert status["jobs"][0]["agreement"] == 1.0, node
             assert status["peers"]["lost"] == []
-            # Two thirds of a node's samples come from the others, whose rate the simulator's figure rests on.
-            assert status["jobs"][0]["load"]["simulated"]["imbalance"] is not None, node
+            # Two thirds of a node's samples come from the others, on whose rate the simulator's figures rest.
+            assert status["rates"]["peers"]["measured"], node
+            simulated = like(status)
+            assert simulated.scenario.cluster.nodes == 3
+            assert simulated.peers_bytes_per_s == max(rate for _, rate in status["rates"]["peers"]["refined"])
         assert cluster.leave() == 0
         wait_until(lambda: cluster.peers(0) is None, 10)
 

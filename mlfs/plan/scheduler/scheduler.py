@@ -163,10 +163,6 @@ class Scheduler:
         place = self._routing.for_reader(sample, held_by, self._keeping.owner(sample))
         return place, held_by if held_by != place else 0
 
-    def nearest(self, sample: int) -> int:
-        """The place that the sample would come from now, 0 for the source. From any thread."""
-        return self._routing.nearest(sample, self.table.held_by[sample], self._keeping.owner(sample))
-
     def statistics(self) -> Statistics:
         """What `status` shows, as a frozen record."""
         table, fetching = self.table, self._fetching

@@ -1,7 +1,8 @@
-"""What the simulator expects of a job stands beside what is measured of it, for a job of which one loader is slow."""
+"""How unevenly the ranks of a job load is measured, and its status tells the simulator what to expect of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,21 @@ import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
+from mlfs.cli.simulate_like import beside
+from mlfs.errors import ConfigError
+from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.job import parse_job
 from mlfs.orders.streams import build_streams
+from mlfs.plan.policies.clairvoyant import POLICY
 from mlfs.plan.rank_load import FEWEST_BATCHES, Limit
-from mountd import expected_loads
-from mountd.expected_loads import ExpectedLoads, steps_of
+from mlfs.sim.clock import Sharing
+from mlfs.sim.like import like
+from mlfs.sim.run import Simulation
+from mountd.about import About
+from mountd.prime_inodes import PrimerStatistics
+from mountd.requests import ChannelStatistics
+from mountd.statistics import MountStatistics, ProcessStatistics
+from mountd.status import status
 
 BATCH, FILES, EPOCHS, AHEAD = 4, 96, 2, 2
 
@@ -67,37 +78,49 @@ class Training:
                 self.changed = trio.Event()
 
 
+def status_of(mount: Mount) -> dict[str, Any]:
+    """What `mlfs status --json` would print of it."""
+    explainer = ExplainerStatistics(InferenceStatistics(InferenceState.IDLE), {})
+    about, process = About("/pfs/set", "/data/set", "", 0.0), ProcessStatistics("0.1", 1, 1.0, 1, 4)
+    engine = mount.engine.statistics()
+    now = MountStatistics(about, process, engine, explainer, ChannelStatistics({}), PrimerStatistics(0))
+    return dict(json.loads(json.dumps(status(now))))
+
+
 def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
-            expected = ExpectedLoads(mount.engine)
             epochs = shuffled(mount.files, EPOCHS, 2)
             await mount.engine.register(*given_job(epochs, BATCH))
-            await expected.refresh()
-            assert not expected.statistics(), "nothing was read yet"
+            with pytest.raises(ConfigError, match="too few batches"):
+                like(status_of(mount))
             training = Training(mount, epochs, [0.01, 0.03])
             await training.run(range(1))
-            await expected.refresh()
-            (first,) = expected.statistics().values()
-            assert (first.epoch, first.steps) == (1, FILES // 2 // BATCH)
-            await expected.refresh()
-            assert list(expected.statistics().values()) == [first]
-            await trio.sleep(expected_loads.FRESH_S)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(training.run, range(1, 2))
                 await trio.sleep(0.5)
-                await expected.refresh()
-            (told,) = expected.statistics().values()
+                told = status_of(mount)
             (load,) = mount.engine.statistics().loads.values()
             assert load.steps >= FEWEST_BATCHES
             assert load.imbalance.apart == pytest.approx(2 / 3, abs=0.1)
             assert load.imbalance.steps > 0.8
             assert load.straggler == 1
             assert [of.limit for of in load.ranks] == [Limit.OTHER_RANKS, Limit.PREPROCESSING]
-            assert told is not first
-            assert told.imbalance == (pytest.approx(0.0, abs=1e-6), 0.0), "files are alike, and lie in memory"
-            mount.engine.end("train")
-            assert not expected.statistics()
+            job = like(told)
+            scenario = job.scenario
+            assert (scenario.cluster.nodes, scenario.cluster.gpus, scenario.job.batch) == (1, 2, 2 * BATCH)
+            assert (scenario.data.samples, scenario.job.epochs) == (FILES, EPOCHS)
+            sizes = np.asarray(mount.engine.samples.sizes)[mount.files]
+            assert scenario.data.mean == pytest.approx(sizes.mean(), abs=1)
+            assert scenario.data.deviation == pytest.approx(sizes.std(), abs=1)
+            assert [(one.name, one.capacity) for one in scenario.cluster.classes] == [("ram", 1 << 21)]
+            assert job.measured[0].pfs_bytes == pytest.approx(sizes.sum(), rel=0.05)
+            simulation = Simulation(scenario)
+            found = beside(job, simulation, simulation.run(POLICY, Sharing.CONSERVING), 1)
+            assert found["uneven"]["measured"]["imbalanced_steps"] > 0.8
+            assert found["uneven"]["simulated"]["imbalanced_steps"] < 0.1, "files are alike, and lie in memory"
+            assert "a worker of rank 1 works" in found["because"]
+            assert found["epochs"]["0"]["simulated"]["pfs_bytes"] == pytest.approx(sizes.sum(), rel=0.05)
 
     simulate(body)
 
@@ -105,15 +128,12 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
 def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
-            expected = ExpectedLoads(mount.engine)
             spec = parse_job({"epochs": EPOCHS, "batch_size": 2 * BATCH, "world_size": 2, "seed": 5})
             streams = build_streams(spec, mount.engine.manifest)
             await mount.engine.register(spec, streams)
             epochs = [[streams.epoch_ids(epoch, rank).tolist() for rank in range(2)] for epoch in range(EPOCHS)]
             await Training(mount, epochs, [0.01, 0.01], workers=2).run(range(1))
-            await expected.refresh()
-            (told,) = expected.statistics().values()
-            assert (told.epoch, told.steps) == (1, FILES // 2 // BATCH)
+            assert like(status_of(mount)).scenario.job.batch == 2 * BATCH
             (load,) = mount.engine.statistics().loads.values()
             a_file = mount.engine.samples.sizes[mount.files[0]]
             for rank in load.ranks:
@@ -142,59 +162,3 @@ def test_the_bytes_of_a_part_of_a_batch_are_not_told(tmp_path: Path) -> None:
                 await trio.sleep(0.1)
 
     simulate(body)
-
-
-def test_what_cannot_be_told_is_not_tried_again_at_once_and_of_a_finished_job_nothing_is_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
-            expected = ExpectedLoads(mount.engine)
-            times = list[float]()
-            monkeypatch.setattr(expected, "_compute", lambda question: times.append(mount.engine.clock()))
-            epochs = shuffled(mount.files, EPOCHS, 2)
-            await mount.engine.register(*given_job(epochs, BATCH))
-            training = Training(mount, epochs, [0.01, 0.01])
-            await training.run(range(1))
-            for _ in range(3):
-                await expected.refresh()
-            assert len(times) == 1
-            assert not expected.statistics()
-            await trio.sleep(expected_loads.FRESH_S)
-            await expected.refresh()
-            assert len(times) == 2
-            await training.run(range(1, 2))
-            await trio.sleep(expected_loads.FRESH_S)
-            assert mount.engine.jobs["train"].finished
-            await expected.refresh()
-            assert len(times) == 2
-
-    simulate(body)
-
-
-def test_of_a_job_that_was_over_before_anybody_asked_it_is_told_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
-            expected = ExpectedLoads(mount.engine)
-            epochs = shuffled(mount.files, EPOCHS, 2)
-            await mount.engine.register(*given_job(epochs, BATCH))
-            await Training(mount, epochs, [0.01, 0.01]).run(range(2))
-            assert mount.engine.jobs["train"].finished
-            await expected.refresh()
-            (told,) = expected.statistics().values()
-            await trio.sleep(expected_loads.FRESH_S)
-            await expected.refresh()
-            assert list(expected.statistics().values()) == [told]
-
-    simulate(body)
-
-
-def test_steps_that_are_to_come_are_looked_at_and_few_of_very_many() -> None:
-    streams = [np.arange(10), np.append(100 + np.arange(9), -2)]
-    assert steps_of(streams, 4, 1).tolist() == [
-        [[4, 5, 6, 7], [104, 105, 106, 107]],
-        [[8, 9, -1, -1], [108, -2, -1, -1]],
-    ]
-    assert steps_of(streams, 4, 3).shape == (0, 2, 4)
-    many = steps_of([np.arange(4000)] * 2, 4, 500, most_reads=40)
-    assert many[:, 0, 0].tolist() == [2000, 2400, 2800, 3200, 3600]
