@@ -32,6 +32,7 @@ NOT_RUN = {
     "mlfs record": "it goes on until Ctrl-C: tests/e2e/test_record.py",
     "mlfs advise gpus --from-mount": "it needs a training that reads: tests/cli/test_cli_advise.py",
     "mlfs advise workers": "it needs a training that reads: tests/plan/test_workers_advised.py",
+    "mlfs simulate --like": "it needs a training that reads: tests/e2e/test_loader_workers.py",
     "mlfs simulate small-cluster": "20 epochs of ImageNet take minutes: tests/sim/test_scenario.py loads it",
     "mlfs simulate thesis-s4 --shrink 50": "it takes a minute: tests/sim/test_detailed.py",
     "mlfs simulate environment-grid": "nine simulations: tests/cli/test_cli_simulate.py draws such a map",
