@@ -1,8 +1,8 @@
 """How many processors this process may use: those that it may run on, and what its cgroups allow, v1 and v2.
 
 In: the affinity of the process; /proc and the files of the cgroups between the process and the root, any of which
-binds. Out: a number, 1 at least. Called by `mlfs.cli.advise` and `mountd.statistics`. The functions take the contents
-of files, so that tests can give them any.
+binds. Out: a number, 1 at least. Called by `mlfs.lab.commands.advise` and `mountd.statistics`. The functions take the
+contents of files, so that tests can give them any.
 """
 
 from __future__ import annotations

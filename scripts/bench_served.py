@@ -31,7 +31,7 @@ from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
 from demo import BIN, Run, console, slow_source, source_counts
 from demo_cluster import PAYLOAD, Seen, busy_share, core_seconds, make_arrays, over_links
 
-from mlfs.plan.scale_out import ScaleOut
+from mlfs.lab.sizing.scale_out import ScaleOut
 from mlfs.served.balance import imbalance
 
 NODES, EPOCHS, BATCH_SIZE, SEED = 4, 4, 16, 0

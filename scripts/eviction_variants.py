@@ -7,7 +7,7 @@ Samples are all of one size, and each row is one order of reads, drawn from a se
 - first: what comes first stays.
 - counts: what is read most often in the whole run stays (`keep_most_read`, which the daemon's planner calls).
 - counts to come: the same, planned anew at the beginning of each epoch by the reads to come; what no plan names goes.
-- lobster: after an epoch goes what the node does not read in the next one (`mlfs.plan.policies.lobster`).
+- lobster: after an epoch goes what the node does not read in the next one (`mlfs.lab.policies.lobster`).
 - as built: that of the next rule, as the daemon does it: with what it knows of the order, and some copies at a time.
 - next use: the copy whose next read lies furthest ahead goes, or what was just read if that is it (Belady's rule).
 """
@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.lab.policies.registry import POLICIES
+from mlfs.lab.sim.clock import Sharing
+from mlfs.lab.sim.run import Simulation
+from mlfs.lab.sim.scenario import parse
 from mlfs.plan.next_use import Reads, missed_evicting
 from mlfs.plan.owners import place
 from mlfs.plan.placement import NOWHERE, keep_most_read
-from mlfs.plan.policies.registry import POLICIES
-from mlfs.sim.clock import Sharing
-from mlfs.sim.run import Simulation
-from mlfs.sim.scenario import parse
 
 SAMPLES, EPOCHS, SEEDS = 2000, 12, 3
 SHARES = (0.1, 0.25, 0.5, 0.75)

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from mlfs.lab.policies import clairvoyant
+from mlfs.lab.policies.clairvoyant import Clairvoyant
+from mlfs.lab.policies.policy import Policy, Queues, Unfit, View, capacities
+from mlfs.lab.policies.registry import POLICIES
+from mlfs.lab.sim.clock import Sharing
+from mlfs.lab.sim.run import Simulation
+from mlfs.lab.sim.scenario import Scenario, load
 from mlfs.plan.node_reads import PFS
 from mlfs.plan.owners import Copies, Placement
 from mlfs.plan.placement import in_classes
-from mlfs.plan.policies import clairvoyant
-from mlfs.plan.policies.clairvoyant import Clairvoyant
-from mlfs.plan.policies.policy import Policy, Queues, Unfit, View, capacities
-from mlfs.plan.policies.registry import POLICIES
-from mlfs.sim.clock import Sharing
-from mlfs.sim.run import Simulation
-from mlfs.sim.scenario import Scenario, load
 
 SHRINK = {"thesis-s2": 4, "thesis-s3": 8, "thesis-s4": 8, "small-cluster": 16, "lobster-node": 16}
 NO_COPIES = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))

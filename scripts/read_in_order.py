@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch.distributed as dist
 
 PATIENCE_S = 60.0
-BATCHES = 2  # that are being read at a time: as many as the simulator's loaders have (mlfs.sim.detailed.training)
+BATCHES = 2  # that are being read at a time: as many as the simulator's loaders have (mlfs.lab.sim.detailed.training)
 
 
 def read(path: str) -> int:

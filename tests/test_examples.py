@@ -33,10 +33,10 @@ NOT_RUN = {
     "mlfs advise gpus --from-mount": "it needs a training that reads: tests/cli/test_cli_advise.py",
     "mlfs advise workers": "it needs a training that reads: tests/plan/test_workers_advised.py",
     "mlfs simulate --like": "it needs a training that reads: tests/e2e/test_loader_workers.py",
-    "mlfs simulate small-cluster": "20 epochs of ImageNet take minutes: tests/sim/test_scenario.py loads it",
-    "mlfs simulate thesis-s4 --shrink 50": "it takes a minute: tests/sim/test_detailed.py",
+    "mlfs simulate small-cluster": "20 epochs of ImageNet take minutes: tests/lab/sim/test_scenario.py loads it",
+    "mlfs simulate thesis-s4 --shrink 50": "it takes a minute: tests/lab/sim/test_detailed.py",
     "mlfs simulate environment-grid": "nine simulations: tests/cli/test_cli_simulate.py draws such a map",
-    "mlfs simulate thousand-nodes": "it takes a minute: tests/sim/test_thousand_nodes.py",
+    "mlfs simulate thousand-nodes": "it takes a minute: tests/lab/sim/test_thousand_nodes.py",
 }
 # What makes an example short, where it would take long only because its data set is a real one.
 SHORTENED = {

@@ -35,8 +35,8 @@ PARTS = {
     "the channel": "mountd.channel_pyfuse3",
     "the control file": "mountd.control",
     "the engine": "mlfs.engine",
-    "the simulator": "mlfs.sim",
-    "the policies": "mlfs.plan.policies",
+    "the simulator": "mlfs.lab.sim",
+    "the policies": "mlfs.lab.policies",
     "the command line": "mlfs.cli",
     "the samplers": "mlfs.orders",
     "the layouts": "mlfs.orders.layouts",
@@ -325,7 +325,8 @@ def callers_named_by(name: str) -> Iterator[str]:
             found = match.groupdict()
             beside = f"{name.rpartition('.')[0]}.{found['beside']}"
             if found["command"]:
-                yield f"mlfs.cli.{found['command']}"
+                of_laboratory = f"mlfs.lab.commands.{found['command']}"
+                yield of_laboratory if of_laboratory in MODULES else f"mlfs.cli.{found['command']}"
             elif found["part"]:
                 yield PARTS[found["part"]]
             elif found["dotted"] or found["script"]:

@@ -1,7 +1,7 @@
 """What `mlfs advise workers` prints: how many loader workers each rank should have, and what that gains.
 
-In: the status of a mount, or of one of its jobs. Out: numbers and lines. Called by mlfs.cli.advise. ConfigError where
-the mount has not seen enough.
+In: the status of a mount, or of one of its jobs. Out: numbers and lines. Called by mlfs.lab.commands.advise.
+ConfigError where the mount has not seen enough.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt when it is stopped."""
-    from mlfs.measure import calibration, plot
+    from mlfs.lab import calibration_plot
+    from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
 
     _check(args)
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.check_path(path)
         if args.plot:
-            plot.check_path(Path(args.plot))
+            calibration_plot.check_path(Path(args.plot))
     except NotOursError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}", error.way_out) from None
     except OSError as error:
@@ -100,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         calibration.save(result, path)
         if args.plot:
-            plot.draw(result, args.plot)
+            calibration_plot.draw(result, args.plot)
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}", "give another --output or --plot") from None
     except ValueError as error:

@@ -62,10 +62,14 @@ _COMMANDS = {
     "record": ("mlfs.cli.record", "add_parser", "keep what is opened on a mount, for mlfs replay"),
     "replay": ("mlfs.cli.replay", "add_parser", "have files fetched in a recorded order"),
     "cache": ("mlfs.cli.cache", "add_parser", "list, verify or clear what lies in a cache directory"),
-    "plan": ("mlfs.cli.plan", "add_parser", "foretell a run: time of each epoch, stalls, PFS bytes, what to buy"),
-    "simulate": ("mlfs.cli.simulate", "add_parser", "compare policies on a simulated cluster"),
+    "plan": (
+        "mlfs.lab.commands.plan",
+        "add_parser",
+        "foretell a run: time of each epoch, stalls, PFS bytes, what to buy",
+    ),
+    "simulate": ("mlfs.lab.commands.simulate", "add_parser", "compare policies on a simulated cluster"),
     "calibrate": ("mlfs.cli.calibrate", "add_parser", "measure how fast the source, disks and memory are"),
-    "advise": ("mlfs.cli.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
+    "advise": ("mlfs.lab.commands.advise", "add_parser", "size a system: GPUs, parameter servers, mini-batch"),
     "completion": ("mlfs.cli.completion", "add_parser", "print what a shell needs to complete the words of mlfs"),
 }
 

@@ -2,7 +2,7 @@
 
 Pure. In: what each GPU's batch has to load by route in each step, what one thread gets, how long preprocessing and
 training take. Out: threads for preprocessing and for loading, and the loading threads of each queue. Called by
-`mlfs.sim.gpu_queues` for policies that declare `Queues.ASSIGNED`.
+`mlfs.lab.sim.gpu_queues` for policies that declare `Queues.ASSIGNED`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How unevenly GPUs load: the measure of Lobster (Liu et al., ICPP'22, Section 5.3).
 
 Pure. In: how long each GPU's batch takes to load in each step, and how long a step computes. Out: two shares. Called by
-`mlfs.sim.step_loads`, `mlfs.sim.detailed.run` and `mlfs.plan.loader_load`, so that what a mount measures and what the
-simulator predicts are the same figure.
+`mlfs.lab.sim.step_loads`, `mlfs.lab.sim.detailed.run` and `mlfs.plan.loader_load`, so that what a mount measures and
+what the simulator predicts are the same figure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Pure. In: the batches as a sampler deals them, and which node holds each sample. Out: the same batches, dealt by
 location; Algorithm 1 (`mlfs.served.balance`) moves the surplus. The PFS counts as one more learner that holds what no
-node does. The gradient of a step is the same sum (their Theorem 1). Called by `mlfs.plan.policies.locality_aware` and
+node does. The gradient of a step is the same sum (their Theorem 1). Called by `mlfs.lab.policies.locality_aware` and
 `mlfs.orders.served`.
 """
 

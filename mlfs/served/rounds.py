@@ -2,7 +2,7 @@
 
 Pure. In: which samples of an epoch no node keeps, in the tree's order; room for buffers; the level of randomness that
 is wanted; a source of permutations. Out: the sequence of the epoch. Called by `mlfs.orders.served` and
-`mlfs.plan.policies.deepio`.
+`mlfs.lab.policies.deepio`.
 
 DeepIO reads one half of its memory while the other half takes the next round's files from the PFS. Here the caches
 keep what they keep, as that saves reads of the PFS in each epoch; only the rest is read in rounds. A round takes as

@@ -301,7 +301,14 @@ def cases(directory: Path, seed: int, count: int) -> Iterator[Words]:
 
 def bounded() -> None:
     """Have this process take little more memory than it has now, once all is loaded."""
-    for name in ("numba", "mlfs.orders.streams", "mlfs.sim.run", "mlfs.explain.replay", "rich.table", "scipy.optimize"):
+    for name in (
+        "numba",
+        "mlfs.orders.streams",
+        "mlfs.lab.sim.run",
+        "mlfs.explain.replay",
+        "rich.table",
+        "scipy.optimize",
+    ):
         importlib.import_module(name)
     with open("/proc/self/statm") as statm:
         now = int(statm.read().split()[5]) * resource.getpagesize()

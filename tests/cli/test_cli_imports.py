@@ -28,7 +28,8 @@ def test_heavy_libraries_wait_until_they_are_needed(code: str) -> None:
 
 
 def test_commands_know_the_daemons_package_by_its_door_only() -> None:
-    for path in sorted((Path(__file__).parents[2] / "mlfs" / "cli").glob("*.py")):
+    mlfs = Path(__file__).parents[2] / "mlfs"
+    for path in sorted([*mlfs.glob("cli/*.py"), *mlfs.glob("lab/commands/*.py")]):
         imported = re.findall(r"^\s*(?:from|import) (mountd\S*)(?: import (.*))?$", path.read_text(), re.MULTILINE)
         for module, names in imported:
             assert module == "mountd.door" or (module, names) == ("mountd", "door"), f"{path} imports {module}: {names}"

@@ -85,7 +85,7 @@ def test_ctrl_c_ends_it_in_one_line(tmp_path: Path) -> None:
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from mlfs.cli.main import main\n"
-        "from mlfs.sim import run\n"
+        "from mlfs.lab.sim import run\n"
         "def tally(*args):\n"
         "    print('in the middle', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -2,7 +2,7 @@
 
 Drawn from a seed: a data set, a job of one or two ranks, some of them served in rounds, readers with their pauses, how
 long each fetch and each drop takes. The trio driver (mlfs.engine) runs under MockClock over real files and a RAM tier;
-its lanes' time and the page cache are faked behind their contracts. The heap driver (mlfs.sim.detailed) runs a
+its lanes' time and the page cache are faked behind their contracts. The heap driver (mlfs.lab.sim.detailed) runs a
 simulated node with the same durations. The commands that both schedulers gave are compared one by one, with the times
 at which they were given.
 """
@@ -21,6 +21,7 @@ from fakes import InlineRunner, Mount, given_job, kin, running, shuffled, simula
 from support.one_node import DROP, OneReader, drawn_durations, run_node
 
 from mlfs.follow.job import JobRun
+from mlfs.lab.sim.detailed.plain import plain
 from mlfs.measure.rates import Rates
 from mlfs.places.ram import RamTier
 from mlfs.plan.place_kind import PlaceKind
@@ -29,7 +30,6 @@ from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import footprint_bytes
-from mlfs.sim.detailed.plain import plain
 
 SIZE = 5000
 TIER_LANES = 4

@@ -12,16 +12,16 @@ import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, running, shuffled, simulate
 
-from mlfs.cli.simulate_like import beside
 from mlfs.errors import ConfigError
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
 from mlfs.job import parse_job
+from mlfs.lab.commands.simulate_like import beside
+from mlfs.lab.policies.clairvoyant import POLICY
+from mlfs.lab.sim.clock import Sharing
+from mlfs.lab.sim.like import like
+from mlfs.lab.sim.run import Simulation
 from mlfs.orders.streams import build_streams
-from mlfs.plan.policies.clairvoyant import POLICY
 from mlfs.plan.rank_load import FEWEST_BATCHES, Limit
-from mlfs.sim.clock import Sharing
-from mlfs.sim.like import like
-from mlfs.sim.run import Simulation
 from mountd.about import About
 from mountd.prime_inodes import PrimerStatistics
 from mountd.requests import ChannelStatistics

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlfs.follow.job import JobRun
 from mlfs.job import parse_job
+from mlfs.lab.sim.detailed.run import NothingMeasured
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.place_kind import PlaceKind
@@ -16,7 +17,6 @@ from mlfs.plan.scheduler.config import Limits, PlaceInfo
 from mlfs.plan.scheduler.events import Dropped, EpochKnown, Event, FetchEnded, JobInstalled, Landed, ReadSeen, Released
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import PAGE_BYTES
-from mlfs.sim.detailed.run import NothingMeasured
 
 N, BATCH, WINDOW = 400, 4, 40
 

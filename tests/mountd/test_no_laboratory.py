@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-LABORATORY = ("mlfs.sim", "mlfs.advise", "mlfs.plan.policies", "matplotlib")
+LABORATORY = ("mlfs.lab", "matplotlib")
 # Whatever a module imports only when it is needed, these import all the same: each module of the package is loaded.
 ALL_OF = """
 import importlib, pkgutil, sys

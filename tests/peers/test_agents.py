@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.peers import agent as agent_module
 from mlfs.peers import link, memory, outflow
 from mlfs.peers.agent import Agent
@@ -21,7 +22,6 @@ from mlfs.peers.link import Ended, Ready
 from mlfs.peers.liveness import Liveness
 from mlfs.peers.memory import Network
 from mlfs.places.checksum import checksum
-from mlfs.sim.detailed.heap import Heap
 from mlfs.tree.samples import Version
 
 PATIENCE_S = 1.0

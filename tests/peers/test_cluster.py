@@ -13,7 +13,7 @@ from support.fuse import wait_until
 from support.slow import SlowSource
 from support.trees import make_tree
 
-from mlfs.sim.like import like
+from mlfs.lab.sim.like import like
 
 FILES = 240
 

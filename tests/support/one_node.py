@@ -25,14 +25,14 @@ from random import Random
 from typing import Final, NamedTuple, cast
 
 from mlfs.follow.job import JobRun
+from mlfs.lab.sim.detailed.heap import Heap
+from mlfs.lab.sim.detailed.node import Lane, Node
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.sim.detailed.heap import Heap
-from mlfs.sim.detailed.node import Lane, Node
 
 Durations = Callable[[int, int], float]
 """Seconds of a get, by the fetch's number and the sample; of a drop, by `DROP` and its first sample."""

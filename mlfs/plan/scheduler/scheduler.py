@@ -3,7 +3,7 @@
 Pure: no trio, no threads, no I/O, no clock, no callbacks. In: events (mlfs.plan.scheduler.events) with the time at
 which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order in which they are to be carried out.
 The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
-(mlfs.sim.detailed): what one decides in a trace, the other decides in the same trace.
+(mlfs.lab.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
 The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
 large the window is), `look_ahead` (uses that are counted ahead), `refilling` (rounds of orders that mlfs serves),

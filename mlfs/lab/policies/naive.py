@@ -1,0 +1,27 @@
+"""Naive: read a batch from the PFS, compute it, read the next (NoPFS, Section 6).
+
+Pure. In: a view. Out: every read from the PFS. One thread reads; preprocessing is spread over the staging threads,
+which puts it between the two write models (read = fetch, and read = fetch + write).
+"""
+
+from __future__ import annotations
+
+from mlfs.lab.policies.policy import Kept, Overlap, Policy, Reads, Traits, View, Writing
+from mlfs.plan.node_reads import Ids
+
+
+class Naive:
+    """Nothing is kept, nothing is read ahead."""
+
+    preload = None
+
+    def __init__(self, view: View) -> None:
+        self.kept = Kept.none(len(view.sizes_bytes))
+
+    def epoch(self, epoch: int, ids: Ids) -> Reads:
+        """All from the PFS."""
+        return self.kept.reads(ids)
+
+
+TRAITS = Traits(Overlap.NONE, Writing.POOL, one_thread=True)
+POLICY = Policy("naive", "reads from the PFS, no prefetching, no cache (NoPFS, Sec. 6)", TRAITS, Naive)

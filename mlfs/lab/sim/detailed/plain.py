@@ -1,0 +1,20 @@
+"""A command of the scheduler as text that is the same in every run, for whoever compares what two runs decided.
+
+In: a command. Out: a line. Called by `mlfs.lab.sim.failures.run`, whose outcome has all of a case's commands in it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler.followed import FollowedJob
+
+
+def plain(command: c.Command) -> str:
+    """A command in text that is the same in every run: jobs by their names, times to the microsecond."""
+    fields = [
+        cast(FollowedJob, value).name if name == "job" else repr(round(value, 6) if isinstance(value, float) else value)
+        for name, value in zip(command._fields, command, strict=True)
+    ]
+    return f"{type(command).__name__} {' '.join(fields)}"

@@ -1,0 +1,32 @@
+"""How long each GPU loads in each step, and how unevenly: for a whole simulated run, and for a job that really runs.
+
+Pure. In: an epoch's reads counted (`Tally`), what the cluster gives (`Loading`), how long a step computes. Out: seconds
+of each lane, and the imbalance. Called by mlfs.lab.sim.run and mlfs.lab.sim.expected.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mlfs.lab.sim.clock import Loading
+from mlfs.lab.sim.tally import Tally
+from mlfs.plan.imbalance import Imbalance, imbalance
+from mlfs.plan.model import Floats
+
+
+class StepLoads(NamedTuple):
+    """The loads of an epoch's steps.
+
+    Attributes:
+        lanes: seconds that each lane of each GPU works for each step, shape (T, L, N * M).
+        imbalance: of the GPUs: the lanes of one work side by side, so it loads as long as its slowest one.
+    """
+
+    lanes: Floats
+    imbalance: Imbalance
+
+
+def step_loads(loading: Loading, counted: Tally, compute_s: Floats | float) -> StepLoads:
+    """See the module. Args: compute_s: shape (T, N * M), or one number for all."""
+    lanes = loading.lanes(counted)
+    return StepLoads(lanes, imbalance(lanes.max(axis=1), compute_s))

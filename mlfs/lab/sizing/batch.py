@@ -1,0 +1,142 @@
+"""The mini-batch size and each layer's convolution algorithm: an integer program over the layers.
+
+Pure. In: a network, candidate algorithms with their memory and time, a GPU. Out: for each batch size the fastest
+choice that fits. Called by `mlfs.lab.commands.advise_batch`.
+
+Source: Zou et al. (2017), equation 6: minimise sum x_kl T_kl subject to sum x_kl M_kl <= M_bound and one algorithm l
+for each layer k. Solved by HiGHS (scipy.optimize.milp).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlfs.lab.sizing.network import BITS, Layer, LayerShape, Network, bound_bits, shapes
+
+# Numbers of a real-to-complex transform's output count twice; Mathieu et al. (2013) give the operations.
+_FFT_CONSTANT = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One algorithm for one layer at one batch size."""
+
+    algorithm: str
+    memory_bits: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best for one batch size.
+
+    Attributes:
+        batch: X_mini. bound_bits: M_bound. options: the algorithm of each convolution layer. seconds: of one batch;
+            infinite when nothing fits, and then `options` is empty.
+    """
+
+    batch: int
+    bound_bits: int
+    options: tuple[Option, ...]
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether any choice of algorithms fits."""
+        return bool(self.options)
+
+    @property
+    def samples_per_s(self) -> float:
+        """What the choice computes, 0 when nothing fits."""
+        if not self.fits:
+            return 0.0
+        return self.batch / self.seconds if self.seconds else math.inf
+
+
+def solve(options: Sequence[Sequence[Option]], bound: float) -> tuple[Option, ...] | None:
+    """One option for each layer with the least time whose memory is within the bound; None when none is (eq. 6)."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    if not options:
+        return () if bound >= 0 else None
+    flat = [option for layer in options for option in layer]
+    scale = max(1.0, bound)  # bits of a GPU are 1e11: HiGHS's tolerances are meant for numbers near 1
+    one_each = [[0.0] * len(flat) for _ in options]
+    at = 0
+    for row, layer in zip(one_each, options, strict=True):
+        row[at : at + len(layer)] = [1.0] * len(layer)
+        at += len(layer)
+    longest = max(option.seconds for option in flat) or 1.0
+    constraints = [
+        LinearConstraint([[option.memory_bits / scale for option in flat]], ub=bound / scale),
+        LinearConstraint(one_each, lb=1, ub=1),
+    ]
+    found = milp(
+        [option.seconds / longest for option in flat],
+        integrality=[1] * len(flat),
+        bounds=Bounds(0, 1),
+        constraints=constraints,
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        return None
+    return tuple(option for option, taken in zip(flat, found.x, strict=True) if taken > 0.5)
+
+
+def choose(network: Network, batch: int, gpu_bits: int, options: Sequence[Sequence[Option]]) -> Choice:
+    """The best algorithms at one batch size."""
+    bound = bound_bits(network, batch, gpu_bits)
+    chosen = solve(options, bound) if bound >= 0 else None
+    if chosen is None:
+        return Choice(batch, bound, (), math.inf)
+    return Choice(batch, bound, chosen, math.fsum(option.seconds for option in chosen))
+
+
+def best(choices: Sequence[Choice]) -> Choice:
+    """The batch size that trains fastest: most samples a second, of equals the smaller batch.
+
+    Raises:
+        ValueError: none fits.
+    """
+    fitting = [choice for choice in choices if choice.fits]
+    if not fitting:
+        raise ValueError("no batch size fits the GPU's memory")
+    return max(fitting, key=lambda choice: (choice.samples_per_s, -choice.batch))
+
+
+def gemm(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
+    """Matrix multiplication: its input and output maps as memory, as Table 2 counts, 2 F F D D' B' H' operations."""
+    memory = (source.numbers + result.numbers) * batch * BITS
+    depth = source.depth // layer.groups
+    operations = 2.0 * layer.filter**2 * depth * result.numbers * batch
+    return Option("gemm", memory, operations / flops)
+
+
+def fft(layer: Layer, source: LayerShape, result: LayerShape, batch: int, flops: float) -> Option:
+    """Fast Fourier transform: filters padded to the input's size, all maps and filters as complex half planes.
+
+    Memory: B_i (floor(H_i / 2) + 1) * 2 * (X D_i + X D_(i+1) + D_i D_(i+1)) numbers. Over that of `gemm` this gives
+    Table 2 of the paper (11.6, 1.6, 2.4, 2.7, 2.4 for the printed 11.6, 1.6, 2.3, 2.7, 2.3). A stride saves nothing.
+    """
+    depth = source.depth // layer.groups
+    planes = batch * source.depth + batch * result.depth + depth * result.depth
+    memory = source.width * (source.height // 2 + 1) * 2 * planes * BITS
+    edge = source.width * source.height
+    transforms = 2 * _FFT_CONSTANT * edge * math.log2(max(2, edge)) * planes
+    products = 4.0 * batch * depth * result.depth * edge
+    return Option("fft", memory, (transforms + products) / flops)
+
+
+MODELS = {"gemm": gemm, "fft": fft}
+
+
+def modelled(network: Network, batch: int, flops: dict[str, float]) -> list[list[Option]]:
+    """Options of every convolution layer by the models above, for the algorithms whose speed is given."""
+    sizes = shapes(network)
+    return [
+        [MODELS[name](layer, source, result, batch, rate) for name, rate in flops.items()]
+        for layer, source, result in zip(network.layers, sizes, sizes[1:], strict=False)
+        if not layer.is_pooling
+    ]
