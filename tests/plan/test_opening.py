@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlfs.plan.scheduler.opening import Matched, Opening
+from mlfs.plan.scheduler.following import Matched, Opening
 from mlfs.plan.scheduler.rank_loads import Reader
 
 SAMPLE, PROCESS = 7, 100
