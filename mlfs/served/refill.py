@@ -1,7 +1,7 @@
 """In which order a node fetches what no node keeps: by its place in the tree, a round ahead of the readers.
 
 Pure. In: what a node's ranks read in an epoch, where each of it lies in the tree, where rounds begin. Out: `Refill`.
-Called by `mlfs.orders.streams`; `mlfs.plan.scheduler.refilling` goes by it.
+Called by `mlfs.orders.streams`; `mlfs.plan.scheduler.look_ahead` goes by it.
 
 This is DeepIO's pipeline of two buffers (2018, III): one half of the staging window is read from, in an order that is
 random within the round, while the other half is refilled with the next round's pieces, each from its first file to its

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlfs.follow.epoch_index import EpochIndex
-from mlfs.plan.scheduler.look_ahead import LOOK_SAMPLES, Uses
-from mlfs.plan.scheduler.refilling import Refilling
+from mlfs.plan.scheduler.look_ahead import LOOK_SAMPLES, Refilling, Uses
 from mlfs.served.refill import refill_of
 
 LENGTH, HALF, WINDOW = 40, 10, 20  # samples of one byte: parts of ten, in a window of twenty
