@@ -3,7 +3,7 @@
 Pure. In: a job's streams and how far its ranks are. Out: samples to come, in the order of need; samples whose counted
 use is over. The look-ahead goes across jobs and ranks, the nearest need first. Need is the distance to the rank's own
 reader, so a rank that stands still does not hold up the others. Where mlfs serves a job's order in rounds, what the
-source gives of the next round is looked at before its turn, in the order of the tree (`refilling`).
+source gives of the next round is looked at before its turn, in the order of the tree (`Refilling`).
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Refilling:
     """How far a job's next round has been refilled: what no node keeps, by its place in the tree, ahead of the readers.
 
     In: the refills of the epochs at hand (`mlfs.served.refill`), how far the look-ahead is. Out: which position of
-    which rank is fetched next. Used by `mlfs.plan.scheduler.look_ahead`, for jobs whose order mlfs serves in rounds.
+    which rank is fetched next. It is there for jobs whose order mlfs serves in rounds.
 
     A part of an epoch that a reader has come to before the look-ahead did, as at the start of a job, is not refilled,
     nor is the part after it: what is needed soon is fetched in the order of need, and no refill competes with that. A

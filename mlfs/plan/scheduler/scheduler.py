@@ -5,11 +5,11 @@ which they are told. Out: commands (mlfs.plan.scheduler.commands), in the order 
 The daemon drives it with threads and pages (mlfs.engine), the simulator with modelled durations and many nodes
 (mlfs.lab.sim.detailed): what one decides in a trace, the other decides in the same trace.
 
-The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped), `pressure` (how
-large the window is), `look_ahead` (uses that are counted ahead), `refilling` (rounds of orders that mlfs serves),
-`beside` (uses of strangers), `fetching` (single flight, lanes), `waiting` (readers who wait, second tries),
-`routing` (which place a sample is fetched from), `keeping` (what is kept and where), `evicting` (which copies make
-room), `following` (jobs), `warming` (copies for this node's places before anybody reads).
+The parts, each with its own state: `states` (a sample's life), `window` (what lingers and is dropped, how large the
+window is), `look_ahead` (uses that are counted ahead, rounds of orders that mlfs serves), `beside` (uses of strangers),
+`fetching` (single flight, lanes), `waiting` (readers who wait, second tries), `routing` (which place a sample is
+fetched from), `keeping` (what is kept and where), `evicting` (which copies make room), `following` (jobs), `warming`
+(copies for this node's places before anybody reads).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
-from mlfs.plan.scheduler.pressure import Pressure
 from mlfs.plan.scheduler.rank_waits import RankWaits
 from mlfs.plan.scheduler.reading_times import ReadingTimes
 from mlfs.plan.scheduler.routing import Rates, Routing
@@ -38,7 +37,7 @@ from mlfs.plan.scheduler.states import SampleTable, State, Verb
 from mlfs.plan.scheduler.statistics import Statistics
 from mlfs.plan.scheduler.waiting import Waiting
 from mlfs.plan.scheduler.warming import Warming
-from mlfs.plan.scheduler.window import Window
+from mlfs.plan.scheduler.window import Pressure, Window
 
 # Samples that one step looks at ahead of the readers. A driver has others to serve between two steps, and a lane that
 # is done with its batch (`pool_queue`: BATCH_S, at most 64 samples) wants the next one.

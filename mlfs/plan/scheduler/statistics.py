@@ -22,7 +22,7 @@ class Statistics:
 
     Attributes:
         window_bytes, window_capacity_bytes: the staging window. window_full_bytes: what was asked for; it is smaller
-            while the kernel takes its pages back (`pressure`). dropping: samples on their way out of it.
+            while the kernel takes its pages back (`Pressure`). dropping: samples on their way out of it.
         waiting: readers who wait. waited_s: seconds that readers have waited, all together.
         fetches: samples whose fetch is queued or under way. looking: whether the look-ahead has more to do at once.
         stopped: whether nothing is fetched ahead. peers_missed: samples asked of peers in vain.

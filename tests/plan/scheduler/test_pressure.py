@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from mlfs.plan.scheduler.pressure import CALM_S, FEW_SAMPLES, LEAST_SHARE, SHRINK, STEP_S, Pressure
+from mlfs.plan.scheduler.window import CALM_S, FEW_SAMPLES, LEAST_SHARE, SHRINK, STEP_S, Pressure
 
 MIB = 1 << 20
 
