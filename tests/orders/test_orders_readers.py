@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from orders_support import job
 
 from mlfs.errors import JobError
+from mlfs.orders.dali import Mt64Words, shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.index_shuffle import index_shuffle, seed_sequence
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.mt19937_64 import Mt64Words
 from mlfs.orders.philox import philox_words
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.registry import build_order
-from mlfs.orders.std_shuffle import shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.tf_data import op_seeds, shuffle_pass
 
 SEEDS = st.integers(0, 2**32 - 1)
