@@ -18,10 +18,9 @@ from mlfs.errors import JobError
 from mlfs.orders.dali import Mt64Words, shuffle_mt19937, shuffle_mt19937_64
 from mlfs.orders.index_shuffle import index_shuffle, seed_sequence
 from mlfs.orders.mt19937 import TorchWords
-from mlfs.orders.philox import philox_words
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.registry import build_order
-from mlfs.orders.tf_data import op_seeds, shuffle_pass
+from mlfs.orders.tf_data import op_seeds, philox_words, shuffle_pass
 
 SEEDS = st.integers(0, 2**32 - 1)
 
