@@ -38,7 +38,6 @@ from mlfs.follow.score import REMEMBERED_OPENS, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader
-from mlfs.follow.shared_samples import SharedSamples
 from mlfs.follow.strangers import Readers, nameless
 from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
@@ -507,3 +506,36 @@ class JobRun:
         """A sample has changed its size at the source."""
         if self.member[sample]:
             self.bytes_read.resized(more_bytes)
+
+
+# -- which job a read belongs to, where several jobs have samples in common
+
+MOST_PROCESSES = 4096
+"""Processes that are remembered. Loaders start new workers each epoch; what is forgotten is found out again."""
+
+
+class SharedSamples:
+    """Which job a read belongs to, where several jobs have samples in common.
+
+    In: the process that reads, and what the matchers of all jobs predict. Out: whether the read is surely another
+    job's.
+    """
+
+    def __init__(self) -> None:
+        self._others_processes: set[int] = set()
+
+    def is_read_for_another(self, process: int, own: StreamMatcher, others: Iterable[StreamMatcher]) -> bool:
+        """Whether another job predicts what a process opens, and this one does not.
+
+        When that is first found, its last opens are taken out of this job's counts.
+        """
+        known = self._others_processes
+        if own.follows(process) or not any(other.follows(process) for other in others):
+            known.discard(process)
+            return False
+        if process not in known:
+            if len(known) >= MOST_PROCESSES:
+                known.clear()
+            known.add(process)
+            own.disown(process)
+        return True
