@@ -13,7 +13,7 @@ are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,7 +29,6 @@ from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.late import LateReads
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
-from mlfs.follow.matcher_at_start import matcher_at_start
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
@@ -37,8 +36,9 @@ from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
-from mlfs.follow.shape import LearnedLoader
+from mlfs.follow.shape import LearnedLoader, Shape
 from mlfs.follow.strangers import Readers, nameless
+from mlfs.follow.timeline import Timeline
 from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
@@ -605,3 +605,38 @@ class HeldReads:
         released = list(self._reads)
         self._reads.clear()
         return released
+
+
+# -- a matcher that expects a job's reads from the job's start, with what the registration tells of the loader
+
+
+def matcher_at_start(
+    spec: JobSpec,
+    streams: JobStreams,
+    timeline: Timeline,
+    epochs: Mapping[int, EpochIndex],
+    like: LearnedLoader | None = None,
+) -> StreamMatcher:
+    """A matcher that expects a job's reads from the job's start, with what the registration tells of the loader.
+
+    In: a specification and its streams, the epochs at hand. Out: a matcher that has seen nothing. Used by
+    `mlfs.follow.job`, for the script's first run and for each one after it.
+
+    Args:
+        epochs: those that a read may belong to. Their owner adds and removes.
+        like: what was learned of the loader from other reads.
+    """
+    workers, batch = spec.num_workers, streams.batch_files
+    # torch's workers take whole batches; one sample each in turn would be the sign of another world size.
+    torch = spec.sampler.startswith("torch")
+    return StreamMatcher(
+        len(spec.ranks),
+        batch,
+        timeline.start,
+        streams.length(spec.start_epoch),
+        epochs,
+        shape=Shape(batch, workers) if workers and workers > 1 else None,
+        single=batch == 1 or not torch,
+        one_rank=torch,
+        like=like,
+    )
