@@ -12,7 +12,8 @@ are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `l
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -26,14 +27,13 @@ from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
 from mlfs.follow.findings import Findings, epochs_in_unknown_order
 from mlfs.follow.job_statistics import JobState, JobStatistics
-from mlfs.follow.late import LateReads
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
 from mlfs.follow.rank_rates import RankRates
-from mlfs.follow.score import REMEMBERED_OPENS, Score
+from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
 from mlfs.follow.shape import LearnedLoader, Shape
@@ -640,3 +640,40 @@ def matcher_at_start(
         one_rank=torch,
         like=like,
     )
+
+
+# -- reads of a job that came before the job was in force, by epoch
+
+
+class LateReads:
+    """Reads of a job that came before the job was in force, by epoch.
+
+    In: when the job came into force, what it had been shown by then, when the reads came that it counts later. Out: how
+    many of the reads that it counts came too early to be fetched ahead by its order.
+
+    A job that is found by its reads is shown these, and they count as predicted in its agreement, as they come in its
+    order. Some more of them wait in the engine's queue when the job comes into force.
+
+    Attributes:
+        by_epoch: as far as is known.
+    """
+
+    def __init__(self) -> None:
+        self.by_epoch: Counter[int] = Counter()
+        self._in_force_s = -math.inf
+
+    def comes_into_force(self, now_s: float, cells: Mapping[tuple[int, int], Cell]) -> None:
+        """From now on reads are fetched ahead. Args: cells: counts, by epoch and rank, of what the job was shown."""
+        self._in_force_s = now_s
+        for (epoch, _), cell in cells.items():
+            if cell.observed:
+                self.by_epoch[epoch] += cell.observed
+
+    def read(self, at_s: float, position: int, epochs: EpochsAtHand) -> None:
+        """A read was matched to a position. Reads that are only matched anew have no time: they were counted."""
+        if at_s < self._in_force_s and at_s != UNTIMED:
+            self.by_epoch[epochs.epoch_of(position)] += 1
+
+    def go_on_from(self, before: LateReads) -> None:
+        """Add what another job had, in whose place this one came."""
+        self.by_epoch += before.by_epoch
