@@ -31,7 +31,6 @@ from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matching import Open, StreamMatcher
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
-from mlfs.follow.rank_rates import RankRates
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
@@ -733,3 +732,34 @@ class BytesRead:
     def go_on_from(self, before: BytesRead) -> None:
         """Take over what was read from the PFS for the job that this one replaces."""
         self.pfs_by_epoch = dict(before.pfs_by_epoch)
+
+
+# -- how many samples a second each local rank reads, for the status
+
+RATE_SECONDS = 2.0
+"""A rate is taken over at least so long: a loader reads batch by batch, so over less it would jump up and down."""
+
+
+class RankRates:
+    """How many samples a second each local rank reads, for the status.
+
+    Pure; times are passed in. In: the ranks' frontiers, now and then. Out: rates of the last seconds.
+
+    Attributes:
+        by_rank: samples a second by local rank index; empty before anything can be said.
+    """
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, float] = {}
+        self._frontiers: Sequence[int] = ()
+        self._since_s = 0.0
+
+    def update(self, frontiers: Sequence[int], now_s: float) -> None:
+        """Something was read, and the ranks are here by now."""
+        passed_s = now_s - self._since_s
+        if self._frontiers and passed_s < RATE_SECONDS:
+            return
+        if self._frontiers:
+            both = zip(self._frontiers, frontiers, strict=True)
+            self.by_rank = {rank: (new - old) / passed_s for rank, (old, new) in enumerate(both)}
+        self._frontiers, self._since_s = frontiers, now_s
