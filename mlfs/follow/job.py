@@ -4,10 +4,11 @@ Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
 The scheduler knows a job as `mlfs.plan.scheduler.followed.FollowedJob`. The parts, in the order in which a read meets
-them: `shared_samples` (is it another job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the
-job's at all?), `held_reads` (does it wait for an epoch's order?), `matching` (which position of which rank is it?),
+them: `SharedSamples` (is it another job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the
+job's at all?), `HeldReads` (does it wait for an epoch's order?), `matching` (which position of which rank is it?),
 `loader_watch` (what does it tell of the loader?), `second_run` (was the script started again?), `local_ranks` (how far
-are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `late`, `bytes_read` and `rank_rates`.
+are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`.
+The parts that have no module of their own stand below the job.
 """
 
 from __future__ import annotations
@@ -506,7 +507,7 @@ class JobRun:
             self.bytes_read.resized(more_bytes)
 
 
-# -- which job a read belongs to, where several jobs have samples in common
+# -- the parts that only a job has: of reads, then of the status
 
 MOST_PROCESSES = 4096
 """Processes that are remembered. Loaders start new workers each epoch; what is forgotten is found out again."""
@@ -538,8 +539,6 @@ class SharedSamples:
             own.disown(process)
         return True
 
-
-# -- reads that wait until the order of the next epoch is at hand
 
 MOST_HELD = 4096
 """Reads that may wait: more than any loader reads ahead. If an order takes longer, the reads go on without it."""
@@ -605,9 +604,6 @@ class HeldReads:
         return released
 
 
-# -- a matcher that expects a job's reads from the job's start, with what the registration tells of the loader
-
-
 def matcher_at_start(
     spec: JobSpec,
     streams: JobStreams,
@@ -617,8 +613,8 @@ def matcher_at_start(
 ) -> StreamMatcher:
     """A matcher that expects a job's reads from the job's start, with what the registration tells of the loader.
 
-    In: a specification and its streams, the epochs at hand. Out: a matcher that has seen nothing. Used by
-    `mlfs.follow.job`, for the script's first run and for each one after it.
+    In: a specification and its streams, the epochs at hand. Out: a matcher that has seen nothing. It is
+    made for the script's first run and for each one after it.
 
     Args:
         epochs: those that a read may belong to. Their owner adds and removes.
@@ -638,9 +634,6 @@ def matcher_at_start(
         one_rank=torch,
         like=like,
     )
-
-
-# -- reads of a job that came before the job was in force, by epoch
 
 
 class LateReads:
@@ -675,9 +668,6 @@ class LateReads:
     def go_on_from(self, before: LateReads) -> None:
         """Add what another job had, in whose place this one came."""
         self.by_epoch += before.by_epoch
-
-
-# -- how many bytes a job reads: in an epoch here, and from the PFS
 
 
 class BytesRead:
@@ -733,8 +723,6 @@ class BytesRead:
         """Take over what was read from the PFS for the job that this one replaces."""
         self.pfs_by_epoch = dict(before.pfs_by_epoch)
 
-
-# -- how many samples a second each local rank reads, for the status
 
 RATE_SECONDS = 2.0
 """A rate is taken over at least so long: a loader reads batch by batch, so over less it would jump up and down."""
