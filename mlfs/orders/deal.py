@@ -46,5 +46,6 @@ def batch_positions(n: int, rank: int, world_size: int, batch_size: int, even: b
     """
     total = batch_total(n, world_size, batch_size, even, drop_last)
     starts = np.arange(rank * batch_size, total, world_size * batch_size, dtype=np.int64)
-    positions = (starts[:, np.newaxis] + np.arange(batch_size, dtype=np.int64)).reshape(-1)
+    # A batch may be said to be far larger than all that there is.
+    positions = (starts[:, np.newaxis] + np.arange(min(batch_size, total), dtype=np.int64)).reshape(-1)
     return positions[positions < total] % max(n, 1)
