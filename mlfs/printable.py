@@ -1,7 +1,7 @@
 """What may be shown: names and paths can hold anything, a terminal obeys some of it.
 
 In: text with names that somebody else has chosen. Out: the same with escape sequences, newlines, directions of writing
-and bytes that are no text as backslash escapes. Used by mountd.log_format for every line of a log, and by mlfs.cli for
+and bytes that are no text as backslash escapes. Used by mountd.log_file for every line of a log, and by mlfs.cli for
 everything that commands print.
 """
 

@@ -19,8 +19,7 @@ from support.mounts import MlfsMount
 from support.trees import make_tree
 
 from mlfs.errors import ConfigError
-from mountd.log_file import open_log
-from mountd.log_format import JSON, formatter
+from mountd.log_file import JSON, formatter, open_log
 
 FLAGS = ["--log-format", "json", "--log-size", "4096", "--log-files", "2"]
 
