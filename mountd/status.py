@@ -31,8 +31,7 @@ from mlfs.stats import SpanStatistics, StallStatistics
 from mlfs.units import format_size
 from mountd.headline import ahead_without_prediction, headline
 from mountd.load_words import load_status
-from mountd.refresh_words import refresh_status, refresh_words
-from mountd.source_words import source_words
+from mountd.source_words import refresh_status, refresh_words, source_words
 from mountd.statistics import MountStatistics
 from mountd.surroundings_words import all_opens, shrunk, surroundings_words, taken_back
 
