@@ -73,7 +73,7 @@ def index_path(config: MountConfig) -> Path:
 # In: what `mlfs.tree.leaving_links` has found. Out: a line for people.
 
 # Whoever mounts waits so long to hear whether a link leads to a file or to a directory.
-PATIENCE_S = 1.0
+LINK_PATIENCE_S = 1.0
 
 
 def link_words(links: LeavingLinks, source: str) -> tuple[str, str]:
@@ -95,7 +95,7 @@ def link_words(links: LeavingLinks, source: str) -> tuple[str, str]:
 def _directory(path: str) -> str:
     """The path if it is a directory, else the one that it lies in."""
     try:
-        is_directory = mounts.call_with_timeout(lambda: os.path.isdir(path), PATIENCE_S)
+        is_directory = mounts.call_with_timeout(lambda: os.path.isdir(path), LINK_PATIENCE_S)
     except OSError:
         is_directory = True
     return path if is_directory else os.path.dirname(path)
