@@ -70,7 +70,6 @@ from mountd.pagecache import MountPages
 from mountd.prime_inodes import InodePrimer
 from mountd.read_failures import ReadFailures
 from mountd.refreshing import Refreshing
-from mountd.source_watch import watch
 from mountd.source_words import doubt_words, size_words, unreadable_words
 from mountd.statistics import Parts
 from mountd.surroundings_words import died_words
@@ -265,7 +264,9 @@ class _Service:
                 nursery.start_soon(engine.background.keep_going, "recording", control.run)
                 nursery.start_soon(engine.background.keep_going, "listing directories", primer.run)
                 nursery.start_soon(
-                    engine.background.keep_going, "watching the source", partial(watch, self.source, engine.runner)
+                    engine.background.keep_going,
+                    "watching the source",
+                    partial(watch_source, self.source, engine.runner),
                 )
                 nursery.start_soon(self._stop_on_signal, engine, control, nursery.cancel_scope)
                 nursery.start_soon(self._announce, engine.runner)
@@ -460,6 +461,36 @@ def _keep_freed_memory() -> None:
             (M_MMAP_THRESHOLD, REUSED_BYTES), (M_TRIM_THRESHOLD, 2 * REUSED_BYTES), (M_ARENA_MAX, arenas),
         ):  # fmt: skip
             mallopt(option, value)
+
+
+# -- looks now and then whether a source that is gone, or that hangs, is at its path again
+#
+# In: the source. Out: nothing but that it goes on. A reader who fails has the source looked for as well, but a mount
+# whose prefetching failed, or whose reads hang, has nobody who asks.
+
+source_log = logging.getLogger("mlfs.source")
+
+# As long as a person who has mounted the source again is willing to wait.
+LOOK_EVERY_S = 1.0
+
+
+async def watch_source(source: PosixSource, runner: Runner) -> None:
+    """For as long as the mount lives. A look that hangs holds up further ones, and nothing else."""
+    told = source.statistics().root
+    while True:
+        await trio.sleep(LOOK_EVERY_S)
+        now = source.statistics()
+        if now.root.error or now.hanging:
+            await runner.run("source", source.look)
+            now = source.statistics()
+        if now.root.opened_again != told.opened_again:
+            source_log.warning("the source's file system was opened again, after it had died or hung")
+        elif (now.root.state, now.root.error) != (told.state, told.error) and now.root.error:
+            source_log.warning("the source is gone: %s", now.root.error)
+        told = now.root
+
+
+# -- the process
 
 
 def main() -> int:
