@@ -2,7 +2,7 @@
 
 In: an error, as calls raise it that lack something; the limits as the kernel shows them (/proc, cgroups v1 and v2,
 resource limits). Out: which resource it is, and a line for people with the limit's figure and the way out. Used by
-`mlfs.engine.runner`, `mlfs.engine.shortages` and `mountd.needs`. Nothing here raises for what cannot be read.
+`mlfs.engine.runner`, `mlfs.engine.shortages` and `mountd.daemon`. Nothing here raises for what cannot be read.
 """
 
 from __future__ import annotations
