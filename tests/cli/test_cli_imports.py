@@ -17,7 +17,7 @@ HEAVY = ("scipy", "matplotlib", "torch", "numba")
     [
         "from mlfs.cli import commands; commands.build_parser(['--help'])",
         "from mlfs.cli.commands import build_parser; build_parser(['mount']); import mlfs.config, mountd.preflight",
-        "import mountd.daemon, mountd.known_speeds",
+        "import mountd.daemon",
         "from mlfs.cli import commands; commands.build_parser(['plan', 'advise', 'calibrate'])",
     ],
 )

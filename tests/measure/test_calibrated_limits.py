@@ -15,7 +15,7 @@ from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
 from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
-from mountd.known_speeds import calibrated_limits
+from mountd.daemon import calibrated_limits
 
 READ = ((1, 10.0), (2, 19.0), (4, 20.0))
 

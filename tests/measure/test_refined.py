@@ -16,7 +16,7 @@ from mlfs.measure.refined import ReadSpeeds, Refined
 from mlfs.places.place import PlaceKind
 from mlfs.places.ram import RamTier
 from mlfs.places.ssd import SsdTier
-from mountd.known_speeds import calibrated_limits
+from mountd.daemon import calibrated_limits
 
 SOURCE = SourceSpeeds(path="/data", read=((1, 10.0), (2, 20.0)), mean_sample_bytes=100.0)
 MEMORY = StorageSpeeds(read=((1, 5.0),), write=((1, 6.0),))
