@@ -14,8 +14,10 @@ import json
 import logging
 import math
 import os
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,9 +26,11 @@ import trio
 
 from mlfs.engine import warm_up
 from mlfs.engine.engine import Engine
+from mlfs.engine.peering import PeeringStatistics
 from mlfs.engine.recorder import Recorders
 from mlfs.errors import ExitCode, JobError, MlfsError
 from mlfs.follow.job import JobRun
+from mlfs.follow.job_statistics import JobState
 from mlfs.follow.sentences import told_flags
 from mlfs.job import JobSpec, parse_job
 from mlfs.job.refusals import nearest
@@ -35,15 +39,12 @@ from mlfs.orders.reach import check_reach
 from mlfs.orders.served import ServedOrder
 from mlfs.orders.stopping import StoppedError, stoppable
 from mlfs.orders.streams import JobStreams, build_streams
-from mountd.ending import Ending
 from mountd.figures import Figures
-from mountd.job_reports import JobReports
 from mountd.life_note import LifeNote
 from mountd.metrics import metrics
 from mountd.onlookers import HIDDEN, PATH_FIELDS, UNTOLD, Onlookers, Reader, masked
 from mountd.prime_inodes import InodePrimer
 from mountd.refreshing import Refreshing
-from mountd.registered_words import registered_words
 from mountd.statistics import MountStatistics, Parts
 from mountd.status import status
 from mountd.virtual import WRITABLE, Answer, Path
@@ -456,3 +457,187 @@ def _status_line(now: MountStatistics) -> bytes:
 
 def _line(value: Json) -> bytes:
     return json.dumps(value).encode("ascii") + b"\n"
+
+
+# -- that the mount is about to be unmounted
+
+ending_log = logging.getLogger("mlfs.ending")
+
+# How long the mount waits to hear of its unmounting again. The command says it every second, on a busy machine later.
+UNMOUNT_PATIENCE_S = 5.0
+
+
+class Ending:
+    """That a mount is about to be unmounted: nothing is fetched ahead, no job is taken, so that it is idle at its end.
+
+    In: `mlfs unmount`, which says again and again that it is still at it, and the signals that end the daemon. Out:
+    calls on the engine. A mount whose unmounting is not heard of any more (a killed command, a closed terminal) goes on
+    as before.
+
+    Loop only; `run` must be running.
+    """
+
+    def __init__(self, engine: Engine, primer: InodePrimer) -> None:
+        self._engine = engine
+        self._primer = primer
+        self._until_s: float | None = None
+        self._begun = trio.Event()
+
+    @property
+    def is_near(self) -> bool:
+        """Whether somebody is unmounting."""
+        return self._until_s is not None
+
+    def begin(self, patience_s: float = UNMOUNT_PATIENCE_S) -> None:
+        """Somebody unmounts, or still does; infinity: nothing calls that off."""
+        if self._until_s is None:
+            self._stop(True)
+        self._until_s = max(self._until_s or 0.0, trio.current_time() + patience_s)
+        self._begun.set()
+
+    def call_off(self) -> None:
+        """The mount stays, unless the daemon itself is ending."""
+        if self._until_s is not None and not math.isinf(self._until_s):
+            self._until_s = None
+            self._stop(False)
+
+    def _stop(self, stop: bool) -> None:
+        self._primer.pause(stop)
+        self._engine.stop_prefetching(stop)
+
+    async def run(self) -> None:
+        """Go on when nobody unmounts any more, for as long as the mount lives."""
+        while True:
+            await self._begun.wait()
+            self._begun = trio.Event()
+            while self._until_s is not None and trio.current_time() < self._until_s:
+                await trio.sleep_until(self._until_s)
+            if self._until_s is not None:
+                ending_log.warning("whoever was unmounting this is not heard of any more: the mount goes on")
+                self.call_off()
+
+
+# -- reports of jobs that end
+
+report_log = logging.getLogger("mlfs.report")
+
+# A job of a few seconds may be registered anew soon after its end; nobody reads the page sooner.
+LOOK_EVERY_S = 1.0
+# To load what draws takes seconds on a busy node, and a full disk or a hanging one longer.
+REPORT_PATIENCE_S = 60.0
+
+
+class JobReports:
+    """Writes a report of the mount when a job ends, for `mlfs mount --report DIR`.
+
+    In: jobs that finish, are unregistered, or end with the mount; the status at that moment. Out: DIR/JOB-TIME.html,
+    with mode 0600. The command `mlfs report` makes it in a process of its own, because a daemon shall not load what
+    draws. That a report cannot be written is only logged.
+
+    Args:
+        directory: where they are written, None for nowhere. status: gives the status as JSON.
+        jobs: those of the mount.
+    """
+
+    def __init__(
+        self,
+        directory: str | None,
+        status: Callable[[], bytes],
+        jobs: Callable[[], Mapping[str, JobRun]],
+    ) -> None:
+        self._directory = directory
+        self._status = status
+        self._jobs = jobs
+        self._written: dict[str, JobRun] = {}  # jobs that have finished, and whose report was begun
+        self._to_write: list[tuple[str, bytes]] = []
+
+    async def run(self) -> None:
+        """Write what is to be written, for as long as the mount lives."""
+        while self._directory is not None:
+            for name, job in self._jobs().items():
+                if job.state is JobState.FINISHED:
+                    self.ends(name)
+                elif self._written.get(name) is job:
+                    del self._written[name]  # the script was started again
+            await self._write_all()
+            await trio.sleep(LOOK_EVERY_S)
+
+    def ends(self, name: str) -> None:
+        """A job ends now: a report is written of this moment, once a job, if it has read anything."""
+        job = self._jobs().get(name)
+        if self._directory is None or job is None or not job.observed or self._written.get(name) is job:
+            return
+        self._written[name] = job
+        self._to_write.append((name, self._status()))
+
+    async def mount_ends(self) -> None:
+        """All jobs end now, with the mount."""
+        for name in self._jobs():
+            self.ends(name)
+        await self._write_all()
+
+    async def _write_all(self) -> None:
+        while self._to_write:
+            name, status = self._to_write[0]  # it stays there while it is written: the mount may end meanwhile
+            out = os.path.join(self._directory or "", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.html")
+            command = [sys.executable, "-m", "mlfs", "report", "-", out]
+            try:
+                with trio.fail_after(REPORT_PATIENCE_S):
+                    done = await trio.run_process(
+                        command, stdin=status, capture_stdout=True, capture_stderr=True, check=False
+                    )
+            except (OSError, trio.TooSlowError) as error:
+                report_log.warning("job %s: no report was written: %r", name, error)
+                del self._to_write[0]
+                continue
+            del self._to_write[0]
+            if done.returncode:
+                report_log.warning(
+                    "job %s: no report was written: %s", name, done.stderr.decode(errors="replace").strip()
+                )
+            else:
+                report_log.info("job %s: its report is %s", name, out)
+
+
+# -- what a user should know when a job was registered
+
+SILENT = "{nodes} not answer: what runs there does not follow this registration, and may read another order"
+LATE = "{nodes} not follow this registration yet: wait for `mlfs status` there, and look at its log if it takes long"
+ANEW = (
+    "the order rests on the nodes as they are now; a run that was begun on other ones goes on in another order: for the"
+    " same one give the description that was saved (--json-file)"
+)
+ALONE = (
+    "this node alone serves the order of all {ranks} ranks; where other nodes run some of them, let all of them join"
+    " first (mlfs peers), and register the job again"
+)
+
+
+def registered_words(
+    spec: JobSpec, peers: PeeringStatistics, late: Sequence[int] = (), nodes_anew: bool = False
+) -> list[str]:
+    """Who of the cluster does not follow a job that was registered, or that nobody else can.
+
+    In: the job, what is known of the other nodes. Out: whole sentences.
+
+    Args:
+        late: nodes that answer, and had not planned with the job when it began here.
+        nodes_anew: whether the nodes of a served order were filled in now, and are not those that its job had.
+    """
+    words = []
+    silent = {*peers.lost, *peers.away}
+    if silent:
+        words.append(SILENT.format(nodes=_do(silent)))
+    if not_yet := {*late} - silent:
+        words.append(LATE.format(nodes=_do(not_yet)))
+    if nodes_anew and (spec.start_epoch or spec.start_step):
+        words.append(ANEW)
+    if spec.serve is not None and spec.world_size > 1 and not peers.joined and len(spec.nodes or ()) == 1:
+        words.append(ALONE.format(ranks=spec.world_size))
+    return words
+
+
+def _do(nodes: Collection[int]) -> str:
+    """The subject of a sentence, and its verb."""
+    names = ", ".join(map(str, sorted(nodes)))
+    return f"node {names} does" if len(nodes) == 1 else f"nodes {names} do"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlfs.engine.peering import PeeringStatistics
 from mlfs.job import JobSpec, parse_job
-from mountd.registered_words import registered_words
+from mountd.control import registered_words
 
 NODES = [{"node": node, "ranks": str(node), "keeps_bytes": [1]} for node in (0, 1)]
 

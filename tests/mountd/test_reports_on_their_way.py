@@ -13,7 +13,7 @@ import trio.testing
 
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
-from mountd.job_reports import JobReports
+from mountd.control import JobReports
 
 
 def test_a_report_under_way_when_the_mount_ends_is_written_then(
