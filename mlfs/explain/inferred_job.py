@@ -84,7 +84,8 @@ class InferredJob:
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
-        if self.job.evaluation.is_by(process):
+        evaluation = self.job.evaluation
+        if evaluation.may_come and evaluation.is_by(process):
             self.unfit = FirstReads()
             return False
         agreed = self._counts_of(entry, process)
@@ -106,9 +107,12 @@ class InferredJob:
         score = self.job.score
         # How earlier opens were counted may have changed since: so the sum of those that agreed tells nothing.
         counted, self._counted = score.observed - self._counted, score.observed
-        self._untold.extend(score.history[at] for at in range(-min(counted, len(score.history)), 0))
-        told = (at for at, seen in enumerate(self._untold) if seen.entry == entry and seen.process == process)
-        return [self._untold.popleft().agrees for _ in range(next(told, -1) + 1)]
+        if counted:
+            self._untold.extend(score.history[at] for at in range(-min(counted, len(score.history)), 0))
+        for at, seen in enumerate(self._untold):
+            if seen.entry == entry and seen.process == process:
+                return [self._untold.popleft().agrees for _ in range(at + 1)]
+        return []
 
     def give_up(self) -> InferredJob:
         """The explanation has failed. Returns the job that its last reads come after: where nothing has come as was
