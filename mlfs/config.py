@@ -77,7 +77,7 @@ PathText = Annotated[str, PlainValidator(_path_text)]
 class CacheDir(BaseModel):
     """A directory for cached copies and how many bytes they may take up in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     path: PathText
     bytes: int = Field(ge=0)
@@ -86,7 +86,7 @@ class CacheDir(BaseModel):
 class MountConfig(BaseModel):
     """Everything the daemon of one mount has to know. Paths are absolute, sizes are bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     source: PathText
     mountpoint: PathText

@@ -624,7 +624,7 @@ def _measured(places: Places) -> list[MeasuredPlace]:
 
 
 def main() -> int:
-    """`python -m mountd.daemon --config-fd N --status-fd M`: started by `mlfs mount`."""
+    """The process that `mlfs mount` starts: its config comes by one pipe, its reports go by another."""
     parser = argparse.ArgumentParser(description="the daemon of one mlfs mount; started by `mlfs mount`")
     parser.add_argument("--config-fd", type=int, required=True)
     parser.add_argument("--status-fd", type=int, required=True)
@@ -654,7 +654,3 @@ def main() -> int:
             {"error": {"message": f"the daemon failed: {error!r}", "hint": f"see {config.log_file}", "exit_code": 1}}
         )
         return int(ExitCode.FAILURE)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

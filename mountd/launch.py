@@ -39,7 +39,7 @@ _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.2
 _LOG_TAIL_LINES = 6
 # A variable so that a test can put another program in its place.
-DAEMON_COMMAND = (sys.executable, "-m", "mountd.daemon")
+DAEMON_COMMAND = (sys.executable, "-m", "mountd")
 
 Serving = dict[str, Any]
 Note = Callable[[str], None]

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING
 
 from mlfs.engine.statistics import EngineStatistics
 from mlfs.follow.agreement import NO_RANK
@@ -21,6 +18,12 @@ from mlfs.plan.loader_load import JobLoad
 from mlfs.printable import printable
 from mlfs.stats import PAGE_CACHE, CounterStatistics, Tally
 from mountd.statistics import MountStatistics
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+else:
+    Collector = object  # prometheus_client is imported by the first who reads metrics, beside the loop: see `metrics`
 
 # A value of the metric: its name, the values of its own labels, the value.
 _Value = tuple[str, tuple[str, ...], float]
@@ -101,6 +104,9 @@ METRICS = (
 
 def metrics(now: MountStatistics) -> bytes:
     """Prometheus text."""
+    # The library brings an HTTP server and a reader of e-mail, which each start of a mount would wait for.
+    from prometheus_client import CollectorRegistry, generate_latest
+
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(now))
     return generate_latest(registry)
@@ -113,6 +119,8 @@ class _Families(Collector):
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         now = self._now
         families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for one in METRICS:

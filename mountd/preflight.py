@@ -17,7 +17,6 @@ from contextlib import suppress
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.places.cache_directory import source_path
-from mlfs.tree.index import check_path
 from mlfs.units import format_size
 from mountd import mounts, runtime
 from mountd.mounts import Health
@@ -248,6 +247,8 @@ def _check_own_files(config: MountConfig) -> None:
         what = "cannot be written" if os.path.isdir(config.report) else "is no directory"
         raise ConfigError(f"--report {config.report} {what}", "give a directory of yours")
     if config.index is not None:
+        from mlfs.tree.index import check_path  # numpy takes a fifth of a start, and most starts name no index
+
         try:
             check_path(config.index)
         except (FileNotFoundError, NotADirectoryError):

@@ -112,11 +112,14 @@ def run(args: argparse.Namespace) -> int:
     """Mount the source. Raises an MlfsError when that is not possible."""
     # No linear algebra is done here nor in the daemon: numpy's threads and memory for it would be for nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Nobody's plugin of pydantic changes how a config is read, and to look for one takes longer than to read it.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from mlfs.config import KEYS, load_config
-    from mlfs.measure import calibration
 
     config = load_config({key: getattr(args, key.replace("-", "_")) for key in KEYS}, args.config)
     if config.calibration is not None:
+        from mlfs.measure import calibration
+
         calibration.load(config.calibration)  # an error in the file is reported now and not in the daemon's log
     with ExitStack() as turn:
         turn.enter_context(door.one_start_at_a_time(door.resolve(config.mountpoint), _say))

@@ -37,7 +37,7 @@ class JobNode(BaseModel):
         buffer_bytes: half of its staging window: so much of what no node keeps is read while as much is fetched.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     node: int = Field(ge=0, le=_MOST_NODE)
     ranks: str

@@ -71,7 +71,7 @@ class JobSpec(BaseModel):
     Fields stand in the order in which they are checked: a field may look at those above it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, title="mlfs job")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True, title="mlfs job")
 
     version: Literal[1] = Field(1, description="1, the version of this language", json_schema_extra=_JOB)
     preset: str | None = Field(

@@ -21,7 +21,7 @@ Point = tuple[Annotated[int, Field(ge=1, le=1 << 20)], Annotated[float, Field(gt
 class FilePart(BaseModel):
     """A part of a file: what is read is checked, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
 
 def check_ascending(points: tuple[Point, ...]) -> None:

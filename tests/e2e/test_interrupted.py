@@ -126,7 +126,7 @@ def test_a_terminal_that_is_closed_ends_a_recording_with_what_it_has_and_a_mount
         mount = MlfsMount(slow.path)
         slow.control(hang={"path": "c", "op": "list"})
         process = subprocess.Popen([*MLFS, "mount", str(slow.path), *mount.flags], env=mount.env)
-        wait_until(lambda: any("mountd.daemon" in words for words in mount.pids().values()))
+        wait_until(lambda: any("mountd" in words for words in mount.pids().values()))
         wait_until(lambda: slow.counts()["waiting"] > 0)
         process.send_signal(signal.SIGHUP)
         slow.control(release={"path": "c"})

@@ -147,7 +147,7 @@ def start_and_stop_the_source(mount: MlfsMount, slow: SlowSource) -> tuple[subpr
     command = subprocess.Popen(words, env=mount.env, stderr=subprocess.PIPE, text=True)
 
     def daemons() -> list[int]:
-        return [pid for pid, words in mount.pids().items() if "mountd.daemon" in words]
+        return [pid for pid, words in mount.pids().items() if "mountd" in words]
 
     wait_until(lambda: bool(daemons()))
     os.kill(slow.pid, signal.SIGSTOP)
@@ -331,7 +331,7 @@ def test_unmount_and_a_signal_at_once_leave_the_source_mounted(slow: SlowSource,
         assert unmounting.stdout is not None
         assert "in use by" in unmounting.stdout.readline()
         for pid, words in mount.pids().items():
-            if "mountd.daemon" in words:
+            if "mountd" in words:
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGINT)  # another one: two of a kind may arrive as one
         said, _ = unmounting.communicate(timeout=PATIENCE_S)

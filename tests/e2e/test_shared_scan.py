@@ -45,7 +45,7 @@ def starting(slow: SlowSource, tmp_path: Path, index: Path) -> Iterator[list[tup
 
 
 def daemons_of(begun: list[tuple[MlfsMount, subprocess.Popen[str]]]) -> list[int]:
-    return [pid for mount, _ in begun for pid, words in mount.pids().items() if "mountd.daemon" in " ".join(words)]
+    return [pid for mount, _ in begun for pid, words in mount.pids().items() if "mountd" in words]
 
 
 def first_words(begun: list[tuple[MlfsMount, subprocess.Popen[str]]]) -> str:

@@ -95,7 +95,7 @@ PortfolioMBps = Annotated[float | dict[float, dict[float, float]], BeforeValidat
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True)
 
 
 class StagingTable(_Table):

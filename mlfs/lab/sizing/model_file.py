@@ -29,7 +29,7 @@ def _dashed(name: str) -> str:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_dashed)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", alias_generator=_dashed)
 
 
 class MeasuredRuns(_Part):
