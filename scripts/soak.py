@@ -1,9 +1,9 @@
-"""Runs failures that are drawn from seeds (mlfs.lab.sim.failures), for as long as asked for, or one seed again.
+"""Runs failures that are drawn from seeds (tests/support/failures), for as long as asked for, or one seed again.
 
     scripts/soak --hours 8            seeds from a random one on; Ctrl-C ends it with what was found
     scripts/soak --hours 8 --seed 1   seeds from 1 on
     scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
-    scripts/soak --cluster --hours 8  the same with clusters whose nodes have agents: mlfs.lab.sim.failures.agents
+    scripts/soak --cluster --hours 8  the same with clusters whose nodes have agents
     scripts/soak --simulated-hours 24 a cluster of 1,000 epochs of a node for so long by its own clock: nothing grows
 
 A seed that fails is printed with the smallest case that fails like it. Ends with 1 if any did.
@@ -18,10 +18,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
-from mlfs.lab.sim.failures.drawing import Case, draw, draw_cluster
-from mlfs.lab.sim.failures.run import Trial, fails, shrunk
-from mlfs.lab.sim.failures.steady import Growth, steady
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.failures.drawing import Case, draw, draw_cluster
+from support.failures.run import Trial, fails, shrunk
+from support.failures.steady import Growth, steady
 
 SAY_EVERY_S = 1.0
 Draw = Callable[[int], Case]

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import trio
 from fakes import InlineRunner, Mount, given_job, kin, running, shuffled, simulate
+from support.failures.plain import plain
 from support.one_node import DROP, OneReader, drawn_durations, run_node
 
 from mlfs.follow.job import JobRun
-from mlfs.lab.sim.detailed.plain import plain
 from mlfs.measure.rates import Rates
 from mlfs.places.ram import RamTier
 from mlfs.plan.place_kind import PlaceKind

@@ -7,10 +7,10 @@ A failure here prints its seed and what is left of its case when all that it doe
 from __future__ import annotations
 
 import pytest
+from support.failures.drawing import AT_A_TIME, OF_A_GET, PAGE, Case, Fault, Habits, JobCase, draw
+from support.failures.run import Trial, fails, shrunk
+from support.failures.steady import steady
 
-from mlfs.lab.sim.failures.drawing import AT_A_TIME, OF_A_GET, PAGE, Case, Fault, Habits, JobCase, draw
-from mlfs.lab.sim.failures.run import Trial, fails, shrunk
-from mlfs.lab.sim.failures.steady import steady
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.routing import Routing

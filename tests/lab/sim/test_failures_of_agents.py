@@ -1,6 +1,6 @@
 """Clusters with agents, drawn from seeds: whoever dies, sleeps or is cut off, readers get the right bytes in time.
 
-What runs is what daemons run (mlfs.lab.sim.failures.agents), on simulated time. `scripts/soak --cluster --seed N` runs
+What runs is what daemons run (support.failures.agents), on simulated time. `scripts/soak --cluster --seed N` runs
 a seed of these alone, `scripts/soak --cluster --hours H` more of them.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
-from mlfs.lab.sim.failures import agents
-from mlfs.lab.sim.failures.drawing import (
+from support.failures import agents
+from support.failures.drawing import (
     BESIDE_AGENTS,
     GETS_BESIDE_AGENTS,
     OF_AGENTS,
@@ -22,8 +21,9 @@ from mlfs.lab.sim.failures.drawing import (
     JobCase,
     draw_cluster,
 )
-from mlfs.lab.sim.failures.invariants import Broken
-from mlfs.lab.sim.failures.run import Trial, fails, shrunk
+from support.failures.invariants import Broken
+from support.failures.run import Trial, fails, shrunk
+
 from mlfs.peers.agent import Agent
 from mlfs.peers.desk import Desk
 from mlfs.peers.liveness import Liveness

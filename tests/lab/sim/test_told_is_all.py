@@ -7,13 +7,13 @@ from typing import cast
 
 import numpy as np
 import pytest
+from support.failures.drawing import Habits, JobCase
+from support.failures.plain import plain
+from support.failures.reading import worker_samples
+from support.failures.run import CaseStreams, job_run
 from support.one_node import OneReader, Step, drawn_durations, run_node
 
 from mlfs.follow.job import JobRun
-from mlfs.lab.sim.detailed.plain import plain
-from mlfs.lab.sim.failures.drawing import Habits, JobCase
-from mlfs.lab.sim.failures.reading import worker_samples
-from mlfs.lab.sim.failures.run import CaseStreams, job_run
 from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e

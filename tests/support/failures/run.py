@@ -19,22 +19,6 @@ from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
 from mlfs.lab.sim.detailed.heap import Heap, seldom_collecting
 from mlfs.lab.sim.detailed.node import Node
-from mlfs.lab.sim.detailed.plain import plain
-from mlfs.lab.sim.failures.agents import Agents
-from mlfs.lab.sim.failures.drawing import (
-    LARGEST_WHOLE_BYTES,
-    OF_A_GET,
-    OF_AGENTS,
-    Case,
-    Fault,
-    Habits,
-    JobCase,
-    Stranger,
-    simpler,
-)
-from mlfs.lab.sim.failures.invariants import Broken, Watch
-from mlfs.lab.sim.failures.reading import Reader, worker_samples
-from mlfs.lab.sim.failures.world import FailingWorld, NodeStore
 from mlfs.measure.rates import Rates
 from mlfs.orders.streams import JobStreams
 from mlfs.plan.owners import node_plan, place
@@ -49,6 +33,22 @@ from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.served.partition import footprints
 from mlfs.served.refill import Refill, refill_of
+from support.failures.agents import Agents
+from support.failures.drawing import (
+    LARGEST_WHOLE_BYTES,
+    OF_A_GET,
+    OF_AGENTS,
+    Case,
+    Fault,
+    Habits,
+    JobCase,
+    Stranger,
+    simpler,
+)
+from support.failures.invariants import Broken, Watch
+from support.failures.plain import plain
+from support.failures.reading import Reader, worker_samples
+from support.failures.world import FailingWorld, NodeStore
 
 # Far more events than any case needs. A run that needs more never comes to an end.
 MOST_EVENTS = 100_000

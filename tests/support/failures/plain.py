@@ -1,6 +1,6 @@
 """A command of the scheduler as text that is the same in every run, for whoever compares what two runs decided.
 
-In: a command. Out: a line. Called by `mlfs.lab.sim.failures.run`, whose outcome has all of a case's commands in it.
+In: a command. Out: a line. Called by `support.failures.run`, whose outcome has all of a case's commands in it.
 """
 
 from __future__ import annotations

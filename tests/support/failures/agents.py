@@ -22,8 +22,6 @@ from typing import Protocol
 
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.node import IN_PLACE, Lane, Node
-from mlfs.lab.sim.failures.drawing import AgentsCase, Fault
-from mlfs.lab.sim.failures.invariants import Broken
 from mlfs.peers import link
 from mlfs.peers.agent import Agent
 from mlfs.peers.desk import AGENT_PATIENCE_S, Desk
@@ -35,6 +33,8 @@ from mlfs.places.checksum import checksum
 from mlfs.places.place import Want
 from mlfs.plan.scheduler.events import PeerBack, PeerLost, Released
 from mlfs.tree.samples import Version
+from support.failures.drawing import AgentsCase, Fault
+from support.failures.invariants import Broken
 
 # A packet between a server and its agent takes so long, and an agent looks at the network so long after something came.
 PACKET_S = 0.0001
@@ -45,7 +45,7 @@ CALM = 6
 
 
 class World(Protocol):
-    """What agents ask of the world. See `mlfs.lab.sim.failures.world`."""
+    """What agents ask of the world. See `support.failures.world`."""
 
     nodes: list[Node]
     version: list[int]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mlfs.lab.sim.failures.drawing import PAGE, Case, Fault, Habits, JobCase
-from mlfs.lab.sim.failures.run import Trial
 from mlfs.plan.scheduler.scheduler import Scheduler
+from support.failures.drawing import PAGE, Case, Fault, Habits, JobCase
+from support.failures.run import Trial
 
 NODES: Final = 4
 EPOCHS: Final = 250  # of 4 nodes: 1,000 epochs of a node

@@ -16,13 +16,13 @@ from typing import Protocol, cast
 from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.node import IN_PLACE, Lane, Node
-from mlfs.lab.sim.failures.drawing import Fault
-from mlfs.lab.sim.failures.invariants import Broken
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.events import CopyLost, Evicted, FetchEnded, Kept, Landed, Outdated, Released, Resized
 from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.tree.samples import Version
+from support.failures.drawing import Fault
+from support.failures.invariants import Broken
 
 LANE_S = 0.002  # a get takes about so long
 HANG_S = 50.0  # a get that hangs ends after so long; everybody has given it up by then
@@ -30,7 +30,7 @@ PEER_PATIENCE_S = 0.2  # without agents: a peer that has not answered after so l
 
 
 class Agents(Protocol):
-    """The agents of all nodes. See `mlfs.lab.sim.failures.agents`."""
+    """The agents of all nodes. See `support.failures.agents`."""
 
     def ask(self, node: Node, lane: Lane, owner: int) -> None:
         """Get the item that a lane is at from its owner; tell its end by `FailingWorld.peer_gave`."""

@@ -13,13 +13,13 @@ from random import Random
 PAGE = 4096
 LARGEST_WHOLE_BYTES = 32 * PAGE
 
-# What happens to one get of a node, and what happens at a time. See `mlfs.lab.sim.failures.world`.
+# What happens to one get of a node, and what happens at a time. See `support.failures.world`.
 OF_A_GET = ("fail", "gone", "hang", "late", "corrupt", "unstaged", "twice", "told_early", "full", "lost_answer")
 AT_A_TIME = (
     "copy_lost", "outdated", "resized", "stop", "slow", "unreachable", "crash", "end_job", "install_again",
     "other_plan", "pages_lost",
 )  # fmt: skip
-# The same for agents, links and messages, in a cluster that has them. See `mlfs.lab.sim.failures.agents`.
+# The same for agents, links and messages, in a cluster that has them. See `support.failures.agents`.
 OF_AGENTS = (
     "kill_agent", "kill_agents", "agent_sleeps", "server_sleeps", "link_cut", "node_cut", "messages_garbled",
     "bytes_spoilt", "network_slow",

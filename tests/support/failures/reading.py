@@ -12,9 +12,9 @@ from random import Random
 
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.node import DIRECT, IN_PLACE, Node
-from mlfs.lab.sim.failures.drawing import Habits
-from mlfs.lab.sim.failures.world import FailingWorld
 from mlfs.plan.scheduler.events import Opened, Refused, Released
+from support.failures.drawing import Habits
+from support.failures.world import FailingWorld
 
 
 class Reader:
