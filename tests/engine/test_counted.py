@@ -9,7 +9,7 @@ import trio
 from fakes import given_job, running, shuffled, simulate
 
 from mlfs.engine.counted_opens import MOST_REMEMBERED, CountedOpens
-from mlfs.engine.read_waits import ReadWaits
+from mlfs.engine.ranges import ReadWaits
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.stats import Counters, Tally
 
