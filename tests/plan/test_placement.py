@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfs.plan.placement import DISK, ClassRoom, pfs_bound_bytes, preferred, slower_groups, spare
-from mlfs.plan.sequence import next_rank
+from mlfs.plan.scheduler.look_ahead import next_rank
 
 
 def test_ram_before_lmdb_before_ssd() -> None:
