@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.launchers import ranks_seen
 from mlfs.cli.progress import Progress
-from mlfs.cli.systemd import tell_systemd
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
 from mountd import door
@@ -244,3 +244,18 @@ def registration(place: str, environment: Mapping[str, str]) -> list[str]:
         ]
     values = f"--sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 {ranks.flags}"
     return [f"  mlfs register {place} {values}", f"  (ranks as {ranks.launcher} has them in this environment)"]
+
+
+# -- what a service of type `notify` tells systemd; see sd_notify(3)
+#
+# In: the environment of the unit. Out: a datagram. Used by `mlfs mount`, so that what needs the mount starts after it.
+
+
+def tell_systemd(state: str) -> None:
+    """Send the state, as "READY=1", to who started this process; nobody may be there to hear it."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")  # a program that this one starts is not to speak for it
+    if not address:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+        # A name that begins with @ is an abstract one, which has a null byte there.
+        out.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
