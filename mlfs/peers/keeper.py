@@ -23,7 +23,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
-from mlfs.peers import launcher
 from mlfs.peers.liveness import LEAVE_PATIENCE_S
 
 # What a launcher tells its own process: COMMAND is not that process, and MPI in it would take itself for it.
@@ -106,7 +105,7 @@ class Keeper:
             for number in (*_FORWARDED, _LAUNCHERS_OWN):
                 signal.signal(number, signal.SIG_IGN)  # Python's end would make what is handled deadly again
             if self._in_mpi:
-                launcher.say_goodbye()
+                say_goodbye()
         return code
 
     def _hear_signals(self) -> None:
@@ -293,3 +292,28 @@ def _be_agent(serve: Callable[[Line], None], line: Line) -> NoReturn:
 def die_with_keeper(how: int) -> None:
     """In the agent: it gets this signal when the keeper is gone; 0 for none."""
     _libc.prctl(_PR_SET_PDEATHSIG, how)
+
+
+# -- what the launcher of the MPI job is told by a node whose agent could not tell it
+#
+# MPICH's launcher (Hydra) takes a process that ends without a word for one that has failed: it ends all others, or
+# sends them a signal. The word is one of MPI_Finalize, which takes all nodes, and an agent that was killed or leaves
+# before the others cannot have said it. The keeper has the same connection to the launcher, and says it for the agent.
+# Other launchers take flags for this (docs/peers.md).
+
+_PATIENCE_S = 2.0
+
+
+def say_goodbye() -> None:
+    """Say that this process has ended its part in MPI (`finalize` of PMI 1), where Hydra has started it."""
+    fd = os.environ.get("PMI_FD", "")
+    if "HYDI_CONTROL_FD" not in os.environ or not fd.isdecimal():
+        return
+    with suppress(OSError):
+        os.write(int(fd), b"cmd=finalize\n")
+        until_s, answer = time.monotonic() + _PATIENCE_S, b""
+        # What the agent has asked for and not heard is answered first. Who ends before the answer was not heard.
+        while b"finalize_ack" not in answer and (left_s := until_s - time.monotonic()) > 0:
+            if not select.select([int(fd)], [], [], left_s)[0] or not (more := os.read(int(fd), 4096)):
+                return
+            answer += more
