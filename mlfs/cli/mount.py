@@ -248,7 +248,7 @@ def registration(place: str, environment: Mapping[str, str]) -> list[str]:
 
 # -- what a service of type `notify` tells systemd; see sd_notify(3)
 #
-# In: the environment of the unit. Out: a datagram. Used by `mlfs mount`, so that what needs the mount starts after it.
+# In: the environment of the unit. Out: a datagram. What needs the mount starts after it.
 
 
 def tell_systemd(state: str) -> None:
