@@ -12,8 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from mlfs.job.catalogue import BUILT_IN
-from mlfs.job.catalogue.sampler import Sampler
+from mlfs.job.catalogue import BUILT_IN, Sampler
 
 GROUP = "mlfs.orders"
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mlfs.errors import ExitCode, JobError
 from mlfs.job import COMMON, MAX_EPOCHS, MAX_LOCAL_RANKS, MAX_WORLD_SIZE, JobSpec, job_schema, parse_job
-from mlfs.job.catalogue import BUILT_IN
-from mlfs.job.catalogue.sampler import Sampler
+from mlfs.job.catalogue import BUILT_IN, Sampler
 from mlfs.job.presets import PRESETS
 
 

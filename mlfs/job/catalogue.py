@@ -1,0 +1,133 @@
+"""The built-in samplers: what is known of each before its module is imported.
+
+In: nothing. Out: the record `Sampler` of each, in a table for each family of frameworks, so that a new one is one line
+in one table. Used by `mlfs.job.samplers` (where is its order, may this field be given?).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Sampler(NamedTuple):
+    """One sampler.
+
+    Attributes:
+        name: what a job calls it.
+        factory: where its `OrderFactory` is, as "module:object".
+        fields: the fields of a job that it reads, besides those that every job has (`mlfs.job.COMMON`). A field that
+            is given and not read is refused: the user believes that it changes something.
+        required: those without which it cannot tell the order.
+        defaults: values for fields that were not given, where the framework's own default is not the job's.
+    """
+
+    name: str
+    factory: str
+    fields: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    defaults: Mapping[str, object] = {}
+
+
+def fields(names: str) -> frozenset[str]:
+    """A set of fields from their names with spaces between."""
+    return frozenset(names.split())
+
+
+# -- samplers of torch itself, and those that need no framework
+
+_GENERATOR: Final = fields("seed generator words_before words_between")
+_ONCE: Final = fields("words_once")
+
+_TORCH: Final = (
+    Sampler(
+        "torch-distributed",
+        "mlfs.orders.torch_distributed:DistributedOrder",
+        fields("seed shuffle drop_last set_epoch"),
+    ),
+    Sampler(
+        "torch-random",
+        "mlfs.orders.torch_random:RandomOrder",
+        _GENERATOR | _ONCE | fields("trailing_permutation replacement num_samples"),
+        defaults={"generator": "default"},
+    ),
+    Sampler(
+        "torch-subset", "mlfs.orders.torch_subset:SubsetOrder", _GENERATOR | _ONCE, defaults={"generator": "default"}
+    ),
+    Sampler(
+        "torch-weighted",
+        "mlfs.orders.torch_weighted:WeightedOrder",
+        _GENERATOR | _ONCE | fields("weights_file replacement num_samples"),
+        fields("weights_file"),
+        {"generator": "default", "replacement": True},
+    ),
+    Sampler(
+        "torch-stateful",
+        "mlfs.orders.torch_stateful:StatefulOrder",
+        _GENERATOR | fields("replacement num_samples"),
+        fields("num_workers"),  # with workers it shuffles twice an epoch
+        defaults={"generator": "default"},
+    ),
+    Sampler("sequential", "mlfs.orders.sequential:SequentialOrder", fields("drop_last contiguous")),
+    Sampler("explicit", "mlfs.orders.explicit:ExplicitOrder", fields("order_file"), fields("order_file")),
+)
+
+# -- samplers of what is built around torch, and of numpy: accelerate, HF Trainer, timm, HF datasets, Paddle
+
+_ACCELERATE: Final = fields(
+    "seed data_seed generator shuffle drop_last use_seedable_sampler split_batches even_batches"
+    " words_before words_between words_once trailing_permutation"
+)
+
+_WRAPPERS: Final[tuple[Sampler, ...]] = (
+    Sampler("accelerate", "mlfs.orders.accelerate:AccelerateOrder", _ACCELERATE),
+    Sampler(
+        "hf-trainer",
+        "mlfs.orders.accelerate:AccelerateOrder",
+        _ACCELERATE,
+        defaults={"seed": 42, "use_seedable_sampler": True},
+    ),
+    Sampler("ra-sampler", "mlfs.orders.repeat_aug:RASamplerOrder", fields("seed shuffle repeats set_epoch")),
+    Sampler(
+        "timm-repeat-aug",
+        "mlfs.orders.repeat_aug:TimmRepeatAugOrder",
+        fields("shuffle repeats selected_round selected_ratio set_epoch"),
+    ),
+    Sampler("numpy", "mlfs.orders.script_shuffles:NumpyOrder", fields("seed drop_last legacy reseed in_place")),
+    Sampler("python-random", "mlfs.orders.script_shuffles:PythonRandomOrder", fields("seed drop_last reseed in_place")),
+    Sampler("hf-datasets", "mlfs.orders.script_shuffles:HFDatasetsOrder", fields("seed reseed in_place")),
+    Sampler("paddle", "mlfs.orders.paddle:PaddleOrder", fields("shuffle drop_last")),
+)
+
+# -- samplers of frameworks with readers of their own: DALI, Grain, tf.data, Keras
+
+_PASSES: Final = fields("passes_before passes_between")
+
+_READERS: Final[tuple[Sampler, ...]] = (
+    Sampler(
+        "dali",
+        "mlfs.orders.dali:DaliOrder",
+        fields("shuffle shuffle_after_epoch stick_to_shard dali_version"),
+        defaults={"shuffle": False},
+    ),
+    Sampler("grain", "mlfs.orders.grain:GrainOrder", fields("seed shuffle drop_last")),
+    Sampler(
+        "tf-data",
+        "mlfs.orders.tf_data:TfDataOrder",
+        fields("seed op_seed global_seed shuffle buffer_size reshuffle_each_iteration list_seed shard_first") | _PASSES,
+    ),
+    Sampler(
+        "keras",
+        "mlfs.orders.keras:KerasOrder",
+        fields("seed global_seed shuffle validation_split subset shuffle_validation") | _PASSES,
+    ),
+    Sampler(
+        "keras-pydataset",
+        "mlfs.orders.keras_py_dataset:PyDatasetOrder",
+        fields("seed shuffle words_before passes_before"),
+    ),
+)
+
+# -- all of them
+
+BUILT_IN: Final[tuple[Sampler, ...]] = _TORCH + _WRAPPERS + _READERS
