@@ -1,7 +1,7 @@
 """Which rank of how many a process is, as the launcher that started it has told it.
 
 Pure. In: environment variables. Out: rank and world size. Called by `mlfs.explain.launchers` about others' processes,
-and by `mlfs.torch.rank` about its own.
+and by `mlfs.torch.sampler` about its own.
 """
 
 from __future__ import annotations

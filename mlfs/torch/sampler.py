@@ -22,11 +22,12 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch.distributed as dist
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from mlfs.errors import JobError
+from mlfs.told_ranks import told_rank
 from mlfs.torch.alike import check_alike, named
-from mlfs.torch.rank import rank_and_world_size
 from mlfs.torch.served_job import ServedJob, find_served_job
 
 _warned: set[str] = set()
@@ -249,3 +250,15 @@ def _warn(message: str) -> None:
     if message not in _warned:
         _warned.add(message)
         warnings.warn(message, stacklevel=3)
+
+
+# -- which rank of how many this process is
+#
+# In: torch.distributed, else the variables that launchers set. Out: rank and world size. Called by `sampler`.
+
+
+def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """The initialized process group's, else the launcher's, else those of a process alone."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return told_rank(environment) or (0, 1)

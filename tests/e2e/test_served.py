@@ -26,7 +26,7 @@ from torch.utils.data import DistributedSampler
 from mlfs.errors import JobError
 from mlfs.torch import ServedBatchSampler, ServedSampler
 from mlfs.torch import sampler as sampler_module
-from mlfs.torch.rank import rank_and_world_size
+from mlfs.torch.sampler import rank_and_world_size
 
 FILES = 240
 SCRIPT = str(Path(__file__).parent / "frameworks" / "served_script.py")
