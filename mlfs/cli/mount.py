@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from mlfs.cli.launchers import ranks_seen
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.launchers import ranks_seen
 from mlfs.printable import printable
 from mountd import door
 

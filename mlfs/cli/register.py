@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfs.errors import ConfigError, ExitCode, JobError
+from mlfs.launchers import env_fields
 from mlfs.printable import printable
-from mlfs.user_input import InputError, read_json, shortened
+from mlfs.user_input import InputError, read_json
 
 _EPILOG = """\
 examples:
@@ -140,45 +141,9 @@ def _json_fields(path: str) -> dict[str, Any]:
     return only_fields(fields)
 
 
-_MOST_DIGITS = 9
 DEFAULT_NAME = "train"
 # Up to so many ranks are shown with what they read first; of more, so many, which is enough to compare with a script.
 _MOST_SHOWN_RANKS, _SHOWN_RANKS = 4, 2
-_LAUNCHERS = {
-    "torchrun": ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    "Slurm": ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
-}
-
-
-def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
-    """World size and this node's ranks from the launcher's variables. Raises JobError for what is missing or wrong."""
-    missing: dict[str, list[str]] = {}
-    for launcher, names in _LAUNCHERS.items():
-        missing[launcher] = [name for name in names if not environment.get(name)]
-        if not missing[launcher]:
-            return _node_ranks(names, [environment[name] for name in names])
-    # The launcher that has set most of its variables is the one that was used; its others are what is missing.
-    launcher = min(missing, key=lambda name: len(missing[name]))
-    absent = " and ".join(missing[launcher])
-    message = f"--from-env: {absent} {'is' if len(missing[launcher]) == 1 else 'are'} not set"
-    if len(missing[launcher]) == 3:
-        message = "--from-env: neither torchrun's nor Slurm's variables are set"
-    all_names = "; ".join(", ".join(names) for names in _LAUNCHERS.values())
-    raise JobError(message, f"needed: {all_names}; or give --world-size and --ranks")
-
-
-def _node_ranks(names: tuple[str, ...], texts: list[str]) -> dict[str, Any]:
-    for name, text in zip(names, texts, strict=True):
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            said = f"--from-env: {name}={shortened(text)!r} is not a whole number that a launcher counts to"
-            raise JobError(said, "or give --world-size and --ranks")
-    world_size, per_node, node = (int(text) for text in texts)
-    first = node * per_node
-    if per_node < 1 or first + per_node > world_size:
-        values = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
-        message = f"--from-env: {values} do not go together"
-        raise JobError(message, "nodes with different numbers of ranks need --world-size and --ranks")
-    return {"world_size": world_size, "ranks": list(range(first, first + per_node))}
 
 
 def understood(mountpoint: str, answer: Mapping[str, Any]) -> list[str]:

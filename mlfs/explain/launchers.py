@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlfs.told_ranks import told_rank
+from mlfs.launchers import told_rank
 
 _MOST_BYTES = 1 << 20
 

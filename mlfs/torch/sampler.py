@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from mlfs.errors import JobError
-from mlfs.told_ranks import told_rank
+from mlfs.launchers import told_rank
 from mlfs.torch.alike import check_alike, named
 from mlfs.torch.served_job import ServedJob, find_served_job
 
@@ -254,7 +254,7 @@ def _warn(message: str) -> None:
 
 # -- which rank of how many this process is
 #
-# In: torch.distributed, else the variables that launchers set. Out: rank and world size. Called by `sampler`.
+# In: torch.distributed, else the variables that launchers set. Out: rank and world size.
 
 
 def rank_and_world_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

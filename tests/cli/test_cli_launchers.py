@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfs.cli.launchers import Ranks, ranks_seen
 from mlfs.cli.mount import registration
+from mlfs.launchers import Ranks, ranks_seen
 
 LAYOUT = st.lists(st.integers(1, 9), min_size=1, max_size=9).flatmap(
     lambda tasks: st.tuples(st.just(tasks), st.integers(0, len(tasks) - 1), st.integers(0, 8))

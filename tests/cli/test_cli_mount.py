@@ -14,8 +14,8 @@ from cli_support import TINY_FS, wait_for
 
 from mlfs.cli import main as cli
 from mlfs.cli import progress as shown
-from mlfs.cli.launchers import ranks_seen
 from mlfs.errors import ExitCode, MlfsError
+from mlfs.launchers import ranks_seen
 from mlfs.printable import printable
 from mountd import launch, mounts, runtime
 

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from cli_support import Mounts
 
-from mlfs.cli import job_flags, register
+from mlfs import launchers
+from mlfs.cli import job_flags
 from mlfs.cli import main as cli
 from mlfs.cli.job_flags import parse_ranks
-from mlfs.cli.register import env_fields
 from mlfs.errors import ConfigError, ExitCode, JobError
 from mlfs.job import JobSpec, job_schema
+from mlfs.launchers import env_fields
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for names in register._LAUNCHERS.values():
+    for names in launchers._LAUNCHERS.values():
         for name in names:
             monkeypatch.delenv(name, raising=False)
 
