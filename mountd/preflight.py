@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from mlfs.config import CacheDir, MountConfig, differing, free_bytes, memory_warning
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+from mlfs.extras import require
 from mlfs.places.cache_directory import source_path
 from mlfs.units import format_size
 from mountd import mounts, runtime
@@ -243,6 +244,8 @@ def _check_own_files(config: MountConfig) -> None:
     for flag, path in (("index", config.index), ("log-file", config.log_file), ("report", config.report)):
         if path is not None and is_below(mounts.resolve(path), config.source):
             raise ConfigError(f"--{flag} {path} is inside the source", "give a file elsewhere, or leave it out")
+    if config.report is not None:
+        require("matplotlib", "--report")
     if config.report is not None and not os.access(config.report, os.W_OK | os.X_OK):
         what = "cannot be written" if os.path.isdir(config.report) else "is no directory"
         raise ConfigError(f"--report {config.report} {what}", "give a directory of yours")

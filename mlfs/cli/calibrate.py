@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.parser import whole
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
+from mlfs.extras import require
 from mlfs.ours import NotOursError
 from mlfs.printable import printable
 from mountd import door
@@ -121,6 +122,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--seconds {args.seconds}: too short to measure anything", f"give {_LEAST_S}s or more")
     if parse_size(args.bytes, what="--bytes") < 1:
         raise ConfigError(f"--bytes {args.bytes}: too little to measure anything", "give 1M or more")
+    if args.plot:
+        require("matplotlib", "--plot")
     if args.plot and Path(args.plot).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ConfigError(f"--plot {args.plot}: unknown kind of picture", "end it in .png, .pdf or .svg")
     _check_places(args)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from mlfs.errors import ConfigError, ExitCode, MlfsError
+from mlfs.extras import require
 from mlfs.ours import NotOursError, check_replaceable, write_ours
 from mlfs.report.page import MARK
 from mlfs.user_input import InputError, read_json
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the report; Ctrl-C while it waits writes what is known by then."""
     from mlfs.cli import client
 
+    require("matplotlib", "mlfs report")
     _check_out(args.out)
     if args.mount == "-":
         status = _from_standard_input()

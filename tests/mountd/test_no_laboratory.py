@@ -14,7 +14,8 @@ import importlib, pkgutil, sys
 for name in {packages!r}:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, name + "."):
-        importlib.import_module(module.name)
+        if not module.name.endswith("__main__"):  # it runs as it is imported
+            importlib.import_module(module.name)
 """
 
 

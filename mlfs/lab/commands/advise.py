@@ -14,6 +14,7 @@ from typing import Any
 
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
+from mlfs.extras import require
 from mlfs.lab.sizing import scaling
 from mlfs.units import format_duration, format_size, parse_duration, parse_size
 
@@ -197,6 +198,7 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.lab.commands.advise_batch import answer
     from mlfs.lab.sizing import model_file
 
+    require("scipy", "mlfs advise batch")
     if args.model is None:
         hint = f"give a file, or one of: {', '.join(model_file.shipped())}"
         raise ConfigError("no model is given", hint)

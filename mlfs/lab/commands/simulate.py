@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlfs.cli.parser import whole
 from mlfs.errors import ConfigError, ExitCode
+from mlfs.extras import require
 from mlfs.lab.commands import simulate_like
 from mlfs.lab.policies.policy import Policy, Unfit
 from mlfs.lab.policies.registry import POLICIES, named
@@ -140,7 +141,8 @@ def _beside(
 
 
 def _check_plot(path: Path) -> None:
-    """Raise ConfigError for a picture that cannot be drawn, now and not after minutes of simulating."""
+    """Raise an MlfsError for a picture that cannot be drawn, now and not after minutes of simulating."""
+    require("matplotlib", "--plot")
     try:
         os.stat(path.absolute().parent)
         if path.is_dir():
