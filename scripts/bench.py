@@ -18,7 +18,8 @@ versus  the demo's training over the slow source itself, bindfs, mergerfs, rclon
 clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
-Results are for reading, not for passing: compare within a run, machines are noisy.
+Results are for reading, not for passing: compare within a run, machines are noisy. But a part ends with an error where
+the mount's own counters say that it has measured something else than it says (scripts/bench_counters.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import json
 import multiprocessing as mp
 import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -40,7 +42,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_clients import clients
-from bench_job import run_job
+from bench_counters import NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
+from bench_job import RANKS, run_job
 from bench_orders import permutations
 from bench_peer_nodes import peers
 from bench_plan import planning, planning_large
@@ -121,6 +124,12 @@ def slow_source(backing: Path, mountpoint: Path, latency: str = "2ms", bandwidth
         subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
 
 
+def opens_at(slow: Path) -> int:
+    """Files that the slow source has opened, by its own count."""
+    opens: int = json.loads((slow / ".slow_source_stats").read_text())["opens"]
+    return opens
+
+
 def status(mountpoint: Path) -> dict:
     """What the mount says of itself."""
     return json.loads((mountpoint / ".mlfs/status").read_text())
@@ -149,11 +158,11 @@ def _reader(paths: list[str], read: Loop, ready: mp.Barrier, times: mp.Queue) ->
     began = time.time()
     for path in paths:
         read(path)
-    times.put((began, time.time()))
+    times.put((began, time.time(), resource.getrusage(resource.RUSAGE_SELF).ru_inblock))
 
 
-def files_a_second(paths: list[str], readers: int, read: Loop) -> float:
-    """Read all paths once, dealt to `readers` processes."""
+def files_a_second(paths: list[str], readers: int, read: Loop, from_memory: bool = False) -> float:
+    """Read all paths once, dealt to `readers` processes. `from_memory`: no disk may be read for that."""
     ready, times = mp.Barrier(readers), mp.Queue()
     processes = [mp.Process(target=_reader, args=(paths[i::readers], read, ready, times)) for i in range(readers)]
     for process in processes:
@@ -161,7 +170,9 @@ def files_a_second(paths: list[str], readers: int, read: Loop) -> float:
     spans = [times.get() for _ in processes]
     for process in processes:
         process.join()
-    return len(paths) / (max(end for _, end in spans) - min(begin for begin, _ in spans))
+    blocks = sum(blocks for _, _, blocks in spans)
+    must_be("reads from page cache", not (from_memory and blocks), f"{blocks} blocks of a disk were read")
+    return len(paths) / (max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans))
 
 
 def staged_reads(work: Path, data: Path, rounds: int) -> None:
@@ -184,13 +195,17 @@ def staged_reads(work: Path, data: Path, rounds: int) -> None:
 def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, rounds: int) -> None:
     places = {place: files_below(top) for place, top in mounts.items()}
     rates: dict[str, list[float]] = {place: [] for place in places}
-    before = status(mounts["mlfs"])["requests"]
+    since = Since(lambda: status(mounts["mlfs"]))
     for _ in range(rounds):
         for place, paths in places.items():
-            rates[place].append(files_a_second(MANY * paths, readers, read))
-    after = status(mounts["mlfs"])["requests"]
-    count = rounds * MANY * len(places["mlfs"])
-    asked = {k: round((after[k] - before[k]) / count, 2) for k in after if (after[k] - before[k]) / count >= 0.01}
+            rates[place].append(files_a_second(MANY * paths, readers, read, from_memory=place == "ext4"))
+    counted, count = since.now(), rounds * MANY * len(places["mlfs"])
+    must_be(
+        f"{count} staged reads",
+        counted.all_reads == count and counted.by(PAGE_CACHE) >= NEARLY_ALL * count and not counted.fetches.get(PFS),
+        counted,
+    )
+    asked = {kind: round(of / count, 2) for kind, of in counted.requests.items() if of >= 0.01 * count}
     middle = {place: statistics.median(values) for place, values in rates.items()}
     of = {place: value / middle["ext4"] for place, value in middle.items()}
     of_bindfs = middle["mlfs"] / middle["bindfs"]
@@ -216,6 +231,8 @@ def bare_mount(source: Path, mountpoint: Path) -> Iterator[Path]:
             yield mountpoint
         finally:
             subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=False)
+        told = json.loads(process.stdout.readline())
+        must_be("a file system with all pages in place", told["reads"] <= (1 - NEARLY_ALL) * told["opens"], told)
 
 
 def demand_reads(work: Path, data: Path, rounds: int) -> None:
@@ -232,14 +249,20 @@ def demand_reads(work: Path, data: Path, rounds: int) -> None:
         order = random.SystemRandom().sample(range(len(paths["direct"])), len(paths["direct"]))
         paths = {place: [files[at] for at in order] for place, files in paths.items()}
         share = len(order) // rounds
+        since, before = Since(lambda: status(work / "mount")), opens_at(slow)
         spent: dict[str, list[float]] = {place: [] for place in paths}
         for index in range(rounds):
             part = slice(index * share, (index + 1) * share)
             for place, files in paths.items():
                 spent[place].append(1000 / files_a_second(files[part], 1, read_os))
-        from_source = status(work / "mount")["reads"]["all"]["pfs"]["reads"]
-        if from_source != share * rounds:
-            raise SystemExit(f"not a benchmark of demand reads: the source gave {from_source} of {share * rounds}")
+        counted, count = since.now(), share * rounds
+        must_be(
+            f"{count} demand reads, each of which waits for the source",
+            counted.by(PFS) == counted.all_reads == counted.fetched(PFS) == counted.stalls == count,
+            counted,
+        )
+        asked = opens_at(slow) - before
+        must_be("reads of the slow source, in all three ways", asked == len(paths) * count, f"{asked} opens there")
         middle = {place: statistics.median(values) for place, values in spent.items()}
         added = middle["mlfs"] - middle["direct"]
         print(
@@ -253,12 +276,20 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
     """a registered job, 2 ranks x 2 workers, slow source. Wanted: epoch 0 <= 1.2 x bound, later <= 1.1 x no I/O"""
     epochs = 4
     firsts, laters = [], []
+    files = len(files_below(data))
     bound_s = sum(os.path.getsize(path) for path in files_below(data)) / 100e6
     for _ in range(rounds):
         with slow_source(data, work / "slow") as slow, mount(slow, work / "mount", "--ram", "2G"):
             fields = json.dumps({"seed": 0, "epochs": epochs, "batch_size": 32, "world_size": 2})
             control = work / "mount/.mlfs/control"
             times = run_job(work / "mount", epochs, lambda: control.write_text(fields))  # noqa: B023 - called here
+            now, asked = settled(lambda: status(work / "mount")), opens_at(slow)
+            must_be_followed(now, epochs * -(-files // RANKS) * RANKS)
+            must_be("an epoch 0 in which the source gives each file once", asked == files, f"{asked} of {files} opens")
+            # The ranks enter an epoch one after the other, so its reads are told from those before by where they went.
+            late = sum(of["reads"] for route, of in now["reads"]["all"].items() if route not in (PAGE_CACHE, PFS))
+            told = f"{late} of {(epochs - 1) * files} reads had to wait for memory"
+            must_be("later epochs whose files are staged", late <= 0.05 * (epochs - 1) * files, told)
         without = run_job(data, 2, lambda: 0, no_io=True)
         later, no_io = statistics.median(times[1:]), without[1]
         firsts.append(times[0] / bound_s)
@@ -313,7 +344,7 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
     """
     for path in files_below(through):
         os.stat(path)  # the kernel knows the inodes, as it does when a job has been registered for a while
-    pid = status(through)["pid"]
+    pid, since = status(through)["pid"], Since(lambda: status(through))
     cpu, began = cpu_seconds(pid), time.perf_counter()
     fields = {"seed": 0, "epochs": 1, "batch_size": 64, "world_size": 1}
     (through / ".mlfs/control").write_text(json.dumps(fields))
@@ -325,7 +356,25 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
         if done and (done < total or len(seen) < 2):
             seen.append((time.perf_counter() - began, done))
     (first_s, first), (last_s, last) = seen[0], seen[-1]
-    return (last - first) / (last_s - first_s), last / last_s, (cpu_seconds(pid) - cpu) / total * 1e6
+    cost = (cpu_seconds(pid) - cpu) / total * 1e6
+    _all_fetched_ahead(through, since, total)
+    return (last - first) / (last_s - first_s), last / last_s, cost
+
+
+def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
+    """Each sample came from the source once, nobody had asked for it, it is staged, and it is kept."""
+    counted, now = since.now(), status(through)
+    kept, (job,) = sum(tier["samples"] for tier in now["tiers"]), now["jobs"]
+    ahead = sum(rank["ahead"]["samples"] for rank in job["ranks"])
+    must_be(
+        f"{total} samples that are fetched ahead, pushed and kept",
+        counted.all_reads == 0 and counted.fetches == {PFS: total} and kept == total and ahead == total,
+        f"{counted}; {ahead} are staged, {kept} kept",
+    )
+    for path in files_below(through)[:: total // 100 or 1]:
+        read_os(path)
+    read = since.now()
+    must_be("samples whose pages are in place", read.by(PAGE_CACHE) == read.all_reads and not read.by("read"), read)
 
 
 def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
@@ -344,15 +393,18 @@ def metadata_rate(work: Path, data: Path, rounds: int) -> None:
     with mp.Pool(4) as pool:
         pool.map(_make_directory, [str(tree / f"d{index:04d}") for index in range(1000)], chunksize=10)
     print(f"  made in {time.perf_counter() - began:.1f} s", flush=True)
-    for how in ("scan", "saved index"):
+    entries = 1000 * 1001
+    for how, told in (("scan", "scanned"), ("saved index", "saved index")):
         began = time.perf_counter()
         mlfs("mount", str(tree), str(through), "--infer", "off")
         print(f"  mount from a {how}: {time.perf_counter() - began:.2f} s", flush=True)
+        now = status(through)["manifest"]
+        must_be(f"a mount from a {how}", told in now["how"] and now["files"] == 1000 * 1000, now)
         if how == "scan":
             mlfs("unmount", str(through))
     rss = status(through)["memory"]["rss_bytes"]
-    plain, first = statistics.median(_walk_s(tree) for _ in range(3)), _walk_s(through)
-    again = statistics.median(_walk_s(through) for _ in range(rounds))
+    plain, first = statistics.median(_walk_s(tree, entries) for _ in range(3)), _first_walk_s(through, entries)
+    again = statistics.median(_walk_s(through, entries) for _ in range(rounds))
     mlfs("unmount", str(through))
     print(
         f"  os.walk: ext4 {plain:.2f} s  first {first:.2f} s, ratio {plain / first:.2f}"
@@ -366,11 +418,12 @@ def walk_rate(work: Path, data: Path, rounds: int) -> None:
     tree.mkdir()
     for index in range(200):
         _make_directory(str(tree / f"d{index:04d}"))
-    firsts, agains, plain = [], [], statistics.median(_walk_s(tree) for _ in range(rounds))
+    entries = 200 * 1001
+    firsts, agains, plain = [], [], statistics.median(_walk_s(tree, entries) for _ in range(rounds))
     for _ in range(rounds):
         with mount(tree, through):
-            firsts.append(_walk_s(through))
-            agains.append(_walk_s(through))
+            firsts.append(_first_walk_s(through, entries))
+            agains.append(_walk_s(through, entries))
     first, again = statistics.median(firsts), statistics.median(agains)
     print(
         f"  ext4 {plain:.2f} s  first {first:.2f} s, ratio {plain / first:.2f}, of 0.12: {plain / first / 0.12:.1f}"
@@ -386,11 +439,22 @@ def _make_directory(path: str) -> None:
     os.close(fd)
 
 
-def _walk_s(root: Path) -> float:
-    began = time.perf_counter()
-    for _ in os.walk(root):
-        pass
-    return time.perf_counter() - began
+def _walk_s(root: Path, entries: int) -> float:
+    """The seconds of a walk that finds so many entries."""
+    began, found = time.perf_counter(), 0
+    for _, directories, files in os.walk(root):
+        found += len(directories) + len(files)
+    seconds = time.perf_counter() - began
+    must_be(f"a walk over {entries} entries", found == entries, f"{found} were found")
+    return seconds
+
+
+def _first_walk_s(through: Path, entries: int) -> float:
+    """The same of a mount whose listings the kernel does not have."""
+    since = Since(lambda: status(through))
+    seconds, listed = _walk_s(through, entries), since.now().requests["readdir"]
+    must_be("a first walk, which the mount has to answer", listed > entries // 1001, f"{listed} requests for listings")
+    return seconds
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,6 +1,6 @@
 """The least that a FUSE file system and a prefetcher cost on this machine: what scripts/bench compares mlfs with.
 
-    python scripts/bench_floor.py serve SOURCE MOUNTPOINT    serves until unmounted
+    python scripts/bench_floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
     python scripts/bench_floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import stat
 import sys
@@ -41,6 +42,7 @@ class Bare(pyfuse3.Operations):
         self.inodes = {b"": 1}
         self.found = [os.stat(source)]
         self.pushed: set[int] = set()
+        self.asked = {"opens": 0, "reads": 0}
         self.opens: SimpleQueue[tuple[int, trio.lowlevel.Task]] = SimpleQueue()
         for directory, directories, files in os.walk(os.fsencode(source)):
             above = self.inodes[os.path.relpath(directory, os.fsencode(source)).removeprefix(b".")]
@@ -98,6 +100,7 @@ class Bare(pyfuse3.Operations):
                 return
 
     async def open(self, inode: int, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        self.asked["opens"] += 1
         if inode not in self.pushed:
             self.opens.put((inode, trio.lowlevel.current_task()))
             await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
@@ -105,6 +108,7 @@ class Bare(pyfuse3.Operations):
 
     async def read(self, fh: int, offset: int, length: int) -> bytes:
         """Answer for pages that the kernel took back: this is rare, so it may block the loop."""
+        self.asked["reads"] += 1
         return self.read_source(fh)[offset : offset + length]
 
     async def flush(self, fh: int) -> None:
@@ -168,6 +172,8 @@ def main() -> int:
         trio.run(_serve, bare, (lambda: push_all(bare, mountpoint, int(rest[0]))) if part == "push" else None)
     finally:
         pyfuse3.close(unmount=not unmounted)
+    if unmounted:
+        print(json.dumps(bare.asked), flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Part `orders` of scripts/bench: how long a permutation takes, beside torch's own in the same run, on one core.
 
-In: rounds. Out: lines on stdout, medians in milliseconds of CPU time and as a ratio to torch's. Needs torch, and
-measures with numba if that is installed.
+In: rounds. Out: lines on stdout, medians in milliseconds of CPU time and as a ratio to torch's; SystemExit where the
+permutations are not the library's. Needs torch, and measures with numba if that is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bench_counters import must_be
 
 from mlfs.orders import compiled, shuffle
 from mlfs.orders.permutation import first_of_randperm, randperm
@@ -32,15 +33,26 @@ def permutations(work: Path, data: Path, rounds: int) -> None:
     for n in (IMAGENET, IMAGENET_22K):
         theirs = _median(lambda n=n: torch.randperm(n, generator=torch.Generator().manual_seed(1)), rounds)
         print(f"  randperm({n:,}): torch {theirs:8.1f} ms", flush=True)
+        wanted = torch.randperm(n, generator=torch.Generator().manual_seed(1)).numpy()
         shuffle.compiled_shuffle = lambda n: None  # type: ignore[assignment]
+        must_be("torch's permutation, by numpy", np.array_equal(randperm(n, 1), wanted), randperm(n, 1))
         _tell("numpy", _median(lambda n=n: randperm(n, 1), rounds), theirs)
         shuffle.compiled_shuffle = compiled.compiled_shuffle
         if numba:
+            must_be("numba", compiled.compiled_shuffle(n) is not None, "its function is not there")
+            must_be("torch's permutation, by numba", np.array_equal(randperm(n, 1), wanted), randperm(n, 1))
             _tell("numba", _median(lambda n=n: randperm(n, 1), rounds), theirs)
     values, numbers = np.arange(IMAGENET, dtype=np.int32), list(range(IMAGENET))
     theirs = _median(lambda: random.Random(1).shuffle(numbers), rounds)
     print(f"  random.shuffle({IMAGENET:,}): Python {theirs:8.1f} ms")
+    shuffled, ours = list(range(IMAGENET)), values.copy()
+    random.Random(1).shuffle(shuffled)
+    PythonGenerator(1).shuffle(ours)
+    must_be("Python's shuffle", ours.tolist() == shuffled, ours)
     _tell("here", _median(lambda: PythonGenerator(1).shuffle(values), rounds), theirs)
+    for seed in range(3):
+        few = first_of_randperm(IMAGENET, seed, 10)
+        must_be("the first of a permutation", np.array_equal(few, randperm(IMAGENET, seed)[:10]), few)
     first = _median(lambda: [first_of_randperm(IMAGENET, seed, 10) for seed in range(1000)], rounds)
     print(f"  first 10 of randperm({IMAGENET:,}): {first:8.1f} us a seed")  # ms for a thousand
 

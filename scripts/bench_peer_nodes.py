@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench_counters import NEARLY_ALL, Since, must_be, settled
+
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_BYTES = 110_000
 # Samples in one run of two ranks: a second or two of work on an idle machine.
@@ -35,6 +37,8 @@ def peers(work: Path, data: Path, rounds: int) -> None:
     one_sided(rounds)
     with nodes(work / "two", data, [["--ram", "2G", "--staging", "1M"], ["--ram", "1M", "--staging", "2G"]]) as two:
         read_all(two[0])  # all that is owned by anybody lies in the memory of node 0 then
+        kept = sum(tier["samples"] for tier in settled(two[0].status)["tiers"])
+        must_be("samples in a peer's memory", kept == len(paths_of(two[0])), f"{kept} are kept there")
         idle_and_back_off(two)
         to_the_page_cache(work, data, two)
     growth(work, data)
@@ -175,9 +179,12 @@ def rss_bytes(pid: int) -> int:
 def idle_and_back_off(two: list[Node]) -> None:
     """CPU time of agents that nobody asks for anything, and what a read waits because they sleep."""
     time.sleep(BEFORE_IDLE_S)
+    since = [Since(node.status) for node in two]
     before = [cpu_seconds(node.agent) for node in two]
     time.sleep(IDLE_S)
     shares = [(cpu_seconds(node.agent) - first) / IDLE_S for node, first in zip(two, before, strict=True)]
+    fetched = [node.now().fetches for node in since]
+    must_be("agents that nobody asks for anything", not any(sum(some.values()) for some in fetched), fetched)
     spent: dict[float, list[float]] = {0.0: [], 0.05: []}
     paths = paths_of(two[1])
     random.Random(0).shuffle(paths)  # files in their order would be fetched ahead: they are to be asked for when read
@@ -187,6 +194,12 @@ def idle_and_back_off(two: list[Node]) -> None:
         began = time.perf_counter()
         path.read_bytes()
         spent[pause_s].append((time.perf_counter() - began) * 1e3)
+    counted, reads = since[1].now(), min(len(paths), 2 * READS)
+    must_be(
+        f"{reads} reads that a peer answers when they come",
+        counted.by("peer") == counted.all_reads == counted.fetched("peer") == counted.stalls == reads,
+        counted,
+    )
     busy, after = (statistics.median(values) for values in spent.values())
     print(
         f"  (p4) idle agents: {', '.join(f'{share:.2%}' for share in shares)} of a core, of 1 %:"
@@ -227,7 +240,7 @@ def to_the_page_cache(work: Path, data: Path, two: list[Node]) -> None:
 def prefetched(node: Node, route: str, fields: dict[str, int]) -> float:
     """Register a job, and wait until nothing more comes that way; samples a second while it came."""
     began = time.perf_counter()
-    first = node.fetched(route)
+    first, since = node.fetched(route), Since(node.status)
     seen = [(0.0, first)]
     (node.path / ".mlfs/control").write_text(json.dumps(fields))
     while len(seen) < 8 or seen[-1][1] == first or seen[-1][1] != seen[-6][1]:
@@ -235,6 +248,12 @@ def prefetched(node: Node, route: str, fields: dict[str, int]) -> float:
         seen.append((time.perf_counter() - began, node.fetched(route)))
         if seen[-1][0] > 60:
             raise SystemExit(f"nothing more comes by the route {route}: {seen[-1]}")
+    counted = since.now()
+    must_be(
+        f"samples that are fetched ahead from {route}",
+        not counted.all_reads and counted.fetched(route) >= NEARLY_ALL * sum(counted.fetches.values()),
+        counted,
+    )
     moving = [at for at in range(1, len(seen)) if seen[at][1] > seen[at - 1][1]]
     (from_s, before), (to_s, after) = seen[moving[0] - 1 if len(moving) == 1 else moving[0]], seen[moving[-1]]
     return (after - before) / (to_s - from_s)

@@ -188,6 +188,7 @@ def messages(samples: int, size_bytes: int) -> None:
             world.Send(wanted, dest=other, tag=1)
         for some in receives:
             MPI.Request.Waitall(some)
+        assert places.all(), "bytes did not come"
     report(samples, time.perf_counter() - began, time.process_time() - cpu)
     world.Barrier()
 
@@ -212,6 +213,7 @@ def rma(samples: int, size_bytes: int) -> None:
                 registered.Flush(OWNER)
         registered.Flush(OWNER)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    assert owns or places.all(), "bytes did not come"
     done = world.Ibarrier()
     while not done.Test():  # so that one-sided reads go on where MPI needs the owner's help
         os.sched_yield()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from bench_counters import must_be
 
 GIB = 1 << 30
 
@@ -77,6 +78,8 @@ def _measure(case: Case) -> None:
     placement = place(sizes, readers.by_epoch, case.nodes, 1e9 * np.array(case.capacities_gb), copies_of=0)
     all_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
     owned = np.count_nonzero(placement.owner >= 0)
+    fits = sizes.sum() < 0.9 * case.nodes * 1e9 * sum(case.capacities_gb)
+    must_be("a plan in which each sample that fits has an owner", not fits or owned == case.samples, owned)
     peak = (_peak_bytes() - base_bytes) / GIB
     print(
         f"  {case.samples:,} x {case.epochs} x {case.nodes}: first sample ({first}) {first_s:.2f} s,"

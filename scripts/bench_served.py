@@ -16,15 +16,17 @@ simulator knows no cores.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from bench_counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
 from cluster_model import Modelled
 from cluster_net import Network, check_able
 from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
@@ -135,7 +137,7 @@ def _compare_size(
         f"  data set of {size:g} x all caches; read of the source once: {data_mb / mbps:.2f} s", highlight=False
     )
     direct, seen, _ = _measured(work, part, rate_mbit, "direct", room)
-    _print_direct(direct, seen)
+    _print_direct(direct, seen, sum(path.stat().st_size for path in part.rglob("*.npy")) / 1e6)
     runs, links_mb = {}, {}
     for name in SERVED:
         runs[name], seen, links_s = _measured(work, part, rate_mbit, name, room)
@@ -191,6 +193,7 @@ def _of_machine(work: Path, part: Path, room: Room) -> Machine:
                 run, lambda node: node.data, words, lambda: busy_s.append(core_seconds()[0]),
                 program="read_in_order.py",
             )  # fmt: skip
+            _must_be_read_of_own_ram(cluster, len(list(part.rglob("*.npy"))))
         sent = [_busy_to_send_s(cluster, count) for count in (0, TCP_BYTES)]
     mb = sum(path.stat().st_size for path in part.rglob("*.npy")) / 1e6
     return Machine(
@@ -240,8 +243,34 @@ def _measured(work: Path, part: Path, rate_mbit: int, name: str, room: Room) -> 
             with cluster.mounted(source, _mount_flags(room)):
                 read('"$DATA"/.mlfs/order/bench/{epoch}/{rank}', None, _flags(name).split())
                 run.status = cluster.statuses()[0]
+                _must_be_followed_by_all(cluster, len(list(part.rglob("*.npy"))))
         links_s = cluster.all_to_all_s(round(over_links(seen) / (NODES * (NODES - 1)))) if through else 0.0
     return run, seen, links_s
+
+
+def _statuses(cluster: Cluster) -> list[dict[str, Any]]:
+    """What the mounts say when all reads are counted."""
+    return [
+        settled(lambda: json.loads((node.data / ".mlfs/status").read_bytes()))  # noqa: B023 - called here
+        for node in cluster.nodes
+    ]
+
+
+def _must_be_read_of_own_ram(cluster: Cluster, files: int) -> None:
+    """Each node has read each file of the source once, and nothing of other nodes."""
+    for status in _statuses(cluster):
+        must_be_followed(status, EPOCHS * files)
+        fetched = {route: tally["count"] for route, tally in status["fetches"].items()}
+        once = fetched[PFS] <= max(files / NEARLY_ALL, files + AT_EDGES)
+        must_be("reads of the own RAM", once and fetched.keys() <= {PFS, "ram"}, fetched)
+
+
+def _must_be_followed_by_all(cluster: Cluster, files: int) -> None:
+    """The nodes' reads are those of the job, and came as predicted."""
+    jobs = [job for status in _statuses(cluster) for job in status["jobs"]]
+    told = [(job["agreed_opens"], job["observed_opens"]) for job in jobs]
+    agreed = sum(agreed for agreed, _ in told)
+    must_be("a job that all nodes follow", len(jobs) == NODES and agreed >= NEARLY_ALL * EPOCHS * files, told)
 
 
 def _write_lists(part: Path, lists: Path) -> None:
@@ -256,8 +285,9 @@ def _write_lists(part: Path, lists: Path) -> None:
             (lists / f"{epoch}.{rank}").write_bytes(done.stdout)
 
 
-def _print_direct(run: Run, seen: Sequence[Seen]) -> None:
+def _print_direct(run: Run, seen: Sequence[Seen], data_mb: float) -> None:
     source = (seen[1].source - seen[0].source) / 1e6
+    must_be("direct reads of all data", source >= data_mb, f"{source:.0f} of {data_mb:.0f} MB were read of the source")
     console.print(
         f"    direct        an epoch {run.epochs[0].seconds:5.2f} s; source {source:.0f} MB;"
         f" cores {busy_share(seen[0], seen[1]):.0%} busy",

@@ -2,11 +2,11 @@
 
     scripts/bench versus [--rounds 1] [--files 1500] [--picture docs/pictures/versus.png]
 
-The ways: the slow source itself; bindfs and mergerfs (no cache); rclone's mount with a full cache; a copy made
-beforehand, whose time counts; mlfs without a registered job and with one; a local disk. Two cases: small JPEGs, and a
-thirtieth as many big arrays (.npy). Ranks wait, with torch loaded, until a way begins to be made ready: all that
-happens from then on counts, and nothing has a head start. What a way needs and the machine lacks is said in a line,
-with how to get it, and its row is left out. Out: a table a case and what others do better; asked for, a picture. The
+The ways: the slow source itself; bindfs and mergerfs (no cache); rclone's mount with a full cache; NFS with
+cachefilesd; a copy made beforehand, whose time counts; mlfs without a registered job and with one; a local disk. Two
+cases: small JPEGs, and a thirtieth as many big arrays (.npy). Ranks wait, with torch loaded, until a way begins to be
+made ready: all that happens from then on counts, and nothing has a head start. A way that the machine cannot go stands
+in the table with what it lacks for it. Out: a table a case and what others do better; asked for, a picture. The
 training is scripts/train_demo.py in scripts/bench_versus_rank.py, the source scripts/slow_source.py. Called by
 scripts/bench.py.
 """
@@ -22,11 +22,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_versus_nfs
 import numpy as np
 from bench_versus_table import LOCAL, MLFS, Figures, draw, middle, others_do_better, table
 from demo import end, slow_source, source_counts
@@ -41,6 +42,7 @@ CLASSES = 8
 LEAST_ARRAYS = 32  # of 10 arrays, mlfs told only half of the reads which place of the order they were
 READY_S, DIGESTED_S = 60.0, 10.0
 MB = 1e6
+UNTOLD = "mlfs, nothing registered"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Open:
 
 
 Way = Callable[[Place], contextlib.AbstractContextManager[Open]]
+
+
+class LeftOut(Exception):
+    """A way that this machine cannot go, and why."""
 
 
 # -- ways to the data
@@ -114,7 +120,8 @@ def served(place: Place, *words: str | Path) -> Iterator[Open]:
         until = time.monotonic() + READY_S
         while not os.path.ismount(place.seen):
             if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"versus: {words[0]} did not mount: {log.read_text(errors='replace')}")
+                said = log.read_text(errors="replace").strip() or "it says nothing"
+                raise LeftOut(f"{words[0]} does not mount: {said.splitlines()[-1]}")
             time.sleep(0.01)
         yield Open(place.seen, [process.pid])
     finally:
@@ -139,6 +146,18 @@ def rclone(place: Place) -> contextlib.AbstractContextManager[Open]:
 
 
 @contextmanager
+def nfs(place: Place) -> Iterator[Open]:
+    if lacking := bench_versus_nfs.why_not():
+        raise LeftOut(lacking)
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(bench_versus_nfs.mounted(place.source, place.seen, place.kept))
+        except OSError as error:
+            raise LeftOut(str(error)) from None
+        yield Open(place.seen, [server])
+
+
+@contextmanager
 def mlfs(place: Place, registered: bool = False) -> Iterator[Open]:
     def run(*words: str | Path) -> None:
         command = [sys.executable, "-m", "mlfs.cli.main", *words]
@@ -148,13 +167,14 @@ def mlfs(place: Place, registered: bool = False) -> Iterator[Open]:
             raise SystemExit(f"versus: mlfs {' '.join(map(str, words))}: {done.stderr}")
 
     def agreement() -> float:
-        """The share of the job's reads that came as predicted. mlfs looks at reads in batches, some time after them."""
+        """The share of all reads that came as predicted. mlfs looks at reads in batches, some time after them."""
         wanted = place.case.epochs * -(-len(files_below(place.case.data)) // RANKS) * RANKS
         until = time.monotonic() + DIGESTED_S
         while True:
-            (job,) = status(place.seen)["jobs"]
-            if job["observed_opens"] >= wanted or time.monotonic() > until:
-                agreed: int = sum(told["agreed_opens"] for told in job["agreement_by_epoch"].values())
+            jobs = status(place.seen)["jobs"]  # none where nothing was registered, and no order found
+            if sum(job["observed_opens"] for job in jobs) >= wanted or time.monotonic() > until:
+                epochs = [told for job in jobs for told in job["agreement_by_epoch"].values()]
+                agreed: int = sum(told["agreed_opens"] for told in epochs)
                 return agreed / wanted
             time.sleep(0.1)
 
@@ -164,7 +184,7 @@ def mlfs(place: Place, registered: bool = False) -> Iterator[Open]:
             job = f"--seed {SEED} --epochs {place.case.epochs} --batch-size {place.case.batch_size}"
             whole = f"{job} --world-size {RANKS} --extensions {place.case.extensions}"
             run("register", place.seen, *whole.split())
-        yield Open(place.seen, [status(place.seen)["pid"]], agreement if registered else None)
+        yield Open(place.seen, [status(place.seen)["pid"]], agreement)
     finally:
         run("unmount", place.seen, "--force")
 
@@ -179,34 +199,24 @@ WAYS: dict[str, tuple[Way, str]] = {
     "bindfs": (bindfs, "bindfs"),
     "mergerfs": (mergerfs, "mergerfs"),
     "rclone, full cache": (rclone, "rclone"),
+    "NFS with cachefilesd": (nfs, ""),
     "a copy beforehand": (copied, ""),
-    "mlfs, nothing registered": (mlfs, ""),
+    UNTOLD: (mlfs, ""),
     MLFS: (registered, ""),
     LOCAL: (local_disk, ""),
 }
 
 
-def missing() -> set[str]:
-    """Say what is not compared here, and why. Returns the programs that are not there."""
-    wanted = {program for _, program in WAYS.values() if program}
-    absent = {program for program in wanted if shutil.which(program) is None}
-    if absent:
-        names = " ".join(sorted(absent))
-        print(f"  left out, not installed: {names} (apt-get install {names})")
+def missing() -> dict[str, str]:
+    """The ways that cannot be gone here for want of a program, and what gets it."""
     if shutil.which("rsync") is None:
-        print("  the copy is made by cp (apt-get install rsync for rsync)")
-    print(f"  left out: NFS with cachefilesd ({why_no_nfs()})", flush=True)
-    return absent
-
-
-def why_no_nfs() -> str:
-    known = Path("/proc/filesystems").read_text().split()
-    lacking = [] if {"nfs", "nfs4"} & set(known) else ["this kernel has no NFS client loaded"]
-    lacking += [] if Path("/dev/cachefiles").exists() else ["it has no /dev/cachefiles"]
-    lacking += [] if shutil.which("cachefilesd") else ["cachefilesd is not installed"]
-    return (
-        ", ".join(lacking) or "it needs an NFS server that exports the slow source, which this script does not set up"
-    )
+        print("  the copy is made by cp (apt-get install rsync for rsync)", flush=True)
+    needed = {name: program for name, (_, program) in WAYS.items() if program}
+    return {
+        name: f"not installed (apt-get install {program})"
+        for name, program in needed.items()
+        if shutil.which(program) is None
+    }
 
 
 # -- one run
@@ -281,7 +291,9 @@ def run(name: str, way: Way, place: Place, ranks: Ranks, root_fd: int) -> tuple[
         memory, grown = sum(map(memory_bytes, ready.pids)), page_cache_bytes() - cached
         disk, source = disk_bytes(place.kept), source_counts(root_fd)["bytes"]
         agreement = ready.agreement() if ready.agreement else 1.0
-    if agreement < 0.99:
+    if name == UNTOLD:
+        print(f"  {name}: {100 * agreement:.1f} % of all reads came as the order that it found says", flush=True)
+    elif agreement < 0.99:
         print(
             f"  NOT A FAIR ROW: {name}: only {100 * agreement:.1f} % of the reads were seen to come as predicted",
             flush=True,
@@ -366,39 +378,44 @@ def cases_in(work: Path, files: int) -> list[Case]:
     return [Case(small_title, small, 4, 32, "jpg"), Case(big_title, big, 4, 4, "npy")]
 
 
-def side_by_side(case: Case, work: Path, ranks: Ranks, rounds: int, absent: set[str]) -> list[Figures]:
-    """All ways over one data set, each after the other in every round."""
+def side_by_side(case: Case, work: Path, ranks: Ranks, rounds: int, left_out: dict[str, str]) -> list[Figures]:
+    """All ways over one data set, each after the other in every round; what cannot be gone is added to `left_out`."""
     source = work / f"source-{case.data.name}"
     source.mkdir()
-    ways = {name: way for name, (way, program) in WAYS.items() if program not in absent}
-    taken: dict[str, list[Figures]] = {name: [] for name in ways}
+    taken: dict[str, list[Figures]] = {name: [] for name in WAYS}
     losses = set()
     with slow_source(case.data, source, argparse.Namespace(open_latency=OPEN_LATENCY, bandwidth=BANDWIDTH)) as root_fd:
         for path in source.glob("*/*"):
             path.stat()  # the kernel knows all names, so that the first way does not pay for the others
         for at in range(rounds):
-            for index, (name, way) in enumerate(ways.items()):
+            for index, (name, (way, _)) in enumerate(WAYS.items()):
+                if name in left_out:
+                    continue
                 tag = f"{case.data.name}-{at}-{index}"
                 place = Place(source, work / f"seen-{tag}", work / f"kept-{tag}", case)
-                figures, loss = run(name, way, place, ranks, root_fd)
+                try:
+                    figures, loss = run(name, way, place, ranks, root_fd)
+                except LeftOut as reason:
+                    left_out[name] = str(reason)
+                    continue
                 taken[name].append(figures)
                 losses.add(loss)
     if len(losses) > 1:
         raise SystemExit(f"versus: the final losses differ, so that not all ways gave the same bytes: {losses}")
-    return [middle(rows) for rows in taken.values()]
+    return [middle(rows) for rows in taken.values() if rows]
 
 
 def versus(work: Path, files: int, rounds: int, picture: Path | None) -> None:
     """the demo's training over several ways to the same slow source, side by side"""
-    absent = missing()
+    left_out = missing()
     told: list[tuple[str, Sequence[Figures]]] = []
     ranks = Ranks(work)
     try:
         for case in cases_in(work, files):
-            rows = side_by_side(case, work, ranks, rounds, absent)
+            rows = side_by_side(case, work, ranks, rounds, left_out)
             told.append((case.title, rows))
             print(f"\n  {case.title}, {case.epochs} epochs; the source: {OPEN_LATENCY} an open, {BANDWIDTH} bytes/s")
-            print("\n".join(f"  {line}" for line in [*table(rows), others_do_better(rows)]), flush=True)
+            print("\n".join(f"  {line}" for line in [*table(rows, left_out), others_do_better(rows)]), flush=True)
     finally:
         ranks.close()
     if picture is not None:

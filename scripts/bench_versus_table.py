@@ -7,9 +7,10 @@ scripts/bench_versus.py.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 
 from mlfs.report.pictures import ROUTE_COLOURS
 
@@ -89,8 +90,12 @@ def middle(rounds: Sequence[Figures]) -> Figures:
     return Figures(name=rounds[0].name, epochs_s=epochs, **others)
 
 
-def table(rows: Sequence[Figures]) -> list[str]:
-    """The rows as a table that is read as it stands, and is Markdown too. The last column: of the local disk's time."""
+def table(rows: Sequence[Figures], left_out: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """The rows as a table that is read as it stands, and is Markdown too. The last column: of the local disk's time.
+
+    Args:
+        left_out: ways that could not be gone, and why: lines without figures.
+    """
     least = next((row.all_s for row in rows if row.name == LOCAL), None)
     lines = [["over", *(f"{column.heading}, {column.unit}" for column in COLUMNS), "all, of a local disk"]]
     for row in rows:
@@ -103,7 +108,7 @@ def table(rows: Sequence[Figures]) -> list[str]:
         + " | ".join(f"{cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
         + " |"
         for line in lines
-    ]
+    ] + [f"| {name}: not here, {why} |" + " |" * (len(widths) - 1) for name, why in left_out.items()]
 
 
 def others_do_better(rows: Sequence[Figures]) -> str:

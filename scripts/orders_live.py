@@ -217,7 +217,11 @@ def source_reads(source: Path, share: float, epochs: int, **job: object) -> tupl
         for epoch in range(epochs):
             for path in (mount.path / f".mlfs/order/train/{epoch}/0").read_text().splitlines():
                 (mount.path / path).read_bytes()
-        return int(mount.settled()["fetches"]["pfs"]["count"]), plan
+        now = mount.settled()
+        (followed,) = now["jobs"]
+        if followed["agreed_opens"] < 0.99 * epochs * len(files):  # it would have been a plain cache
+            raise SystemExit(f"only {followed['agreed_opens']} of {epochs * len(files)} reads came as predicted")
+        return int(now["fetches"]["pfs"]["count"]), plan
 
 
 COUNTED: dict[str, Callable[[Mount, int], None]] = {"frequency": frequency, "reuse": reuse, "locality": locality}

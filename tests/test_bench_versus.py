@@ -41,6 +41,13 @@ def test_a_table_has_a_line_a_way_and_its_time_of_the_local_disks() -> None:
     assert cells(told.table([OURS])[2])[-1] == "", "without a local disk no time is compared with its"
 
 
+def test_a_way_that_cannot_be_gone_stands_in_the_table_with_the_reason() -> None:
+    *_, ours, left_out = told.table([OURS], {"NFS": "no NFS server runs"})
+    assert cells(left_out)[0] == "NFS: not here, no NFS server runs"
+    assert left_out.count("|") == ours.count("|"), "it is a line of the same table"
+    assert not any(cells(left_out)[1:])
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
