@@ -16,7 +16,7 @@ from orders_support import job
 
 from mlfs.errors import JobError
 from mlfs.orders.dali import Mt64Words, shuffle_mt19937, shuffle_mt19937_64
-from mlfs.orders.index_shuffle import index_shuffle, seed_sequence
+from mlfs.orders.grain import index_shuffle, seed_sequence
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.python_mt import PythonGenerator
 from mlfs.orders.registry import build_order
