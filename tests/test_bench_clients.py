@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +65,47 @@ def test_a_summary_of_one_epoch_is_no_result() -> None:
 )
 def test_fio_passes_when_each_job_has_compared_all(jobs: list[tuple[str, int, int]], passes: bool) -> None:
     assert clients.passed(clients.parse_fio(fio_json(*jobs)), TREE_BYTES) is passes
+
+
+@pytest.mark.parametrize("error", [0, 84])
+def test_clients_end_with_an_error_where_a_verify_fails_over_a_mount_only(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fio and mlfs do is made up here: fio finds a wrong block over the second mount, and a changed byte at the
+    source."""
+    runs = iter([("write", 0), ("source", 0), ("mlfs", 0), ("--infer off", error), ("changed", 84)])
+
+    def run_fio(work: Path, what: str, tree: Path) -> list[Any]:
+        name, found = next(runs)
+        if name == "write":
+            (tree / "middle" / "file").write_bytes(bytes(TREE_BYTES))
+        jobs: list[Any] = clients.parse_fio(fio_json(("job", found, TREE_BYTES)))
+        return jobs
+
+    monkeypatch.setattr(clients, "run_fio", run_fio)
+    monkeypatch.setattr(clients, "mount", lambda tree, through, *flags: contextlib.nullcontext(through))
+    monkeypatch.setattr(clients, "dlio_faults", lambda work, rounds: [])
+    monkeypatch.setattr(clients.shutil, "which", lambda program: program)
+    if error:
+        with pytest.raises(
+            SystemExit, match="a client failed over the mount: fio's verify, mlfs, --infer off"
+        ) as ended:
+            clients.clients(tmp_path, tmp_path, 1)
+        assert ended.value.code, "what is no number ends with 1"
+    else:
+        clients.clients(tmp_path, tmp_path, 1)
+
+
+def test_fio_that_fails_and_does_not_say_which_job_ends_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(command: list[Any], **kwargs: Any) -> Any:
+        (tmp_path / "fio.json").write_text(fio_json(("job", 0, TREE_BYTES)))
+        return SimpleNamespace(returncode=1, stderr="fio: killed")
+
+    monkeypatch.setattr(clients.subprocess, "run", fails)
+    with pytest.raises(SystemExit, match="fio could not verify"):
+        clients.run_fio(tmp_path, "verify", tmp_path)
 
 
 def test_fio_without_a_result_has_no_jobs() -> None:
