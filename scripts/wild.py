@@ -6,8 +6,8 @@
 In: a directory that holds checkouts of pytorch/examples, pytorch/vision, huggingface/pytorch-image-models and
 huggingface/transformers, as `git clone` names them; a Python that can run them. Nothing is fetched. Out: a table with
 the agreement by epoch, after how many reads the order was found, the share of reads that was staged, and whether the
-losses are those of a direct run; the exit code is 1 when losses differ or a registered client was not predicted to the
-last read. Mounts, processes and files go at the end, also after Ctrl-C. The clients stand in scripts/wild_clients.py.
+losses are those of a direct run; the exit code is 1 when losses differ or a registered client was predicted less than
+it should be. Mounts, processes and files go at the end, also after Ctrl-C. The clients: scripts/wild_clients.py.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Wild:
 
     def run(self, client: Client, mode: str, stranger: str, direct: Outcome) -> Row:
         """The client over a mount of its own."""
-        row = Row(client.name, mode, stranger)
+        row = Row(client.name, mode, stranger, least=client.least)
         place = self.work / f"{client.name}-{mode}-{stranger}"
         state = self.work / f"{place.name}-mount"
         with mounted(self.data, state) as mount:

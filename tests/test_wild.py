@@ -133,6 +133,8 @@ def test_reads_that_told_a_registered_jobs_order_were_not_predicted() -> None:
     [
         ({"agreement": [1.0, 1.0], "losses": "equal"}, False),
         ({"agreement": [1.0, 0.998], "losses": "equal"}, True),
+        ({"agreement": [1.0, 0.96], "losses": "equal", "least": 0.95}, False),
+        ({"agreement": [1.0, 0.94], "losses": "equal", "least": 0.95}, True),
         ({"agreement": [], "losses": "equal"}, True),
         ({"agreement": [1.0, 1.0], "losses": "DIFFER"}, True),
         ({"agreement": [1.0, 1.0], "losses": "not compared"}, False),

@@ -173,7 +173,7 @@ class Engine:
         )  # fmt: skip
         self._jobs = MountJobs(
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
-            self._step, self._measure_places, explainer, listeners, name_of, self._fetcher.read_part,
+            self._step, self._measure_places, explainer, listeners, name_of,
         )  # fmt: skip
         tickets = Tickets(
             self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,

@@ -24,7 +24,7 @@ from mlfs.engine.looks import Looks
 from mlfs.engine.pagecache import Buffer, PageCache
 from mlfs.limits import Resource, lacking
 from mlfs.places.place import SOURCE, Content, Copy, FileChange, Places, StoringPlace, TierPlace
-from mlfs.places.source import UNSIZED, OpenFile, Source, read_part
+from mlfs.places.source import UNSIZED, OpenFile, Source
 from mlfs.plan.scheduler.commands import Item
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES
 from mlfs.plan.scheduler.events import Landed
@@ -250,15 +250,6 @@ class Fetcher:
             opened.close()
             raise
         return opened
-
-    def read_part(self, entry: int, offset: int, size: int) -> bytes:
-        """Part of a file, `size` bytes at most: of this node's copy, else of the source. Raises: OSError."""
-        sample = self._samples.of_file(entry)[0]
-        if self._samples.is_whole_file(sample):
-            held = self._waiting(sample) or self._held(sample, self.holder(sample))
-            if held is not None and held.data is not None and self._verified[sample]:
-                return bytes(memoryview(held.data)[offset : offset + size])
-        return read_part(self._source, entry, offset, size)
 
     def open_unchanged(self, entry: int) -> OpenFile:
         """Open a source file of which nothing may have changed, and whose size is right: the kernel goes by that.

@@ -49,7 +49,6 @@ class MountJobs:
     Args:
         step: takes events for the scheduler. measure: have the scheduler know what places give by now.
         name_of: the name of a process's program, asked once a process that is new to a job.
-        read_source: bytes of a file: see `mlfs.explain.port.Jobs`.
     """
 
     def __init__(
@@ -65,11 +64,9 @@ class MountJobs:
         explainer: Observer,
         listeners: Sequence[Listener],
         name_of: Callable[[int], str],
-        read_source: Callable[[int, int, int], bytes],
     ) -> None:
         self.manifest = manifest
         self.name_of = name_of
-        self.read_source = read_source
         self.runner = runner
         self.clock = clock
         self._scheduler = scheduler
@@ -128,9 +125,7 @@ class MountJobs:
         await self.install(job)
         return job
 
-    async def install(
-        self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "", goes_on: bool = False
-    ) -> None:
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
         """Follow a job, in place of one of the same name: see `mlfs.explain.port.Jobs`."""
         if not job.epochs.at_hand:
             # Not on the loop: a million epochs take seconds, and explicit orders have their files counted.
@@ -143,9 +138,6 @@ class MountJobs:
             job.take_counts(replaced, opens, said, way_out)
             log.warning("job %s: %s", job.name, said)
             log.info("job %s: the last %d opens were counted anew", job.name, len(opens))
-        elif goes_on and replaced is not None:
-            job.take_counts(replaced, opens)
-            log.info("job %s: goes on with epoch %d", job.name, job.spec.start_epoch)
         else:
             samples, epochs = len(job.streams.sample_ids), job.spec.epochs
             log.info("registered job %s: %d samples, %d epochs", job.name, samples, epochs)

@@ -15,7 +15,6 @@ from math import gcd
 from typing import NamedTuple
 
 from mlfs.explain.evidence import JUDGED_OPENS, bits_of_distinct
-from mlfs.explain.foreseen import head_of
 from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
 from mlfs.follow.matching import Open
 from mlfs.orders.mt19937 import TorchWords
@@ -61,7 +60,13 @@ def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
     Swaps are kept in a dict, so it takes time for `count` values and not for n.
     """
     count = min(count, n)
-    return head_of(TorchWords(seed).take(words_before + count)[words_before:], n)
+    moved: dict[int, int] = {}
+    head = []
+    for i, word in enumerate(TorchWords(seed).take(words_before + count)[words_before:].tolist()):
+        target = i + word % (n - i) if i < n - 1 else i
+        head.append(moved.get(target, target))
+        moved[target] = moved.pop(i, i)
+    return head
 
 
 def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet, fewest_bits: float = FEWEST_BITS) -> Finding | None:

@@ -19,7 +19,6 @@ from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_read
 from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
 from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
 from mlfs.explain.families import Families
-from mlfs.explain.image_sizes import ImageSizes
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
@@ -30,7 +29,6 @@ from mlfs.explain.misfit import (
     is_mere_walk,
     may_lack_set_epoch,
 )
-from mlfs.explain.next_epoch import Begun, NextEpoch
 from mlfs.explain.port import Jobs
 from mlfs.explain.prepare import prepare
 from mlfs.explain.question import DataSet
@@ -68,11 +66,9 @@ class Case:
         attempt: the search in a process of its own, while it is under way.
         loader: shape and lag by which the last reads were predicted that came as predicted; None before any. What the
             matcher learns of a loader from reads in another order than it expects is wrong.
-        next_epoch: tells where the next epoch begins. begun: the epoch that has begun, as it has told, until a search
-            takes that up.
     """
 
-    def __init__(self, job: JobRun, sizes: ImageSizes) -> None:
+    def __init__(self, job: JobRun) -> None:
         self.job = job
         self.told = job.spec
         self.changes: dict[str, Any] = {}
@@ -82,9 +78,6 @@ class Case:
         self.attempt: Attempt | None = None
         self.loader: LearnedLoader | None = None
         self.beginnings = Beginnings()
-        self.next_epoch = NextEpoch(job, sizes)
-        self.begun: Begun | None = None
-        self._sizes = sizes
         self._in_vain = 0  # how many of the last searches found nothing
         self._seen = self._not_before = 0  # how many opens the job had seen at the last search, and must for the next
 
@@ -93,20 +86,12 @@ class Case:
         """Whether so many searches found nothing that there will be none."""
         return self._in_vain >= MOST_SEARCHES
 
-    def hear(self) -> bool:
-        """Opens were counted: whether they show where an epoch begins that does not come as the job has it."""
-        if not self.job.inferred and not self.searching and self.begun is None:
-            self.begun = self.next_epoch.heard()
-        return self.begun is not None
-
     def needs_search(self) -> bool:
         """Whether the job's reads call for one now."""
         if self.job.inferred or self.job.finished:
             return False
         if self.searching:
             return False
-        if self.begun is not None:
-            return True
         self._taken_back()
         waits = self.given_up or self.job.score.observed < self._not_before
         if waits and not self.beginnings.another_began(self.job, FEWEST_OPENS):
@@ -159,7 +144,6 @@ class Case:
             told: fields that say it; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
-        self.next_epoch, self.begun = NextEpoch(job, self._sizes, self.next_epoch), None
         self._in_vain = self._seen = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
@@ -172,12 +156,10 @@ class CorrectionSearch:
     Args:
         explain_anew: takes the first reads of an epoch to which a registration does not lead, as if nobody had told it;
             None where guessing is forbidden.
-        sizes: of the images.
     """
 
-    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None, sizes: ImageSizes) -> None:
+    def __init__(self, jobs: Jobs, explain_anew: Callable[[list[Open]], None] | None) -> None:
         self._jobs = jobs
-        self._sizes = sizes
         self._explain_anew = explain_anew
         self._cases: dict[str, Case] = {}
         self._wanted, self._more_opens = trio.Event(), trio.Event()
@@ -198,7 +180,7 @@ class CorrectionSearch:
     def jobs_changed(self) -> None:
         """Forget jobs that are no more, and know those that are new."""
         known = self._cases
-        self._cases = {name: Case(job, self._sizes) for name, job in self._jobs.jobs.items()}
+        self._cases = {name: Case(job) for name, job in self._jobs.jobs.items()}
         for name, case in known.items():
             if name in self._cases and case.job is self._cases[name].job:
                 self._cases[name] = case
@@ -209,9 +191,7 @@ class CorrectionSearch:
         if job.matcher.has_nameless:  # who reads what is not known: nothing is concluded from it
             return
         if case is not None and case.job is job:
-            if case.hear() or (not job.inferred and case.next_epoch.wants_foresight):
-                self._wanted.set()
-            elif job.score.agreement_of_last(LAST_OPENS) == 1.0:
+            if job.score.agreement_of_last(LAST_OPENS) == 1.0:
                 case.comes_as_told()
                 self._take_back(case)
             elif case.needs_search():
@@ -233,17 +213,9 @@ class CorrectionSearch:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 for case in self._cases.values():
-                    if not case.job.inferred and case.next_epoch.wants_foresight:
-                        nursery.start_soon(self._foresee, case)
                     if case.needs_search():
                         case.search_begins()
                         nursery.start_soon(self._search_for, case)
-
-    async def _foresee(self, case: Case) -> None:
-        try:
-            await case.next_epoch.foresee(self._jobs.runner)
-        except Exception:  # whatever it is: such an epoch is searched for then
-            log.exception("job %s: getting ready for the next epoch failed", case.job.spec.name)
 
     async def _search_for(self, case: Case) -> None:
         try:
@@ -331,10 +303,7 @@ class CorrectionSearch:
         enough. So where the reads tell nothing, it is looked once more when more processes have read enough by then.
         """
         job, n_samples = case.job, len(case.job.streams.sample_ids)
-        begun, told = case.beginnings.latest(job), case.begun
-        case.begun = None
-        if told is not None and (begun.opens or begun.epoch == told.computed):
-            return await self._go_on_at(case, drawing, begun, told.words, job.score.observed)
+        begun = case.beginnings.latest(job)
         while begun.opens and self._is_followed(case, job) and disagrees(job):
             if not enough(begun, n_samples):
                 await self._more_opens.wait()

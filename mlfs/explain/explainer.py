@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import trio
 
 from mlfs.explain.correction import CorrectionSearch
-from mlfs.explain.image_sizes import ImageSizes
 from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
@@ -41,16 +40,14 @@ class Explainer:
 
     async def run(self, jobs: Jobs) -> None:
         """See Observer."""
-        sizes = ImageSizes(jobs.read_source)
-        self._corrections = CorrectionSearch(jobs, None if self._build is None else self._explain_anew, sizes)
+        self._corrections = CorrectionSearch(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
-            self._inference = Inference(jobs, self._build, self._corrections.is_set_aside, sizes)
+            self._inference = Inference(jobs, self._build, self._corrections.is_set_aside)
         self.jobs_changed()  # some may have been registered before
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._corrections.run)
             if self._inference is not None:
                 nursery.start_soon(self._inference.run)
-                nursery.start_soon(self._inference.foresee)
 
     # -- what the engine tells
 

@@ -22,7 +22,6 @@ from mlfs.explain.dealt import dealing, dealt
 from mlfs.explain.explanations import continued, explanations, in_words
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.image_sizes import ImageSizes
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import Expected, InferredJobs, MakeStreams
 from mlfs.explain.launchers import whose
@@ -66,14 +65,12 @@ class Inference:
     Args:
         set_aside: whether the reads of a registered job have another order than it says, which its registration does
             not lead to either: then they are explained as if nobody had registered it.
-        sizes: of the images.
     """
 
-    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool], sizes: ImageSizes) -> None:
+    def __init__(self, jobs: Jobs, build: Build, set_aside: Callable[[JobRun], bool]) -> None:
         self._jobs = jobs
         self._set_aside = set_aside
         self._make_samples = build.samples
-        self._sizes = sizes
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
         self._registered = False  # somebody has told a job: nothing is to be inferred
@@ -83,15 +80,14 @@ class Inference:
         self._part = Part(FirstReads(), lambda _: False)  # of those, the ones that a job is to be found for
         self._lost: InferredJob | None = None  # whose reads no longer come as explained, for the next search
         self._hoped_for: InferredJob | None = None  # the same, for the search under way
-        self._before: InferredJob | None = None  # the same, until another job goes on
-        self._expected: Expected | None = None  # an epoch has ended, and something is known of the next one
+        self._expected: Expected | None = None  # a first epoch has ended, and its script validates
         self._woken = False
         self._offered: list[Fields] = []  # what explains the reads of other nodes
         self._refuted: list[Fields] = []  # what explained some first reads, and of all that came few
         self._failed_for: frozenset[int] = frozenset()  # processes whose reads nothing explains
         self._searches = self._in_vain = 0
         self._attempt: Attempt | None = None  # the last one
-        self._wanted, self._to_foresee = trio.Event(), trio.Event()
+        self._wanted = trio.Event()
         self._scope: trio.CancelScope | None = None
 
     # -- what the engine tells
@@ -107,18 +103,10 @@ class Inference:
         if inferred is not None:
             if inferred.follow(entry, process, parent):
                 self._lose(inferred)
-            elif inferred.wants_foresight:
-                self._to_foresee.set()
-            elif (begins := inferred.next_begins()) is not None:
-                self._expected = Expected(inferred, begins=begins)
-                self._wake()
             return
         if process in self._failed_for or self._inferred.is_plain_stranger(entry, process, parent):
             return
         self._reads.add(entry, process, parent)
-        if self._before is not None and not self._before.foreseen and self._before.begins_elsewhere(entry, process):
-            self._lost = self._before
-            self._wake()
         if self._part.has(process):
             self._part.reads.add(entry, process, parent)
         if self._busy:
@@ -155,8 +143,8 @@ class Inference:
         log.info("the reads no longer come in the inferred order: %s", in_words(inferred.fields))
         if not inferred.decided and (inferred.lost_early or not borne_out(inferred.job.score.history)):
             self._refuted += inferred.alternatives
-        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred.give_up()
-        self._before = self._lost
+        inferred.give_up()
+        self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
         self._wake()
         self._jobs.end(inferred.job.spec.name)
 
@@ -181,7 +169,7 @@ class Inference:
         told, self._told = self._told, any(not job.inferred for job in self._jobs.jobs.values())
         if self._registered and not before:
             self._cancel()
-            self._busy, self._lost, self._before = False, None, None
+            self._busy, self._lost = False, None
             self._inferred.end_all()
         elif (before and not self._registered) or (told and not self._told):
             self._cancel()
@@ -220,17 +208,6 @@ class Inference:
                 self._busy = self._wanted.is_set()
         finally:
             self._cancel()
-
-    async def foresee(self) -> None:
-        """Get ready for epochs of which nobody knows where they begin, for as long as the mount lives."""
-        while True:
-            await self._to_foresee.wait()
-            self._to_foresee = trio.Event()
-            for inferred in [one for one in self._inferred.in_use.values() if one.wants_foresight]:
-                try:
-                    await inferred.foresee(self._jobs.runner, self._sizes)
-                except Exception:  # whatever it is: such an epoch is searched for then
-                    log.exception("getting ready for the next epoch failed")
 
     async def _infer(self) -> None:
         """From reads to a job: by a known explanation, by the order of the files, or by a search for a seed."""
@@ -277,16 +254,16 @@ class Inference:
             log.info("%s", InferenceState.UNKNOWN)
 
     async def _go_on_as_expected(self) -> bool:
-        """Have a job whose epoch has ended go on with what is known of the next one. Returns whether there was one."""
+        """Have a job whose first epoch has ended go on as scripts do that validate. Returns whether there was one."""
         expected, self._expected = self._expected, None
         if expected is not None:
-            await self._inferred.expect(expected)
+            await self._inferred.expect_validation(expected)
         return expected is not None
 
     async def _goes_on(self, lost: InferredJob) -> bool:
         """Whether the reads are the next epoch by what is known of the epochs before; then its job is installed."""
         inferred, reads, needed = self._inferred, self._searched(), self._needed
-        installed = lost.foreseen is None and await inferred.install_alternative(lost, reads, needed)
+        installed = await inferred.install_alternative(lost, reads, needed)
         installed = installed or await inferred.install_place_of(lost, reads, needed)
         if installed:
             self._explained(reads)
@@ -427,7 +404,7 @@ class Inference:
         self._inferred.end_walks()
         self._reads = self._inferred.but_explained(self._reads, by)
         self._part = Part(FirstReads(), lambda _: False)
-        self._lost, self._before, self._wanted = None, None, trio.Event()
+        self._lost, self._wanted = None, trio.Event()
         reads, inferred = self._reads, self._inferred
         others = reads.of(lambda pid: not inferred.is_on_trial(reads.firsts[pid][0], pid, reads.parents[pid]))
         if others.enough(self._needed) and not inferred.full:

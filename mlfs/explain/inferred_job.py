@@ -9,22 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 
-from mlfs.explain.augmentation import Augmentation, NextPlace
 from mlfs.explain.evidence import JUDGED_OPENS, refuted
-from mlfs.explain.explanations import continued, passed_before
 from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.foreseen import Generator
-from mlfs.explain.foresight import Foresight
-from mlfs.explain.image_sizes import ImageSizes
-from mlfs.explain.port import Workers
-from mlfs.explain.search_stages import COMMON_SEEDS, SAMPLER_SEED_WORD, Draw
-from mlfs.explain.words import drawing_of
+from mlfs.explain.search_stages import COMMON_SEEDS
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.follow.score import REMEMBERED_OPENS
 
-POOL = "foresee"
 # An epoch counts as read in the explained order from so many opens on that came as predicted, if most of them did.
 FEWEST_OPENS = 8
 # Each generator that is tried further costs a search seconds.
@@ -38,14 +30,8 @@ class InferredJob:
         fields: the explanation in use. alternatives: all that explain what was read first, best first.
         unfit: the reads since the last twelve in a row that came as explained.
         lost_after: once the reads don't come as explained any more, the explanation's last epoch that did.
-        foreseen: what goes on as they do, if that was found by a look; None while it is to be searched for.
         was_chosen: whether the first reads of an epoch have chosen this explanation from several.
         first_epoch: the first one that came as explained; the job may have been installed at the end of it.
-        foresight: tells where the next epoch begins; None before half of this one was read, or where that is known.
-        drawn_before: words that the generator had given before the epochs before this job's first, in their order.
-        guessed_by: the job before it, where nothing of this one's first epoch was read when it was installed: what that
-            one got ready holds until it turns out to come as guessed.
-        base: the job's epoch that is the explanation's first one, number 0.
     """
 
     def __init__(
@@ -55,13 +41,8 @@ class InferredJob:
         alternatives: list[Fields],
         was_chosen: bool = False,
         first_epoch: int | None = None,
-        foresight: Foresight | None = None,
-        drawn_before: tuple[int, ...] = (),
-        guessed_by: InferredJob | None = None,
-        base: int = 0,
     ) -> None:
         self.job = job
-        self.base = base
         self.fields = fields
         self.alternatives = alternatives
         self.unfit = FirstReads()
@@ -72,15 +53,8 @@ class InferredJob:
         self._counted = job.score.observed
         self._untold: deque[Open] = deque(maxlen=REMEMBERED_OPENS)  # counted by the job, and not told of here yet
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
-        self.foreseen: Fields | None = None
-        self.foresight = foresight
-        self.drawn_before = drawn_before
-        self.guessed_by = guessed_by
-        self._next: NextPlace | None = None  # where the epoch after the one that is being read begins, as was computed
-        self._is_ready = foresight is not None  # for the next epoch, or getting so
-        start, timeline = job.spec.start_epoch, job.epochs.timeline
-        self._end = timeline.base(start) + job.streams.length(start)  # the position after its first epoch
-        self._foresee_at = self._end - job.streams.length(start) // 2
+        start = job.spec.start_epoch
+        self._half_read_at = job.epochs.timeline.base(start + 1) - job.streams.length(start) // 2
 
     def follow(self, entry: int, process: int, parent: int) -> bool:
         """Take note of an open; True when it is clear that the explanation is wrong by now (see `refuted`)."""
@@ -90,13 +64,12 @@ class InferredJob:
             return False
         agreed = self._counts_of(entry, process)
         self._judged.extend(agreed)
-        elsewhere = self.begins_elsewhere(entry, process, bool(agreed) and agreed[-1])
         if agreed and all(self._judged):
             if self.unfit.total:
                 self.unfit = FirstReads()
             return False
         self.unfit.add(entry, process, parent)
-        return elsewhere or refuted(len(self._judged), sum(self._judged))
+        return refuted(len(self._judged), sum(self._judged))
 
     def _counts_of(self, entry: int, process: int) -> list[bool]:
         """How the job has counted this open, and those before it that were not told of: whether each agreed.
@@ -114,83 +87,9 @@ class InferredJob:
                 return [self._untold.popleft().agrees for _ in range(at + 1)]
         return []
 
-    def give_up(self) -> InferredJob:
-        """The explanation has failed. Returns the job that its last reads come after: where nothing has come as was
-        guessed, the one that had guessed it."""
-        if self.guessed_by is not None and self.last_epoch() < self.job.spec.start_epoch:
-            return self.guessed_by.give_up()
-        self.lost_after = self.last_epoch() - self.base
-        return self
-
-    # -- where the next epoch begins
-
-    @property
-    def wants_foresight(self) -> bool:
-        """Whether it is time to get ready for the next epoch, of which nobody knows where it begins."""
-        if self._is_ready or self.job.matcher.ranks[0].frontier < self._foresee_at:
-            return False
-        return not self.decided and self.job.streams.sample_ids.ndim == 1 and bool(self.drawings)
-
-    async def foresee(self, runner: Workers, sizes: ImageSizes) -> None:
-        """Get ready for it."""
-        self._is_ready, self.guessed_by = True, None
-        job, epoch = self.job, self.job.ranks.current_epochs()[1] - self.base
-        generators = dict.fromkeys(self._generator(fields, epoch) for fields in self.drawings)
-        self.foresight = Foresight(job.streams.sample_ids, list(generators))
-        await self.foresight.prepare(runner)
-        drawing = drawing_of(job.spec, len(job.streams.sample_ids))
-        if drawing is not None and drawing.is_default_generators and job.matcher.shape.workers <= 1:
-            ids, seed, own_words = job.streams.sample_ids, drawing.seed, drawing.an_epoch
-            augmentation = Augmentation(sizes, job.spec, ids, seed, own_words)
-            self._next = await runner.run(POOL, augmentation.next_place, self.places(self.fields, epoch))
-
-    def next_begins(self, after: int | None = None) -> Fields | None:
-        """The next epoch, told once, if where it begins was computed and this one has ended.
-
-        Args:
-            after: words that others than augmentation are taken to draw where nothing has proved how many; None for no
-                such guess.
-        """
-        found = self._next
-        if (
-            found is None
-            or self.job.matcher.ranks[0].frontier < self._end
-            or not (found.is_proved or after is not None)
-        ):
-            return None
-        self._next = None
-        words = found.words if found.is_proved else found.words + (after or 0)
-        return self._from(self.fields, self.last_epoch() - self.base, words)
-
-    def _from(self, fields: Fields, epoch: int, words: int) -> Fields | None:
-        """The explanation that begins with the epoch after `epoch`, before which so many words were drawn."""
-        going_on = continued([fields], epoch, (Draw(int(str(fields["seed"])), words),))
-        told = {name: value for name, value in fields.items() if name != "words_once"}
-        return told | going_on[0] if going_on else None
-
-    def places(self, fields: Fields, epoch: int) -> tuple[int, ...]:
-        """Words that the generator had given before each epoch up to this one of the explanation, if that is right."""
-        return (*self.drawn_before, *(passed_before(fields, before) for before in range(epoch + 1)))
-
-    def begins_elsewhere(self, entry: int, process: int, as_predicted: bool = False) -> bool:
-        """Whether a read shows that an epoch has begun at another place than the explanation says.
-
-        It is asked on when the explanation has failed: where several workers read, each has shown too little by then.
-        """
-        if self.guessed_by is not None:
-            return self.guessed_by.begins_elsewhere(entry, process, as_predicted)
-        place = self.foresight.read(entry, process, as_predicted) if self.foresight is not None else None
-        if place is None:
-            return False
-        epoch = self.last_epoch() - self.base
-        fitting = (fields for fields in self.drawings if self._generator(fields, epoch) == place.generator)
-        fields: Fields = next(fitting, {})
-        found = self._from(fields, epoch, place.words) if fields else None
-        self.foreseen = found or self.foreseen
-        return found is not None
-
-    def _generator(self, fields: Fields, epoch: int) -> Generator:
-        return Generator(int(str(fields["seed"])), True, SAMPLER_SEED_WORD, self.places(fields, epoch))
+    def give_up(self) -> None:
+        """The explanation has failed."""
+        self.lost_after = self.last_epoch()
 
     def learn_alternatives(self, alternatives: list[Fields]) -> None:
         """More became known of where the seed was drawn: these explain what was read first, best first."""
@@ -235,7 +134,7 @@ class InferredJob:
     def lost_early(self) -> bool:
         """Whether not even half of its first epoch came as explained: its first reads fit by chance."""
         job = self.job
-        return self.last_epoch() == job.spec.start_epoch and max(job.ranks.frontiers) < self._foresee_at
+        return self.last_epoch() == job.spec.start_epoch and max(job.ranks.frontiers) < self._half_read_at
 
     @property
     def walks(self) -> bool:
@@ -263,6 +162,6 @@ class InferredJob:
     @property
     def drawings(self) -> list[Fields]:
         """Explanations by the default generator: the one in use if further epochs have borne it out, else all."""
-        decided = self.base + self.lost_after > self.first_epoch
+        decided = self.lost_after > self.first_epoch
         explanations = [self.fields] if decided else [self.fields, *self.alternatives]
         return [fields for fields in explanations if fields.get("generator") == "default"]

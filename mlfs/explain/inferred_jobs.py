@@ -16,7 +16,7 @@ from mlfs.errors import JobError
 from mlfs.explain.choice import chosen
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.explanations import in_words, passed_before
+from mlfs.explain.explanations import in_words
 from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads, Read
 from mlfs.explain.going_on import goes_on
@@ -27,7 +27,6 @@ from mlfs.explain.resume import Begin, where
 from mlfs.follow.job import JobRun
 from mlfs.follow.shape import LearnedLoader
 from mlfs.job import JobSpec, parse_job
-from mlfs.orders.placed import PlacedOrder
 from mlfs.orders.streams import JobStreams
 
 log = logging.getLogger("mlfs.explain")
@@ -37,23 +36,18 @@ POOL = "infer"
 # that is understood.
 MOST_JOBS = 4
 
-# A validation loader's base_seed.
-VALIDATION_WORDS = 2
-
 MakeStreams = Callable[[JobSpec], JobStreams]
 
 
 class Expected(NamedTuple):
-    """What a job's reads have told of the epoch after theirs, which has not begun.
+    """A job after whose first epoch the script validates.
 
     Attributes:
-        persistent: whether workers of the first epoch, after which the script validates, live on.
-        begins: the explanation that begins with it, where augmentation tells that.
+        persistent: whether workers of that epoch live on.
     """
 
     inferred: InferredJob
-    persistent: bool = False
-    begins: Fields | None = None
+    persistent: bool
 
 
 class InferredJobs:
@@ -123,16 +117,14 @@ class InferredJobs:
     def before_validation(self, entry: int, process: int, parent: int) -> Expected | None:
         """A job whose first epoch has ended and whose script begins to read other files.
 
-        Workers that live on after their epoch are there for the next one; a process that validates and trains is none:
-        it augments by itself, as most do that read images.
+        Workers that live on after their epoch are there for the next one; a process that validates and trains is none.
         """
         for inferred in self.in_use.values():
             if inferred.job.member[entry] or not inferred.reads_others_next(process, parent):
                 continue
             own = inferred.job.readers.own
-            if process in own:
-                return Expected(inferred, False, inferred.next_begins(VALIDATION_WORDS))
-            return Expected(inferred, any(self._jobs.name_of(other) for other in own if other != parent))
+            workers = () if process in own else own
+            return Expected(inferred, any(self._jobs.name_of(other) for other in workers if other != parent))
         return None
 
     @property
@@ -167,18 +159,12 @@ class InferredJobs:
 
     # -- another one
 
-    async def install_first(
-        self, alternatives: list[Fields], reads: FirstReads, drawn_before: tuple[int, ...] = ()
-    ) -> bool:
-        """Install the first explanation that makes a job, where its readers are; keep the others to choose from.
-
-        Args:
-            drawn_before: words that its generator had given before the epochs before it.
-        """
+    async def install_first(self, alternatives: list[Fields], reads: FirstReads) -> bool:
+        """Install the first explanation that makes a job, where its readers are; keep the others to choose from."""
         for fields in alternatives:
             made = await self._jobs.runner.run(POOL, self._streams_from, fields, 0, *_shown(reads))
             if made is not None:
-                await self._install(fields, alternatives, *made, reads, drawn_before=drawn_before)
+                await self._install(fields, alternatives, *made, reads)
                 return True
         return False
 
@@ -203,36 +189,14 @@ class InferredJobs:
 
     async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
         """Whether the reads begin where a generator of the epochs before goes on; a job from there is installed."""
-        ids, runner, found = lost.job.streams.sample_ids, self._jobs.runner, lost.foreseen
-        if found is None:
-            data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
-            found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
-        if found is None:
-            return False
-        before = [fields for fields in lost.drawings if fields["seed"] == found["seed"]]
-        drawn_before = lost.places(before[0], lost.lost_after) if before else ()
-        return await self.install_first([found], reads, drawn_before)
+        ids, runner = lost.job.streams.sample_ids, self._jobs.runner
+        data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
+        found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
+        return found is not None and await self.install_first([found], reads)
 
-    async def expect(self, expected: Expected) -> None:
-        """Go on with the next epoch as is expected."""
-        if expected.begins is not None:
-            await self._go_on_with(expected.begins, expected.inferred)
-        else:
-            await self._expect_validation(expected.inferred, expected.persistent)
-
-    async def _go_on_with(self, fields: Fields, before: InferredJob) -> None:
-        """An epoch has ended, and where the next one begins is known."""
-        epoch = before.last_epoch() + 1
-        streams = await self._jobs.runner.run(POOL, self._streams_beginning_with, fields, epoch)
-        if streams is None or before not in self.in_use.values():
-            return
-        name, drawn_before = before.job.spec.name, before.places(before.fields, epoch - 1 - before.base)
-        begin, reads = Begin(epoch, 0), before.unfit
-        await self._install(fields, [fields], streams, begin, reads, name, drawn_before=drawn_before, guessed_by=before)
-
-    async def _expect_validation(self, inferred: InferredJob, persistent: bool) -> None:
+    async def expect_validation(self, expected: Expected) -> None:
         """The script validates after each epoch: what that draws shifts the second epoch."""
-        alternatives = inferred.with_validation(persistent)
+        inferred, alternatives = expected.inferred, expected.inferred.with_validation(expected.persistent)
         if not alternatives or inferred not in self.in_use.values():
             return
         streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
@@ -276,15 +240,6 @@ class InferredJobs:
             log.info("not usable: %s: %s", in_words(fields), error)
             return None
 
-    def _streams_beginning_with(self, fields: Fields, epoch: int) -> JobStreams | None:
-        """A worker thread's work: the same, where the explanation's first epoch is this one of the job."""
-        streams = self._streams_of(fields)
-        if streams is None:
-            return None
-        begins, next_begins = passed_before(fields, 0), passed_before(fields, 1)
-        order = PlacedOrder(streams.spec, len(streams.sample_ids), {epoch: begins}, next_begins - begins)
-        return JobStreams(streams.spec, streams.sample_ids, order)
-
     def _streams_from(
         self, fields: Fields, epoch: int, recent: list[Read], seen: tuple[int, int]
     ) -> tuple[JobStreams, Begin] | None:
@@ -302,38 +257,28 @@ class InferredJobs:
         name: str = "",
         was_chosen: bool = False,
         goes_on_from: InferredJob | None = None,
-        drawn_before: tuple[int, ...] = (),
-        guessed_by: InferredJob | None = None,
     ) -> None:
         """Make a job that begins where the readers are, show it the reads that were seen, and have it followed.
 
         Args:
             goes_on_from: the job that came as explained until now; its loader is known.
-            drawn_before: see `install_first`. guessed_by: see `InferredJob`.
         """
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
         name = name or next(name for name in names if name not in self.in_use)
         told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
         spec = streams.spec.model_copy(update=told)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        like = first_epoch = foresight = None
-        known = goes_on_from or guessed_by
-        if known is not None:
-            like = LearnedLoader(known.job.matcher.shape, known.job.matcher.lag)
+        like = first_epoch = None
         if goes_on_from is not None:
+            like = LearnedLoader(goes_on_from.job.matcher.shape, goes_on_from.job.matcher.lag)
             first_epoch = goes_on_from.first_epoch
-            foresight, drawn_before = goes_on_from.foresight, goes_on_from.drawn_before
         job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, like=like, name_of=self._jobs.name_of)
         await prepare(self._jobs.runner, job, most=1)
         for read in reads.recent:  # those included that came until now
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
-        await self._jobs.install(job, goes_on=guessed_by is not None)
-        base = 0 if guessed_by is None else begin.epoch
-        inferred = InferredJob(
-            job, fields, alternatives, was_chosen, first_epoch, foresight, drawn_before, guessed_by, base
-        )
-        self.in_use[name] = inferred
+        await self._jobs.install(job)
+        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen, first_epoch)
         log.info("inferred from the reads: %s", in_words(fields))
 
 

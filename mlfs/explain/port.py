@@ -42,10 +42,6 @@ class Jobs(Protocol):
         """Tells the time, in seconds since whenever."""
 
     @property
-    def read_source(self) -> Callable[[int, int, int], bytes]:
-        """Bytes of a file as it lies at the source: entry, offset, size. Blocks, so for threads; raises OSError."""
-
-    @property
     def name_of(self) -> Callable[[int], str]:
         """Tells the name of a process's program, "" when it has ended."""
 
@@ -53,9 +49,7 @@ class Jobs(Protocol):
     def jobs(self) -> Mapping[str, JobRun]:
         """The jobs that run, by name."""
 
-    async def install(
-        self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "", goes_on: bool = False
-    ) -> None:
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
         """Have the mount follow a job, in place of one of the same name.
 
         A job whose first epoch is loaded is in its place without a pause in between: what was true before the call
@@ -66,7 +60,6 @@ class Jobs(Protocol):
                 sentence the new job goes on with the counts of the one it replaces.
             opens: the last opens of the replaced job that the new one has matched already: they count for it alone.
             way_out: flags of `mlfs register` that say the same from the start.
-            goes_on: whether the new job goes on with the counts without a sentence: it is the same one's next epoch.
         """
 
     def end(self, name: str) -> bool:

@@ -57,11 +57,6 @@ class Drawing(NamedTuple):
     ahead: int
     an_epoch: int
 
-    @property
-    def is_default_generators(self) -> bool:
-        """Whether it is torch's default one, which augmentation in the main process draws from, too."""
-        return self.seeded and self.ahead == SAMPLER_SEED_WORD and self.an_epoch > 0
-
 
 def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
     """See `Drawing`; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""

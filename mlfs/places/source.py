@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import closing
 from typing import Final, NamedTuple, Protocol
 
 from mlfs.tree.attributes import Rights
@@ -122,9 +121,3 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Close the source's root; every later call fails."""
-
-
-def read_part(source: Source, entry: int, offset: int, size: int) -> bytes:
-    """Part of a file, `size` bytes at most. Raises: as `Source.open` and `OpenFile.read`."""
-    with closing(source.open(entry)) as file:
-        return file.read(offset, size)

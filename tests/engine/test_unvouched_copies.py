@@ -114,11 +114,3 @@ def test_a_copy_of_an_earlier_mount_is_not_served_where_the_source_refuses_the_f
     for read in (node.fetcher.fetch(node.entry, TIER), node.fetcher.read_bytes(node.entry, TIER, 0)):
         assert read.error is not None
         assert read.error.errno == errno.EACCES
-
-
-def test_part_of_a_file_comes_from_the_copy_once_the_source_has_vouched_for_it(node: Node) -> None:
-    node.source.stats_fail = 1
-    assert node.fetcher.read_part(node.entry, 1, 4) == OLD[1:5]
-    assert node.source.opened == [node.entry]
-    assert node.fetcher.read_part(node.entry, 1, 4) == OLD[1:5]
-    assert node.source.opened == [node.entry]

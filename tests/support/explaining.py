@@ -73,11 +73,8 @@ class SearchInline:
 class FakeJobs:
     """What explaining sees of an engine."""
 
-    def __init__(
-        self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str], infer_s: float, top: Path
-    ) -> None:
+    def __init__(self, manifest: Manifest, observer: Observer, name_of: Callable[[int], str], infer_s: float) -> None:
         self.manifest = manifest
-        self.top = top
         self.runner = Inline(infer_s)
         self.clock = trio.current_time
         self.name_of = name_of
@@ -89,16 +86,10 @@ class FakeJobs:
     def jobs(self) -> Mapping[str, JobRun]:
         return self.running
 
-    def read_source(self, entry: int, offset: int, size: int) -> bytes:
-        (path,) = self.manifest.paths([entry])
-        return (self.top / os.fsdecode(path)).read_bytes()[offset : offset + size]
-
-    async def install(
-        self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "", goes_on: bool = False
-    ) -> None:
+    async def install(self, job: JobRun, opens: Sequence[Open] = (), said: str = "", way_out: str = "") -> None:
         self.load(job)
         replaced = self.running.get(job.spec.name)
-        if (said or goes_on) and replaced is not None:
+        if said and replaced is not None:
             job.take_counts(replaced, opens, said, way_out)
         self.running[job.spec.name] = job
         self.installed.append((job, list(opens), said, way_out))
@@ -171,7 +162,7 @@ async def explaining(
         return samples(spec, manifest, os.fsencode(images))
 
     explainer = Explainer(Build(make_samples, lambda spec: build_streams(spec, manifest)) if infer else None)
-    jobs = FakeJobs(manifest, explainer, name_of, infer_s, images)
+    jobs = FakeJobs(manifest, explainer, name_of, infer_s)
     seen_by_mypy: Jobs = jobs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(explainer.run, seen_by_mypy)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from source_support import Tree, error_of, overwrite
 
 from mlfs.places.posix import PosixSource
-from mlfs.places.source import read_part
 from mlfs.tree.scan import scan
 
 
@@ -103,13 +102,3 @@ def test_after_close(tree: Tree) -> None:
     tree.source.close()
     assert error_of(tree.source.read_whole, entry) == errno.EBADF
     os.fstat(tree.fd)  # the caller's own descriptor lives on
-
-
-def test_a_part_of_a_file_is_read_without_keeping_it_open(no_tick: None, tree: Tree) -> None:
-    tree.add("f", bytes(range(100)))
-    assert read_part(tree.source, tree.id("f"), 0, 2) == b"\0\1"  # the source opens its directory once
-    before = len(os.listdir("/proc/self/fd"))
-    assert read_part(tree.source, tree.id("f"), 90, 20) == bytes(range(90, 100))
-    assert len(os.listdir("/proc/self/fd")) == before
-    os.unlink(tree.path / "f")
-    assert error_of(read_part, tree.source, tree.id("f"), 0, 1) == errno.ENOENT
