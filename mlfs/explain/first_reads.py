@@ -95,8 +95,8 @@ class FirstReads:
         return found
 
     def joined(self, others: FirstReads) -> FirstReads:
-        """These, and those of other processes."""
-        found, more = self.of(lambda _: True), others.of(lambda pid: pid not in self.firsts)
+        """Those of other processes, and these; of a process that is among both these alone."""
+        found, more = self.of(lambda pid: pid not in others.firsts), others.of(lambda _: True)
         for own, added in ((found.firsts, more.firsts), (found._times, more._times)):
             own.update(added)
         found.parents.update(more.parents)

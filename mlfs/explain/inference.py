@@ -225,7 +225,7 @@ class Inference:
         if lost is not None and not self._reads.enough(needed):
             self._lost = lost  # it may go on as further reads have it; for a search they are too few as well
             return
-        if await self._walked() and not self._reads.enough(needed):
+        if await self._walked() and (self._lost is not None or not self._reads.enough(needed)):
             return
         searched, data_sets = self._searched(), list[Candidate]()
         processes = searched.ready(needed)
@@ -404,7 +404,11 @@ class Inference:
         self._inferred.end_walks()
         self._reads = self._inferred.but_explained(self._reads, by)
         self._part = Part(FirstReads(), lambda _: False)
-        self._lost, self._wanted = None, trio.Event()
+        self._wanted = trio.Event()
+        if self._lost is not None and self._lost.unfit.firsts.keys().isdisjoint(self._reads.firsts):
+            self._lost = None
+        elif self._lost is not None:  # it has failed while other reads were explained
+            self._wanted.set()
         reads, inferred = self._reads, self._inferred
         others = reads.of(lambda pid: not inferred.is_on_trial(reads.firsts[pid][0], pid, reads.parents[pid]))
         if others.enough(self._needed) and not inferred.full:

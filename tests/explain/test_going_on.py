@@ -117,7 +117,7 @@ def test_amounts_that_change_are_found_anew_in_each_epoch(
 
 # What a call of inferring takes, and how many reads of an epoch it costs then: the second epoch waits for what explains
 # the validation, too.
-@pytest.mark.parametrize(("infer_s", "reads"), [(0.0, 12)])
+@pytest.mark.parametrize(("infer_s", "reads"), [(0.0, 12), (0.1, 90)])
 def test_random_crops_in_the_main_process_cost_the_first_reads_of_each_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, infer_s: float, reads: int
 ) -> None:
