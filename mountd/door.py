@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mountd import runtime
 from mountd.command_calls import tell_in_parts
-from mountd.holders import User, other_mounts, users_of
+from mountd.holders import User, has_connection, other_mounts, users_of
 from mountd.launch import ProgressDisplay, Serving, serve_here, start_daemon
 from mountd.mounts import (
     Health,
@@ -24,6 +24,7 @@ from mountd.mounts import (
     clear_dead_commands,
     detach,
     enclosing_mlfs,
+    is_there,
     mount_at,
     mount_table,
     probe,
@@ -53,7 +54,9 @@ __all__ = [
     "enclosing_mlfs",
     "forget_daemon",
     "forget_dead_daemons",
+    "has_connection",
     "is_running",
+    "is_there",
     "mount_at",
     "mount_table",
     "mounted_already",

@@ -98,6 +98,11 @@ def other_mounts(entry: MountEntry, exclude: Collection[int] = ()) -> list[User]
     return found
 
 
+def has_connection(pid: int) -> bool:
+    """Whether a process has a connection to the kernel by which it may serve a file system."""
+    return any(_target(link) == "/dev/fuse" for link, what in _links(pid) if what == "open")
+
+
 def _in_table(table: _Table, entry: MountEntry, what: str) -> User:
     if not table.pid:
         return User(0, entry.mountpoint, what)
@@ -154,7 +159,15 @@ def _is_above(overlay: MountEntry, mountpoints: Collection[str]) -> bool:
         if option.startswith(("lowerdir=", "lowerdir+=", "datadir+="))
         for layer in re.split(r"(?<!\\):", option.partition("=")[2])
     )
-    return any(_is_below(layer, mountpoint) for layer in layers for mountpoint in mountpoints)
+    return any(_may_be_below(layer, mountpoint) for layer in layers for mountpoint in mountpoints)
+
+
+def _may_be_below(layer: str, mountpoint: str) -> bool:
+    """Whether a layer lies on a mount. Nothing tells to which directory a relative name belongs: to any above it."""
+    if layer.startswith("/"):
+        return _is_below(layer, mountpoint)
+    parents = [mountpoint[:at] for at, letter in enumerate(mountpoint) if letter == "/"]
+    return any(_is_below(os.path.normpath(f"{parent}/{layer}"), mountpoint) for parent in parents)
 
 
 def _is_below(path: str, directory: str) -> bool:

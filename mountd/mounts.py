@@ -231,6 +231,11 @@ def is_dead(path: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
     return probe(path, timeout_s) is Health.DEAD
 
 
+def is_there(device: str) -> bool:
+    """Whether a file system is there, mounted or not: while anything uses it. Args: device: `major:minor`."""
+    return os.path.exists(f"/sys/class/bdi/{device}")
+
+
 def unmount(path: str, only: MountEntry | None = None) -> bool:
     """Unmount the topmost mount at `path`. True: done; False: busy. Raises MlfsError when it may not or cannot be.
 

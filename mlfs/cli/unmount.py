@@ -24,6 +24,8 @@ _RETRY_S = 0.1
 _CONTROL_TIMEOUT_S = 5.0
 # After its mount is gone the daemon commits what its tiers have to write, which a slow disk may make it wait for.
 _END_TIMEOUT_S = 15.0
+# A file system that is still there so long after its mount is in use, whatever uses it: its daemon goes on.
+_HELD_S = 3.0
 # After a signal the same work is left, but a daemon that has not done it by now is not going to.
 _TERM_TIMEOUT_S = 5.0
 # A keeper passes the signal on to COMMAND, and has an agent that hangs end three seconds later (mlfs.peers.keeper).
@@ -144,7 +146,7 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
     os.chdir("/")
     entry = door.mount_at(mountpoint)
     if entry is None or not entry.is_mlfs:
-        return _end_leftover_daemon(mountpoint)
+        return _end_leftover_daemon(mountpoint, force)
     stopped = door.stopped_daemon(mountpoint)
     if stopped is not None and not force:
         from mlfs.cli.client import stopped as is_stopped
@@ -175,6 +177,8 @@ def _unmount(mountpoint: str, timeout_s: float, force: bool) -> int:
         raise
     if not done:
         door.detach(mountpoint, entry)
+    if daemon is not None and not force and not _gone_within(daemon, _HELD_S) and door.is_there(entry.device):
+        raise _held(mountpoint, daemon)
     _see_off(mountpoint, daemon, force=force)
     print(printable(f"unmounted {mountpoint}" + ("" if done else " by force: open files in it fail from now on")))
     return ExitCode.OK
@@ -184,8 +188,8 @@ def _say(text: str) -> None:
     print(printable(f"mlfs: {text}"), file=sys.stderr)
 
 
-def _end_leftover_daemon(mountpoint: str) -> int:
-    """End a daemon whose mount is gone; raise NOT_MOUNTED when there is none either."""
+def _end_leftover_daemon(mountpoint: str, force: bool) -> int:
+    """End a daemon whose mount is gone; raise NOT_MOUNTED when there is none either, BUSY if it still has readers."""
     from mlfs.cli.client import not_mounted
 
     record = door.recorded_daemon(mountpoint)
@@ -194,6 +198,8 @@ def _end_leftover_daemon(mountpoint: str) -> int:
             door.forget_daemon(mountpoint, record.pid)
         door.clear_dead_commands()
         raise not_mounted(mountpoint)
+    if not force and door.has_connection(record.pid) and not _gone_within(record, _HELD_S):
+        raise _held(mountpoint, record)
     _see_off(mountpoint, record, force=True)
     print(printable(f"{mountpoint} was not mounted any more; ended its daemon (process {record.pid})"))
     return ExitCode.OK
@@ -301,6 +307,14 @@ def _busy(entry: MountEntry, timeout_s: float, daemon: Record | None) -> MlfsErr
     who = _in_words(_holders(entry, daemon))
     message = f"{entry.mountpoint} is still in use after {timeout_s:g} s by {who}"
     return MlfsError(message, "it stays mounted; end them, give a longer --timeout, or use --force", ExitCode.BUSY)
+
+
+def _held(mountpoint: str, daemon: Record) -> MlfsError:
+    """What is not found by `holders`: an overlay of layers whose names are relative, a file that somebody has open on a
+    mount that was detached."""
+    message = f"{mountpoint} is not mounted any more, and something goes on using its file system: an overlay, maybe"
+    hint = f"its daemon, process {daemon.pid}, serves until that ends; mlfs unmount --force {mountpoint} ends both"
+    return MlfsError(message, hint, ExitCode.BUSY)
 
 
 def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
