@@ -1,9 +1,9 @@
 """How many loader workers each rank of a node should have, from what its loaders were seen to do.
 
 Pure. In: each rank's work for a batch, as a mount has measured it; processors; the time of a training step where it is
-known. Out: workers by rank, and how long a step then takes. Called by `mlfs.cli.advise_workers` and, for the status, by
-`mountd.load_words`. Source: Lobster (Liu et al., ICPP'22), Sections 4.1 to 4.4: the functions are those that the
-simulator runs (`mlfs.plan.threads`).
+known. Out: workers by rank, and how long a step then takes. Called by `mlfs.lab.commands.advise_workers` and, for the
+status, by `mountd.load_words`. Source: Lobster (Liu et al., ICPP'22), Sections 4.1 to 4.4: the functions are those that
+the simulator runs (`mlfs.plan.threads`).
 
 A loader's worker does what the paper's two kinds of threads do: it reads and preprocesses. So the work of a batch
 stands for the bytes that Algorithm 1 has threads load, and a worker's waiting for reads for the part that more workers
@@ -22,10 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlfs.plan.gpu_queues import TOLERANCE
 from mlfs.plan.model import Curve, Floats
 from mlfs.plan.rank_load import Limit, RankLoad
-from mlfs.plan.threads import PiecewiseLinear, Threads, assign, in_proportion, preprocessing_threads
+from mlfs.plan.threads import TOLERANCE, PiecewiseLinear, Threads, assign, in_proportion, preprocessing_threads
 
 # A model of two lines needs so many measurements (mlfs.plan.threads).
 FEWEST_COUNTS = 4

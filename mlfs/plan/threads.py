@@ -2,7 +2,7 @@
 
 Pure. In: what each GPU's next batch has to load by route, what a route gives to some number of threads, the batch's
 preprocessing and training time. Out: threads for each GPU, for any number of nodes and steps at once. Called by
-`mlfs.plan.gpu_queues` and, for the workers of a loader that was seen at work, by `mlfs.plan.loader_workers`.
+`mlfs.lab.sim.coordinated` and, for the workers of a loader that was seen at work, by `mlfs.plan.loader_workers`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ import numpy.typing as npt
 from mlfs.plan.model import Curve, Floats
 
 Threads = npt.NDArray[np.int64]
+
+# tau, as a share of the training time: a GPU that is late by less does not count as late. The paper says that it "can
+# be fine-tuned as needed".
+TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)

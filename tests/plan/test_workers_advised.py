@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mlfs.cli.advise_workers import answer
 from mlfs.errors import ConfigError
+from mlfs.lab.commands.advise_workers import answer
 from mlfs.plan.loader_workers import Loader, advise
 from mlfs.plan.rank_load import Limit, RankLoad
 

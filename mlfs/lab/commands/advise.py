@@ -207,7 +207,7 @@ def _batch(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
 def _workers(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from mlfs.cli import client
-    from mlfs.cli.advise_workers import answer
+    from mlfs.lab.commands.advise_workers import answer
     from mlfs.processors import usable_processors
 
     processors = usable_processors() if args.processors is None else args.processors

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from mlfs.lab.policies.clairvoyant import POLICY
 from mlfs.lab.policies.policy import Reads
 from mlfs.lab.sim.clock import Loading, Sharing
+from mlfs.lab.sim.coordinated import GpuNode
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.step_loads import step_loads
 from mlfs.lab.sim.tally import tally
-from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.imbalance import Imbalance
 from mlfs.plan.loader_load import step_compute_s
 from mlfs.plan.model import Curve, Floats, PerformanceModel, StorageClass

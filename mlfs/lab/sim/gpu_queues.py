@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.lab.policies.policy import Queues, Traits, Writing
+from mlfs.lab.sim.coordinated import Batch, GpuNode, coordinated, divided
 from mlfs.lab.sim.tally import Tally
-from mlfs.plan.gpu_queues import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Floats, PerformanceModel
 
 ThreadCost = Callable[[int], Floats]

@@ -15,12 +15,12 @@ from mlfs.errors import ConfigError
 from mlfs.lab.policies.policy import Overlap, Policy, Queues, Reads, Traits, Unfit
 from mlfs.lab.policies.registry import POLICIES
 from mlfs.lab.sim.clock import Loading, Sharing
+from mlfs.lab.sim.coordinated import GpuNode
 from mlfs.lab.sim.order import Order
 from mlfs.lab.sim.result import PolicyResult
 from mlfs.lab.sim.run import Simulation
 from mlfs.lab.sim.scenario import Scenario, load, parse
 from mlfs.lab.sim.tally import Tally, tally
-from mlfs.plan.gpu_queues import GpuNode
 from mlfs.plan.model import Floats
 
 

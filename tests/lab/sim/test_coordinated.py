@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.plan.gpu_queues import TOLERANCE, Batch, GpuNode, coordinated, divided
+from mlfs.lab.sim.coordinated import Batch, GpuNode, coordinated, divided
 from mlfs.plan.model import Curve
-from mlfs.plan.threads import in_proportion
+from mlfs.plan.threads import TOLERANCE, in_proportion
 
 # 600 bytes take 1 s with 6 threads or more, 0.2 s longer for each thread less: two lines.
 PEAK_AT_6 = Curve(tuple((float(count), 600.0 / (1 + 0.2 * max(0, 6 - count))) for count in range(1, 13)))

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlfs.plan.model import Curve, Floats
 from mlfs.plan.threads import (
+    TOLERANCE,
     PiecewiseLinear,
     Threads,
     assign,
@@ -24,10 +25,6 @@ from mlfs.plan.threads import (
     rates_by_threads,
     topped_up,
 )
-
-# tau, as a share of the training time: a GPU that is late by less does not count as late. The paper says that it "can
-# be fine-tuned as needed".
-TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
