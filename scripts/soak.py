@@ -1,5 +1,6 @@
 """Runs failures that are drawn from seeds (tests/support/failures), for as long as asked for, or one seed again.
 
+    scripts/soak                      the first 10,000 seeds, and the first 2,000 clusters whose nodes have agents
     scripts/soak --hours 8            seeds from a random one on; Ctrl-C ends it with what was found
     scripts/soak --hours 8 --seed 1   seeds from 1 on
     scripts/soak --seed 841           this seed alone: what it draws, and whether all holds
@@ -12,6 +13,7 @@ A seed that fails is printed with the smallest case that fails like it. Ends wit
 from __future__ import annotations
 
 import argparse
+import math
 import pprint
 import random
 import sys
@@ -27,6 +29,8 @@ from support.failures.run import Trial, fails, shrunk
 from support.failures.steady import Growth, steady
 
 SAY_EVERY_S = 1.0
+# What is run before a release; scripts/test runs the first 400 and 100 of them.
+NODES, CLUSTERS = 10_000, 2_000
 Draw = Callable[[int], Case]
 
 
@@ -42,11 +46,12 @@ def main() -> int:
         return stay_steady(args.simulated_hours)
     drawn = draw_cluster if args.cluster else draw
     if args.hours is None and args.seed is None:
-        parser.error("say --hours, --seed or --simulated-hours")
+        parts = {draw_cluster: CLUSTERS} if args.cluster else {draw: NODES, draw_cluster: CLUSTERS}
+        return max([soak(range(count), math.inf, one) for one, count in parts.items()])
     if args.hours is None:
         return replay(args.seed, drawn)
     first = random.SystemRandom().randrange(1 << 40) if args.seed is None else args.seed
-    return soak(first, args.hours * 3600, drawn)
+    return soak(range(first, sys.maxsize), args.hours * 3600, drawn)
 
 
 def replay(seed: int, drawn: Draw) -> int:
@@ -63,26 +68,28 @@ def replay(seed: int, drawn: Draw) -> int:
     return 0
 
 
-def soak(first: int, seconds: float, drawn: Draw) -> int:
-    """Run the cases of seeds from `first` on."""
+def soak(seeds: range, seconds: float, drawn: Draw) -> int:
+    """Run the cases of these seeds, as far as time goes."""
     began_s = said_s = time.monotonic()
-    seed, failed = first, []
+    ran, failed = 0, []
     try:
-        while time.monotonic() - began_s < seconds:
+        for seed in seeds:
+            if time.monotonic() - began_s > seconds:
+                break
             case = drawn(seed)
             error = fails(case)
             if error is not None:
                 failed.append(seed)
                 print(f"\nseed {seed}: {error!r}\nas small as it gets:")
                 pprint.pprint(shrunk(case, error), width=120)
-            seed += 1
+            ran += 1
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
-                rate = (seed - first) / (said_s - began_s)
-                print(f"\r{seed - first:,} seeds, {rate:.0f} a second, {len(failed)} failed ", end="", flush=True)
+                rate = ran / (said_s - began_s)
+                print(f"\r{ran:,} seeds, {rate:.0f} a second, {len(failed)} failed ", end="", flush=True)
     except KeyboardInterrupt:
         pass
-    print(f"\nseeds {first} to {seed - 1}: {len(failed)} failed {failed[:20] or ''}")
+    print(f"\nseeds {seeds.start} to {seeds.start + ran - 1}: {len(failed)} failed {failed[:20] or ''}")
     return 1 if failed else 0
 
 

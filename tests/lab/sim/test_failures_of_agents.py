@@ -28,14 +28,12 @@ from mlfs.peers.agent import Agent
 from mlfs.peers.desk import Desk
 from mlfs.peers.liveness import Liveness
 
-SEEDS = 300
-PARTS = 4
+SEEDS = 100  # and of `scripts/soak` 2,000
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_strikes_a_cluster_what_must_hold_holds(part: int) -> None:
+def test_whatever_strikes_a_cluster_what_must_hold_holds() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(part, SEEDS, PARTS):
+    for seed in range(SEEDS):
         trial = Trial(draw_cluster(seed))
         try:
             trial.run()
@@ -155,4 +153,4 @@ def test_a_bug_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, does)
     if owner is agents:
         monkeypatch.setattr("mlfs.peers.agent.checksum", does)
-    assert any(isinstance(fails(draw_cluster(seed)), Broken) for seed in range(SEEDS)), "no seed notices"
+    assert any(isinstance(fails(draw_cluster(seed)), Broken) for seed in range(3 * SEEDS)), "no seed notices"
