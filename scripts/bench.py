@@ -25,6 +25,7 @@ the mount's own counters say that it has measured something else than it says (s
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import json
 import multiprocessing as mp
@@ -41,14 +42,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench_clients import clients
-from bench_counters import NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
+from bench_counters import MOST, NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
 from bench_job import RANKS, run_job
-from bench_orders import permutations
-from bench_peer_nodes import peers
-from bench_plan import planning, planning_large
-from bench_served import served, served_slow
-from bench_versus import versus
 
 SAMPLE_BYTES = 110_000
 MANY = 3  # how often the files are read where once would be over before a rate can be measured
@@ -64,24 +59,33 @@ def main() -> int:
     parser.add_argument("--files", type=int, help="files of 110 kB (default: 4000; of versus 1500)")
     parser.add_argument("--picture", type=Path, help="of versus: draw it as a picture, into this file")
     args = parser.parse_args()
-    unknown = sorted(set(args.parts) - {*PARTS, "versus"})
+    unknown = sorted(set(args.parts) - PARTS.keys())
     if unknown:
-        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}, versus")
+        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}")
     work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
-        others = [part for part in args.parts if part in PARTS]
-        data = make_files(work / "data", args.files or 4000) if others else work
+        data = make_files(work / "data", args.files or 4000) if set(args.parts) - {VERSUS} else work
         for part in args.parts:
-            title = (PARTS.get(part, versus).__doc__ or "").splitlines()[0]
-            print(f"\n({part}) {title}", flush=True)
-            if part in PARTS:
-                PARTS[part](work, data, args.rounds or 5)
+            run = found(part)
+            print(f"\n({part}) {(run.__doc__ or '').splitlines()[0]}", flush=True)
+            if part == VERSUS:
+                run(work, args.files or 1500, args.rounds or 1, args.picture)
             else:
-                versus(work, args.files or 1500, args.rounds or 1, args.picture)
+                run(work, data, args.rounds or 5)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0
+
+
+def found(part: str) -> Callable[..., None]:
+    """What runs a part. Its module is imported only now: an older build lacks what other parts import of mlfs, and can
+    be measured with the benchmark of today."""
+    run = PARTS[part]
+    if isinstance(run, str):
+        module, _, function = run.partition(":")
+        run = getattr(importlib.import_module(module), function)
+    return run
 
 
 def make_files(directory: Path, count: int) -> Path:
@@ -202,7 +206,7 @@ def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, 
     counted, count = since.now(), rounds * MANY * len(places["mlfs"])
     must_be(
         f"{count} staged reads",
-        counted.all_reads == count and counted.by(PAGE_CACHE) >= NEARLY_ALL * count and not counted.fetches.get(PFS),
+        counted.all_reads == count and counted.by(PAGE_CACHE) >= MOST * count and not counted.fetches.get(PFS),
         counted,
     )
     asked = {kind: round(of / count, 2) for kind, of in counted.requests.items() if of >= 0.01 * count}
@@ -289,7 +293,7 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
             # The ranks enter an epoch one after the other, so its reads are told from those before by where they went.
             late = sum(of["reads"] for route, of in now["reads"]["all"].items() if route not in (PAGE_CACHE, PFS))
             told = f"{late} of {(epochs - 1) * files} reads had to wait for memory"
-            must_be("later epochs whose files are staged", late <= 0.05 * (epochs - 1) * files, told)
+            must_be("later epochs whose files are staged", late <= (1 - MOST) * (epochs - 1) * files, told)
         without = run_job(data, 2, lambda: 0, no_io=True)
         later, no_io = statistics.median(times[1:]), without[1]
         firsts.append(times[0] / bound_s)
@@ -355,6 +359,7 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
         done = status(through)["fetches"].get("pfs", {"count": 0})["count"]
         if done and (done < total or len(seen) < 2):
             seen.append((time.perf_counter() - began, done))
+    must_be("a rate", len(seen) > 1, f"{total} samples came within one look (more --files)")
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     cost = (cpu_seconds(pid) - cpu) / total * 1e6
     _all_fetched_ahead(through, since, total)
@@ -374,7 +379,7 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
     for path in files_below(through)[:: total // 100 or 1]:
         read_os(path)
     read = since.now()
-    must_be("samples whose pages are in place", read.by(PAGE_CACHE) == read.all_reads and not read.by("read"), read)
+    must_be("samples whose pages are in place", read.by(PAGE_CACHE) >= MOST * read.all_reads, read)
 
 
 def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
@@ -463,20 +468,23 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-PARTS: dict[str, Callable[[Path, Path, int], None]] = {
+VERSUS = "versus"
+# What runs each part: a function of a directory to work in, the files, the number of rounds; or in which module it is.
+PARTS: dict[str, Callable[[Path, Path, int], None] | str] = {
     "a": staged_reads,
     "b": demand_reads,
     "c": registered_job,
     "d": prefetch_rate,
     "e": metadata_rate,
     "walk": walk_rate,
-    "orders": permutations,
-    "peers": peers,
-    "served": served,
-    "served-slow": served_slow,
-    "clients": clients,
-    "plan": planning,
-    "plan-large": planning_large,
+    "orders": "bench_orders:permutations",
+    "peers": "bench_peer_nodes:peers",
+    "served": "bench_served:served",
+    "served-slow": "bench_served:served_slow",
+    VERSUS: "bench_versus:versus",
+    "clients": "bench_clients:clients",
+    "plan": "bench_plan:planning",
+    "plan-large": "bench_plan:planning_large",
 }
 
 if __name__ == "__main__":

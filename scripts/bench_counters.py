@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 PAGE_CACHE, PFS = "page_cache", "pfs"
-# The kernel may take a page back now and then, and a rank may be late by a read: more is another thing than measured.
+# A rank may be late by a read now and then: more is another thing than measured.
 NEARLY_ALL = 0.99
+# The same of pages, which the kernel takes back as it likes, of small data sets more than a hundredth.
+MOST = 0.95
 # Of a small data set: so many reads at the edges of epochs may be taken for those of another one, or come once more.
 AT_EDGES = 4
 SETTLED_WITHIN_S = 60.0
