@@ -18,8 +18,8 @@ versus  the demo's training over the slow source itself, bindfs, mergerfs, rclon
 clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
-Results are for reading, not for passing: compare within a run, machines are noisy. But a part ends with an error where
-the mount's own counters say that it has measured something else than it says (scripts/bench_counters.py).
+Results are for reading, not for passing: compare within a run, machines are noisy. But a part fails where the mount's
+own counters say that it has measured something else than it says (scripts/bench_counters.py); then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ ROOT = Path(__file__).resolve().parent.parent
 Loop = Callable[[str], None]
 
 
-def main() -> int:
-    """Run the parts asked for."""
+def main() -> int | str:
+    """Run the parts asked for. Returns 0, or which of them failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: a b c d)")
     parser.add_argument("--rounds", type=int, help="rounds the medians are taken of (default: 5; of versus 1)")
@@ -62,20 +62,24 @@ def main() -> int:
     unknown = sorted(set(args.parts) - PARTS.keys())
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}")
-    work = Path(tempfile.mkdtemp(prefix="mlfs-bench-"))
+    work, failed = Path(tempfile.mkdtemp(prefix="mlfs-bench-")), list[str]()
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     try:
         data = make_files(work / "data", args.files or 4000) if set(args.parts) - {VERSUS} else work
         for part in args.parts:
             run = found(part)
             print(f"\n({part}) {(run.__doc__ or '').splitlines()[0]}", flush=True)
-            if part == VERSUS:
-                run(work, args.files or 1500, args.rounds or 1, args.picture)
-            else:
-                run(work, data, args.rounds or 5)
+            try:
+                if part == VERSUS:
+                    run(work, args.files or 1500, args.rounds or 1, args.picture)
+                else:
+                    run(work, data, args.rounds or 5)
+            except SystemExit as error:  # the other parts may still be measured
+                print(f"  FAILED: {error}", flush=True)
+                failed.append(part)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return 0
+    return f"failed: {', '.join(failed)}" if failed else 0
 
 
 def found(part: str) -> Callable[..., None]:
@@ -289,7 +293,7 @@ def registered_job(work: Path, data: Path, rounds: int) -> None:
             times = run_job(work / "mount", epochs, lambda: control.write_text(fields))  # noqa: B023 - called here
             now, asked = settled(lambda: status(work / "mount")), opens_at(slow)
             must_be_followed(now, epochs * -(-files // RANKS) * RANKS)
-            must_be("an epoch 0 in which the source gives each file once", asked == files, f"{asked} of {files} opens")
+            must_be("an epoch 0 in which each file comes once", files <= asked <= files / NEARLY_ALL, f"{asked} opens")
             # The ranks enter an epoch one after the other, so its reads are told from those before by where they went.
             late = sum(of["reads"] for route, of in now["reads"]["all"].items() if route not in (PAGE_CACHE, PFS))
             told = f"{late} of {(epochs - 1) * files} reads had to wait for memory"
@@ -373,11 +377,11 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
     ahead = sum(rank["ahead"]["samples"] for rank in job["ranks"])
     must_be(
         f"{total} samples that are fetched ahead, pushed and kept",
-        counted.all_reads == 0 and counted.fetches == {PFS: total} and kept == total and ahead == total,
+        counted.all_reads == 0 and counted.fetches == {PFS: total} and min(kept, ahead) >= MOST * total,
         f"{counted}; {ahead} are staged, {kept} kept",
     )
-    for path in files_below(through)[:: total // 100 or 1]:
-        read_os(path)
+    for path in (through / f".mlfs/order/{job['name']}/0/0").read_text().splitlines()[:100]:
+        read_os(str(through / path))
     read = since.now()
     must_be("samples whose pages are in place", read.by(PAGE_CACHE) >= MOST * read.all_reads, read)
 
