@@ -158,7 +158,7 @@ def test_the_mount_spreads_to_the_host_and_from_there_to_jobs() -> None:
     assert propagation(mounting) == {"Bidirectional"}
     assert mounting["containers"][0]["securityContext"]["privileged"]
     assert propagation(training) == {"HostToContainer"}
-    assert mounting["hostPID"]  # tests/e2e/test_namespaces.py tries it, with unshare
+    assert mounting["hostPID"]  # tests/e2e/test_container_examples.py runs it
     assert "docker run --rm --pid=host " in (FOLDER / "Dockerfile").read_text()
     assert "bind-propagation=rslave" in (FOLDER / "Dockerfile").read_text()
     assert (
