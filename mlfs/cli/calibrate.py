@@ -1,7 +1,7 @@
 """`mlfs calibrate SOURCE`: measure the source, cache directories and memory, for the daemon and for `mlfs plan`.
 
 In: parsed arguments from `mlfs.cli.commands`. Out: a TOML file, a table, a picture if one is asked for. mlfs.measure
-does the measuring. Ctrl-C and SIGTERM leave no file behind.
+does the measuring. Ctrl-C, SIGTERM and SIGHUP leave no file behind.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mlfs.cli.ending import Ended
 from mlfs.cli.parser import whole
 from mlfs.errors import CacheError, ConfigError, ExitCode, MlfsError, SourceError
 from mlfs.extras import require
@@ -79,7 +81,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt when it is stopped."""
+    """Measure. Raises an MlfsError when that is not possible, KeyboardInterrupt or Ended when it is stopped."""
     from mlfs.lab import calibration_plot
     from mlfs.measure import calibration
     from mlfs.measure.meter import Meter
@@ -170,12 +172,25 @@ def _check_writable(path: Path, make_above: bool) -> None:
 
 @contextmanager
 def _interruptible(meter: Meter) -> Iterator[Meter]:
-    """Have Ctrl-C and SIGTERM stop the meter between two pieces of work, so that what was written is removed."""
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, lambda *_: meter.stop())
+    """Have signals stop the meter between two pieces of work, so that what was written is removed; one that is ignored
+    stays ignored. Raises what the signal raises elsewhere, once the work has ended.
+    """
+    before, came = {}, 0
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal came
+        came = number
+        meter.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, stop)
     try:
         yield meter
+    except KeyboardInterrupt:
+        if came in (signal.SIGTERM, signal.SIGHUP):
+            raise Ended(came) from None
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

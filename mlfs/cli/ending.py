@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 _HEARD = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, *_HEARD)
+# How often one looks for a signal that nobody takes; one that is there twice is not about to be taken.
+_LOOK_EVERY_S = 0.3
+_hearing = threading.Event()
 
 
 class Ended(BaseException):
@@ -30,10 +36,33 @@ def hear_the_end() -> None:
     for number in _HEARD:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
+    _hearing.set()
+
+
+def end_what_hangs() -> None:
+    """From now on a thread ends the process at a signal that waits for a main thread which no signal reaches. Only for
+    commands that have nothing to clean up, and not for what a program that embeds them hears.
+    """
+    if _hearing.is_set():
+        threading.Thread(target=_watch_for_signals, daemon=True, name="mlfs-signals").start()
+
+
+def _watch_for_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # so that this thread sees them where the main thread does not
+    before: set[int] = set()
+    while True:
+        time.sleep(_LOOK_EVERY_S)
+        now = signal.sigpending() & set(_ENDING)
+        for number in now & before:
+            if number == signal.SIGINT:
+                os.write(2, b"mlfs: interrupted\n")
+            os._exit(128 + number)
+        before = now
 
 
 def hear_no_more() -> None:
     """As before: a signal ends the process at once."""
+    _hearing.clear()
     for number in _HEARD:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.SIG_DFL)

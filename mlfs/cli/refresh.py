@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-from types import FrameType
 from typing import Any
 
+from mlfs.cli.ending import Ended
 from mlfs.cli.progress import Progress
 from mlfs.errors import ExitCode, MlfsError
 from mlfs.printable import printable
@@ -38,6 +37,8 @@ Exit code 0: the mount shows what is at the source. 1: a part could not be read
 and is shown as before, or the refresh failed. 7: another one is under way.
 """
 _LOOK_EVERY_S = 0.1
+# How often one looks whether a scan that was told to end has ended: one whose source hangs does not.
+_LAST_LOOKS = 8
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,31 +61,26 @@ def run(args: argparse.Namespace) -> int:
 
     mountpoint = client.require_mount(args.mount)
     path = inside(mountpoint, args.path) if args.path is not None else ""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
     try:
-        number = int(client.send(mountpoint, {"op": "refresh", "path": path}).get("run", 0))
-        try:
-            told = _watch(mountpoint, number)
-        except KeyboardInterrupt:
-            client.send(mountpoint, {"op": "refresh", "end": number})
-            told = _watch(mountpoint, number)
-            if told.get("state") != "done":
-                print("mlfs: interrupted; the mount shows what it did before", file=sys.stderr)
-                return ExitCode.INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        told = _watch(mountpoint, number)
+    except (KeyboardInterrupt, Ended) as error:
+        client.send(mountpoint, {"op": "refresh", "end": number})
+        told = _watch(mountpoint, number, _LAST_LOOKS)
+        if told.get("state") != "done":
+            waits = "; it still waits for its source" if told.get("state") == "running" else ""
+            print(f"mlfs: interrupted; the mount shows what it did before{waits}", file=sys.stderr)
+            if isinstance(error, Ended):
+                raise
+            return ExitCode.INTERRUPTED
     if told.get("state") == "failed":
         raise MlfsError(f"{mountpoint} could not be refreshed: {told.get('remark')}", "the mount's log says more")
     print("\n".join(map(printable, summary(os.path.join(mountpoint, str(told.get("path") or "")).rstrip("/"), told))))
     return ExitCode.FAILURE if told.get("unreadable") else ExitCode.OK
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _watch(mountpoint: str, number: int) -> dict[str, Any]:
-    """Show how far it is until it ends; what the mount says of it then."""
+def _watch(mountpoint: str, number: int, looks: int = sys.maxsize) -> dict[str, Any]:
+    """Show how far it is until it ends, or so many looks long; what the mount says of it then."""
     from mlfs.cli import client
 
     with Progress() as progress:
@@ -93,7 +89,8 @@ def _watch(mountpoint: str, number: int) -> dict[str, Any]:
             at = told.get("run", 0)
             if at > number:
                 raise MlfsError("another refresh has taken the place of this one", "mlfs status shows it")
-            if at == number and told.get("state") != "running":
+            looks -= 1
+            if at == number and (told.get("state") != "running" or looks <= 0):
                 return told
             progress.update({"phase": "scan", "dirs": told.get("directories"), "files": told.get("entries")})
             time.sleep(_LOOK_EVERY_S)

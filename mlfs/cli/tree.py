@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mlfs.cli.ending import end_what_hangs
 from mlfs.cli.progress import Progress
 from mlfs.errors import SourceError
 from mountd import door
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @contextmanager
 def opened(source: str) -> Iterator[int]:
     """A descriptor of the directory. Raises SourceError when it cannot be opened."""
+    end_what_hangs()
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
+from mlfs.cli.ending import Ended
 from mlfs.cli.progress import Progress
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 from mlfs.printable import printable
@@ -76,25 +75,19 @@ def run(args: argparse.Namespace) -> int:
         command["job"] = args.job
     if args.epochs is not None:
         command["epochs"] = epochs_of(args.epochs)
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    run_number = client.send(mountpoint, command).get("run")
     try:
-        run_number = client.send(mountpoint, command).get("run")
-        try:
-            told = _watch(mountpoint, run_number)
-        except KeyboardInterrupt:
-            client.send(mountpoint, {"op": "warmup", "end": run_number})
-            told = part(client.read_status(mountpoint), "warming")
-            print("\n".join(map(printable, summary(mountpoint, told))))
-            print("mlfs: interrupted; run it again to go on", file=sys.stderr)
-            return ExitCode.INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        told = _watch(mountpoint, run_number)
+    except (KeyboardInterrupt, Ended) as error:
+        client.send(mountpoint, {"op": "warmup", "end": run_number})
+        told = part(client.read_status(mountpoint), "warming")
+        print("\n".join(map(printable, summary(mountpoint, told))))
+        print("mlfs: interrupted; run it again to go on", file=sys.stderr)
+        if isinstance(error, Ended):
+            raise
+        return ExitCode.INTERRUPTED
     print("\n".join(map(printable, summary(mountpoint, told))))
     return ExitCode.FAILURE if part(told, "failed").get("samples") else ExitCode.OK
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def inside(mountpoint: str, path: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 # The most that one piece of work moves: large enough that counting it costs nothing, small enough to stop soon.
 PIECE_BYTES = 1 << 20
 # How long a stop waits for threads whose reads hang; they are daemons and end with the process.
-_JOIN_S = 5.0
+_JOIN_S = 0.8
 # How often the waiting thread wakes up, for a signal is handled between two waits only.
 _WAIT_S = 0.1
 

@@ -10,16 +10,20 @@ import subprocess
 import sys
 import termios
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.fuse import wait_until
+from support.slow import SlowSource
 
 from mlfs.cli import client
 
 # A command with a mount that answers at once; nothing is mounted.
 RUN = """
-import sys
+import signal, sys
 from mlfs.cli import client
+signal.signal(signal.SIGINT, signal.default_int_handler)
 client.require_mount = lambda path: path
 client.read_status = lambda *_: {"mountpoint": "/data", "state": "serving", "jobs": []}
 from mlfs.cli.main import main
@@ -82,6 +86,45 @@ def test_a_signal_ends_the_wait_for_input(tmp_path: Path, kind: str, number: sig
     finally:
         process.kill()
         process.wait()
+
+
+def waits_for_long(pid: int) -> bool:
+    """Whether its main thread has been in the same system call for a while."""
+    call = Path(f"/proc/{pid}/syscall")
+    before = call.read_text()
+    time.sleep(0.5)
+    return before != "running\n" and before == call.read_text()
+
+
+@pytest.mark.promise("signals-heard")
+def test_a_signal_ends_a_look_at_a_source_that_hangs(slow_source: SlowSource) -> None:
+    """Nothing reaches a main thread that waits for such a source, so each command has another one that hears."""
+    source = str(slow_source.path)
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    commands = (
+        ["calibrate", source],
+        ["order", source, "--epochs", "1"],
+        ["plan", source, "--epochs", "1", "--step-time", "1s"],
+    )
+    os.kill(slow_source.pid, signal.SIGSTOP)
+    begun = [
+        (number, subprocess.Popen([sys.executable, "-c", RUN, *words], stderr=subprocess.PIPE))
+        for number in numbers
+        for words in commands
+    ]
+    try:
+        for number, process in begun:
+            wait_until(partial(waits_for_long, process.pid), PATIENCE_S)
+            process.send_signal(number)
+        for number, process in begun:
+            _, said = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode in (128 + number, -number)
+            assert said == (b"mlfs: interrupted\n" if number == signal.SIGINT else b"")
+    finally:
+        os.kill(slow_source.pid, signal.SIGCONT)
+        for _, process in begun:
+            process.kill()
+            process.communicate()
 
 
 def test_a_signal_that_comes_before_the_read_is_heard() -> None:
