@@ -61,7 +61,9 @@ def links_that_leave(manifest: Manifest, source: bytes, others: Sequence[bytes] 
 
 
 def _places(targets: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The deepest directory that has nearly all of them; else those near the root that have most."""
+    """The deepest directory that has nearly all of them; else, of what lies below each directory near the
+    root, the deepest that has all of it, those with most first.
+    """
     if not targets:
         return ()
     found, parts = b"", [target.split(b"/")[1:] for target in targets]
@@ -76,5 +78,8 @@ def _places(targets: Sequence[bytes]) -> tuple[bytes, ...]:
         depth += 1
     if depth >= 2 or len(targets) == 1:
         return (found,)
-    heads = Counter(b"/" + b"/".join(part[:2]) for part in (target.split(b"/")[1:] for target in targets))
-    return tuple(head for head, _ in heads.most_common(NAMED))
+    heads: dict[bytes, list[bytes]] = {}
+    for target in targets:
+        heads.setdefault(b"/".join(target.split(b"/")[:3]), []).append(target)
+    most = sorted(heads.values(), key=len, reverse=True)[:NAMED]
+    return tuple(map(os.path.commonpath, most))

@@ -57,3 +57,14 @@ def test_several_places_and_very_many(tmp_path: Path) -> None:
     assert (count, of, first) == (60, 60, b"00")
     assert places == (b"/data/one", b"/store/two")
     assert scanned_links(tmp_path, 10)[:2] == (10, 10)
+
+
+@pytest.mark.parametrize("strays", range(5))
+def test_a_few_that_lead_elsewhere_do_not_hide_where_the_others_lead(tmp_path: Path, strays: int) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}").symlink_to(f"/data/sets/one/c{number % 2}/{number}")
+    for number in range(strays):
+        (tmp_path / f"stray{number}").symlink_to(f"/etc/{number}/passwd")
+    places = scanned_links(tmp_path)[3]
+    assert places[0] == b"/data/sets/one"
+    assert all(place.startswith(b"/etc") for place in places[1:])
