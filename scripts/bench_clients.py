@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from bench_counters import must_be, settled
 from demo import BIN, slow_source, source_counts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,7 +145,10 @@ def one_run(program: Path, work: Path, workload: str, flags: Sequence[str] | Non
         said = said._replace(source_bytes=source_counts(root_fd)["bytes"])
         if flags is None:
             return said
-        status = json.loads((through / ".mlfs/status").read_text())
+        status = settled(lambda: json.loads((through / ".mlfs/status").read_text()))
+        epochs, opens = len(said.samples_s), sum(route["reads"] for route in status["reads"]["all"].values())
+        files = len(list((work / "data" / workload / "train").iterdir()))
+        must_be(f"{epochs} epochs of {files} files through the mount", opens >= epochs * files > 0, f"{opens} reads")
         return said._replace(page_cache_share=page_cache_share(status))
 
 

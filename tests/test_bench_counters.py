@@ -62,3 +62,36 @@ def test_a_job_is_followed_that_has_all_the_reads(agreed: int, observed: int, is
 def test_no_job_is_none_that_is_followed() -> None:
     with pytest.raises(SystemExit):
         counters.must_be_followed({"jobs": []}, 10)
+
+
+def test_a_part_that_fails_leaves_the_others_to_be_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = importlib.import_module("bench")
+
+    def wrong(work: Path, data: Path, rounds: int) -> None:
+        """reads that were to be staged"""
+        counters.must_be("staged reads", False, "none was")
+
+    def right(work: Path, data: Path, rounds: int) -> None:
+        """reads of the data"""
+        print(f"  {len(list(data.glob('*/*.jpg')))} files, {rounds} rounds")
+
+    monkeypatch.setattr(bench, "PARTS", {"wrong": wrong, "right": right})
+    monkeypatch.setattr(sys, "argv", ["bench", "wrong", "right", "--files", "3", "--rounds", "2"])
+    monkeypatch.setenv("XDG_CACHE_HOME", "as it was")  # so that it is set back
+    assert bench.main() == "failed: wrong"
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "(wrong) reads that were to be staged",
+        "  FAILED: not a benchmark of staged reads: none was",
+        "",
+        "(right) reads of the data",
+        "  3 files, 2 rounds",
+    ]
+
+
+def test_each_part_is_found_where_it_stands() -> None:
+    bench = importlib.import_module("bench")
+    parts = [bench.found(part) for part in bench.PARTS]
+    assert all(part.__doc__ for part in parts)
