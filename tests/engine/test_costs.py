@@ -87,7 +87,7 @@ COSTS = {
         "the same, matched to its rank; the next use is looked at",
     ),
     "a staged read of a job that was found": (
-        Cost(176, SELDOM, 6330, SELDOM),
+        Cost(138, SELDOM, 3970, SELDOM),
         "the same, and whether it still comes as found",
     ),
     "a demand read that no job follows": (
