@@ -13,8 +13,8 @@ peers  samples from one node to another on one machine: two agents beside plain 
    messages beside one-sided reads, idle agents (only when asked for)
 served, served-slow  four nodes that read in the true order and in served orders, beside direct reads and the simulator;
    slow: over links that leave two cores idle; as root (only when asked for)
-versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, a copy made beforehand, mlfs and a
-   local disk, side by side (only when asked for)
+versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, NFS, a copy made beforehand, mlfs and
+   a local disk, side by side: a table and a picture (only when asked for)
 clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
