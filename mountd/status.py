@@ -258,9 +258,12 @@ def job_status(
 
 
 def sample_status(job: JobStatistics) -> Json:
-    """How large the samples are that the ranks here read."""
-    samples = sum(rank.length for rank in job.ranks)
-    return {"mean": round(job.stream_bytes / max(1, samples)), "deviation": round(job.deviation_bytes)}
+    """How large the samples are that the ranks here read. Sizes of one sample's files are taken to be independent."""
+    files, of_a_sample = sum(rank.length for rank in job.ranks), job.files_per_sample
+    return {
+        "mean": round(job.stream_bytes / max(1, files) * of_a_sample),
+        "deviation": round(job.deviation_bytes * of_a_sample**0.5),
+    }
 
 
 def time_status(epoch: EpochTime) -> Json:

@@ -208,3 +208,10 @@ def test_counters_for_prometheus_never_fall() -> None:
     assert changed == {'mlfs_reads_taken_back_total{mountpoint="/data/set",route="ram"} 1.0'}
     assert counters.statistics().all.reads["ram"] == Tally(2, 17)
     assert counters.statistics().all.reads["page_cache"] == Tally(0, 0)
+
+
+def test_how_large_samples_are_is_told_of_whole_samples() -> None:
+    one = status(mount(engine(job(deviation_bytes=1e6))))["jobs"]
+    two = status(mount(engine(job(deviation_bytes=1e6, files_per_sample=4))))["jobs"]
+    assert one[0]["sample_bytes"] == {"mean": 10_000_000, "deviation": 1_000_000}  # type: ignore[index]
+    assert two[0]["sample_bytes"] == {"mean": 40_000_000, "deviation": 2_000_000}  # type: ignore[index]
