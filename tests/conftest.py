@@ -111,7 +111,9 @@ def pytest_runtestloop() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What reads cost, as tests/engine/test_costs.py has counted it."""
+    """What reads cost, as tests/engine/test_costs.py has counted it; and how many tests had a second try."""
+    again = len(terminalreporter.stats.get("rerun", ()))
+    terminalreporter.write_line(f"tests that were run a second time: {again}")
     reports = [report for found in terminalreporter.stats.values() for report in found]
     calls = [report for report in reports if getattr(report, "when", "") == "call"]
     costs = [str(value) for report in calls for name, value in report.user_properties if name == "cost"]

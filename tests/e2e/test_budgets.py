@@ -145,6 +145,7 @@ def idle_share(pid: int) -> float:
 
 
 @pytest.mark.promise("idle")
+@pytest.mark.wall_clock
 def test_an_idle_mount_uses_no_cpu(few: Path) -> None:
     began = time.monotonic()
     with MlfsMount(few, "--staging", "1M") as mount:

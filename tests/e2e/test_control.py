@@ -43,6 +43,7 @@ def _leave_no_job(mount: MlfsMount) -> Any:
 
 @pytest.mark.promise("signals-heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.wall_clock
 def test_a_signal_ends_a_registration_whose_order_takes_long(mount: MlfsMount, number: signal.Signals) -> None:
     words = ["--sampler", "torch-random", "--epochs", "2", "--words-before", "10000000000"]
     command = [sys.executable, "-m", "mlfs.cli.main", "register", str(mount.path), *words]

@@ -117,6 +117,7 @@ def checksums(root: Path, workers: int) -> dict[str, int]:
 
 
 @pytest.mark.promise("hang-timeout", "hang-others")
+@pytest.mark.wall_clock
 def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMount) -> None:
     hanging = ("class01/img_00007.jpg", "class02/img_00009.jpg")
     for name in hanging:
@@ -135,6 +136,7 @@ def test_a_file_that_hangs_holds_up_nobody_else(slow: SlowSource, mount: MlfsMou
 
 
 @pytest.mark.promise("hang-others")
+@pytest.mark.wall_clock
 def test_prefetching_goes_on_behind_files_that_hang(tmp_path: Path) -> None:
     """On a source so fast that few lanes read it, many samples at a time."""
     files = image_folder(classes=4, files=150, size=3000)
@@ -180,6 +182,7 @@ def _target(fd: Path) -> str:
 
 
 @pytest.mark.promise("hang-unmount")
+@pytest.mark.wall_clock
 def test_unmount_while_a_file_hangs(slow: SlowSource) -> None:
     name = "class01/img_00007.jpg"
     with MlfsMount(slow.path, "--source-timeout", TIMEOUT) as mount:

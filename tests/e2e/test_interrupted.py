@@ -51,6 +51,7 @@ def ended(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
 
 
 @pytest.mark.promise("end-called-off", "end-refuses")
+@pytest.mark.wall_clock
 def test_an_unmount_that_is_interrupted_or_killed_leaves_a_mount_that_works(mount: MlfsMount) -> None:
     job = {"seed": 0, "layout": "sorted", "batch_size": 4}
     with open(mount.path / NAMES[0], "rb"):
@@ -75,6 +76,7 @@ def test_an_unmount_that_is_interrupted_or_killed_leaves_a_mount_that_works(moun
 
 
 @pytest.mark.promise("told-stopped")
+@pytest.mark.wall_clock
 def test_commands_that_talk_to_a_stopped_daemon_say_so_at_once(mount: MlfsMount, tmp_path: Path) -> None:
     pid, path = mount.pid, str(mount.path)
     os.kill(pid, signal.SIGSTOP)
@@ -119,6 +121,7 @@ def test_a_mount_made_with_closed_descriptors_in_a_deleted_directory_is_like_any
 
 
 @pytest.mark.promise("end-hangup")
+@pytest.mark.wall_clock
 def test_a_terminal_that_is_closed_ends_a_recording_with_what_it_has_and_a_mount_that_is_not_ready(
     source: Path, tmp_path: Path
 ) -> None:

@@ -344,6 +344,7 @@ def test_unmount_and_a_signal_at_once_leave_the_source_mounted(slow: SlowSource,
 
 
 @pytest.mark.promise("hang-unmount", "end-clean")
+@pytest.mark.wall_clock
 def test_in_the_middle_of_a_prefetch_and_while_the_source_hangs(tmp_path: Path) -> None:
     backing = make_tree(tmp_path / "backing", image_folder(classes=4, files=100, size=100_000))
     with SlowSource(backing, open_latency="2ms", bandwidth="5M") as slow:
@@ -366,6 +367,7 @@ def unmount_cleanly(mount: MlfsMount, slow: SlowSource) -> None:
     assert mounts_at(slow.path, SLOW_FSTYPE) == 1
 
 
+@pytest.mark.wall_clock
 def test_a_reader_that_hangs_with_the_source_is_let_go_by_force(slow: SlowSource, tmp_path: Path) -> None:
     with MlfsMount(slow.path, state=tmp_path / "state") as mount:
         slow.control(hang={"path": NAME})

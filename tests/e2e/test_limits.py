@@ -130,6 +130,7 @@ def test_with_few_threads_it_serves_and_says_so(source: Path, view: Path, thread
 
 
 @pytest.mark.promise("limit-too-low")
+@pytest.mark.wall_clock
 def test_with_too_few_threads_it_is_refused(source: Path, view: Path) -> None:
     with cgroup("threads", 4) as (within, directory):
         mount = MlfsMount(source, mountpoint=view)
@@ -156,6 +157,7 @@ def test_with_few_descriptors_readers_hold_more_files_open_than_it_has(source: P
 
 
 @pytest.mark.promise("limit-too-low")
+@pytest.mark.wall_clock
 def test_with_too_few_descriptors_it_is_refused(source: Path, view: Path) -> None:
     mount = MlfsMount(source, mountpoint=view)
     mount.within = ulimit("-n", 24)
@@ -165,6 +167,7 @@ def test_with_too_few_descriptors_it_is_refused(source: Path, view: Path) -> Non
 # -- memory
 
 
+@pytest.mark.wall_clock
 def test_with_little_address_space_it_serves(source: Path, view: Path) -> None:
     mount = MlfsMount(source, "--ram", "1M", mountpoint=view)
     mount.within = ulimit("-v", 250 << 10)
@@ -179,6 +182,7 @@ def test_with_little_address_space_it_serves(source: Path, view: Path) -> None:
 
 
 @pytest.mark.promise("limit-too-low")
+@pytest.mark.wall_clock
 def test_with_too_little_address_space_it_is_refused(source: Path, view: Path) -> None:
     mount = MlfsMount(source, mountpoint=view)
     mount.within = ulimit("-v", 170 << 10)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import slow_preprocessing
 from support.mounts import MlfsMount
 
@@ -20,6 +21,7 @@ def paces(mount: MlfsMount) -> set[int]:
     return {count for count, _ in mount.status()["jobs"][0]["load"]["pace"]}
 
 
+@pytest.mark.wall_clock
 def test_slow_preprocessing_is_told_of_and_the_advice_gains_what_it_says(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

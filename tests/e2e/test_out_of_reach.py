@@ -41,6 +41,7 @@ def peak_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
+@pytest.mark.wall_clock
 def test_no_registration_holds_up_the_mount_or_fills_its_memory(source: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with (tmp_path / "sparse").open("wb") as file:

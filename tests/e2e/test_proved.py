@@ -57,6 +57,7 @@ def test_each_epoch_and_rank_tells_its_agreement(images: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(3, 2), (2, 4)])
+@pytest.mark.wall_clock
 def test_the_loader_is_learned_from_its_opens(images: Path, workers: int, prefetch: int) -> None:
     """Neither batch size nor workers nor prefetch factor are registered. The loop is slower than loading."""
     script = Script(seed=5, workers=workers, batch_size=8, prefetch=prefetch, slow=True, persistent=True)

@@ -235,6 +235,7 @@ def test_what_is_open_when_it_goes_or_is_replaced(mount: MlfsMount, source: Path
 
 
 @pytest.mark.promise("told-added")
+@pytest.mark.wall_clock
 def test_names_that_were_added_are_noticed_and_told(mount: MlfsMount, source: Path) -> None:
     assert not (mount.path / "index.npy").exists()
     (source / "index.npy").write_bytes(b"1")

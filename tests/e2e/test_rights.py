@@ -160,6 +160,7 @@ def while_mounted(source: Path, mount: Path) -> None:
 
 
 @pytest.mark.promise("rights-index")
+@pytest.mark.wall_clock
 def test_what_cannot_be_looked_at_is_an_error_and_holds_up_nothing_else(tmp_path: Path) -> None:
     """The source hangs: a file that was looked at is read on, of another one nothing is said until it is back."""
     (tmp_path / "mount").mkdir()

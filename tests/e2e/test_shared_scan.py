@@ -61,6 +61,7 @@ def first_words(begun: list[tuple[MlfsMount, subprocess.Popen[str]]]) -> str:
     return lines
 
 
+@pytest.mark.wall_clock
 def test_the_source_is_scanned_once_however_many_mount_at_once(slow: SlowSource, tmp_path: Path) -> None:
     index = tmp_path / "pfs" / "list.idx"
     slow.control(hang={"path": "d2", "op": "list"})
@@ -83,6 +84,7 @@ def test_the_source_is_scanned_once_however_many_mount_at_once(slow: SlowSource,
             assert {path.relative_to(mount.path).as_posix() for path in mount.path.glob("d*/*")} == set(FILES)
 
 
+@pytest.mark.wall_clock
 def test_when_the_one_that_scans_dies_another_scans(slow: SlowSource, tmp_path: Path) -> None:
     index = tmp_path / "pfs" / "list.idx"
     slow.control(hang={"path": "d2", "op": "list"})

@@ -60,6 +60,7 @@ def error_of(path: Path) -> int | None:
 
 
 @pytest.mark.promise("source-back", "told-source", "gone-kept")
+@pytest.mark.wall_clock
 def test_reads_go_on_once_the_same_source_is_mounted_again_and_an_empty_directory_is_not_taken_for_it(
     backing: Path, place: Path, target: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_reads_go_on_once_the_same_source_is_mounted_again_and_an_empty_director
 
 
 @pytest.mark.promise("told-source", "source-back")
+@pytest.mark.wall_clock
 def test_a_source_that_hangs_is_shown_with_the_path_and_left_for_one_that_is_mounted_in_its_place(
     backing: Path, place: Path, target: Path
 ) -> None:

@@ -30,6 +30,7 @@ def read_epoch(mount: MlfsMount, epoch: int, compute_s: float = 0.0) -> None:
 
 
 @pytest.mark.promise("told-waiting")
+@pytest.mark.wall_clock
 def test_status_begins_with_why_training_waits_and_what_would_end_it(backing: Path) -> None:
     with SlowSource(backing, open_latency="1ms", bandwidth="3M") as slow:
         flags = ("--ram", "1M", "--staging", "4M", "--source-timeout", "60s")
@@ -48,6 +49,7 @@ def test_status_begins_with_why_training_waits_and_what_would_end_it(backing: Pa
 
 
 @pytest.mark.promise("told-waiting")
+@pytest.mark.wall_clock
 def test_status_says_that_nothing_is_to_be_done(backing: Path) -> None:
     with MlfsMount(backing, "--ram", "64M") as mount:
         mount.register(name="train", seed=1, epochs=9, batch_size=4, layout="sorted")
@@ -63,6 +65,7 @@ def test_status_says_that_nothing_is_to_be_done(backing: Path) -> None:
 
 
 @pytest.mark.promise("told-bytes")
+@pytest.mark.wall_clock
 def test_of_a_large_file_what_was_handed_out_is_counted_and_how_long_it_took(backing: Path) -> None:
     with (
         SlowSource(backing, open_latency="1ms", bandwidth="10M") as slow,

@@ -101,6 +101,7 @@ def test_a_job_gets_what_it_reads_first(source: Path) -> None:
         assert not twice or mount.status()["pages"]["taken_back"], twice  # where the machine takes pages back, again
 
 
+@pytest.mark.wall_clock
 def test_ctrl_c_ends_it_and_it_goes_on_where_it_was(source: Path) -> None:
     with SlowSource(source, open_latency="60ms") as slow, MlfsMount(slow.path, "--ram", "8M", *SMALL) as mount:
         command = [sys.executable, "-m", "mlfs.cli.main", "warmup", str(mount.path)]
