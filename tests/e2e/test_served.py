@@ -178,7 +178,7 @@ def test_of_several_jobs_the_one_is_followed_that_reads_what_lies_at_the_path(so
 
 
 RANK = """
-import sys, torch.distributed as dist
+import gc, sys, torch.distributed as dist
 from mlfs.torch import ServedSampler
 store, rank, path, seed, length = sys.argv[1:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{store}", rank=int(rank), world_size=2)
@@ -192,6 +192,7 @@ for epoch in (0, 1):
         said += f"{error} "
     dist.barrier()
 print(said)
+gc.freeze()  # see frameworks/served_script.py
 """
 
 

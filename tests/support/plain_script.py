@@ -7,6 +7,7 @@ KIND: default (shuffle=True), shared (shuffle=True and a generator), persistent 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -66,3 +67,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    gc.freeze()  # or Python, as it ends, looks for garbage among all that torch is made of: half a second

@@ -6,6 +6,7 @@ Lightning starts the second rank itself. Each rank writes what it saw to OUT/RAN
 every sample, in order.
 """
 
+import gc
 import json
 import sys
 import zlib
@@ -75,3 +76,4 @@ def main(directory, out):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    gc.freeze()  # or Python, as it ends, looks for garbage among all that torch is made of: half a second
