@@ -10,8 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -75,18 +76,29 @@ class MountedCluster:
         self._network = network
         self._launcher_flags = launcher_flags
         self._agent_flags = list(agent_flags)
-        self._stack = ExitStack()
+        self._entered: list[MlfsMount] = []
         self.launcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> MountedCluster:
-        for mount in self.mounts:
-            self._stack.enter_context(mount)
         try:
+            self._at_once(self._enter, self.mounts)
             self.join()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
         return self
+
+    def _enter(self, mount: MlfsMount) -> None:
+        mount.__enter__()
+        self._entered.append(mount)
+
+    @staticmethod
+    def _at_once(call: Callable[[MlfsMount], None], mounts: Sequence[MlfsMount]) -> None:
+        """As nodes do it, each for itself; one after the other would take a third of the time of all these tests."""
+        with ThreadPoolExecutor(len(mounts)) as pool:
+            calls = [pool.submit(call, mount) for mount in mounts]
+        for done in calls:
+            done.result()
 
     def join(self) -> None:
         """Start the agents, and wait until all nodes know each other."""
@@ -185,4 +197,5 @@ class MountedCluster:
         if self.launcher is not None and 0 in self.agents():
             self._kill()  # those that are left would wait for those that are gone
         self.leave()
-        self._stack.__exit__(kind, error, traceback)
+        if self._entered:
+            self._at_once(lambda mount: mount.__exit__(kind, error, traceback), self._entered)
