@@ -109,6 +109,15 @@ def test_sizes_listings_and_attributes_that_are_wrong(tmp_path: Path) -> None:
         with MlfsMount(source.path, mountpoint=tmp_path / "mount") as mount:
             for name in sorted(os.listdir(mount.path / "cached")):
                 assert (mount.path / "cached" / name).read_bytes() == (source.backing / "cached" / name).read_bytes()
+        for kind in ("small", "large"):
+            source.truth(kind)
+        source.lie("", size="zero")
+        with MlfsMount(source.path, "--rescan", mountpoint=tmp_path / "mount") as mount:
+            told = f"files of {source.path} have size 0: if that is wrong, what they have is read past the caches"
+            assert told in mount.said
+            assert told in str(mount.status()["messages"])
+            name = draw.choice(sorted(set(names) - {"true/0"} - {name for name in names if name.startswith("list")}))
+            assert (mount.path / name).read_bytes() == (source.backing / name).read_bytes()
 
 
 @pytest.mark.promise("lies-time")
