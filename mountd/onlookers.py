@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -119,7 +120,8 @@ def masked(value: Json, hidden: Iterable[str], roots: Iterable[str] = ()) -> Jso
     Args:
         roots: directories below which the paths may be named, too.
     """
-    shown = {text for path in hidden for text in (path, printable(path))}
+    shown = {text for path in hidden for text in (path, shlex.quote(path))}
+    shown |= {printable(text) for text in shown}
     if not shown:
         return value
     longest_first = "|".join(map(re.escape, sorted(shown, key=len, reverse=True)))

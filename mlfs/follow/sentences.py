@@ -7,6 +7,7 @@ other differences.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,5 +54,5 @@ def flags_of(changes: Mapping[str, Any]) -> str:
             said.append(f"--{flag}" if value else f"--no-{flag}")
         elif value is not None:
             words = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            said.append(f"--{flag}={words}" if words.startswith("-") else f"--{flag} {words}")
+            said.append(f"--{flag}{'=' if words.startswith('-') else ' '}{shlex.quote(words)}")
     return " ".join(said)

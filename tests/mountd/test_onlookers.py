@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -75,3 +76,20 @@ def test_paths_are_taken_out_of_texts_and_nothing_else_is() -> None:
     assert found == {"a": [f"no {HIDDEN} here: {HIDDEN}, xa, a/bc", [HIDDEN, 3]], "n": 5, "odd": {"path": HIDDEN}}
     assert masked({"said": f"it is {printable('x' + chr(27) + 'y')}"}, ["x\x1by"]) == {"said": f"it is {HIDDEN}"}
     assert masked(status, []) is status
+
+
+@given(
+    st.text("aé '\"\\$.", min_size=1).filter(lambda name: name.strip("./ ")),
+    st.sampled_from(("/src", "/a b", "/x\x1b")),
+)
+def test_paths_are_found_below_roots_and_quoted_for_shells(name: str, root: str) -> None:
+    path = f"closed/{name}"
+    texts = [
+        f"below {root}/{path}: why",
+        f"mlfs register M --root {shlex.quote(path)} --epochs 1",
+        printable(f"{root}/{path}"),
+    ]
+    for text in masked({"said": texts}, [path], [root])["said"]:  # type: ignore[attr-defined]
+        assert "closed" not in text
+        assert HIDDEN in text
+    assert masked({"said": f"/other/{path}"}, [path], [root]) == {"said": f"/other/{path}"}
