@@ -28,7 +28,9 @@ class InferredJob:
 
     Attributes:
         fields: the explanation in use. alternatives: all that explain what was read first, best first.
-        unfit: the reads since the last twelve in a row that came as explained.
+        unfit: the reads since the last twelve in a row that came as explained. In the beginning of an epoch all of its
+            first twelve: one of another epoch may lie by chance where this one begins, and no search finds one without
+            its first read.
         lost_after: once the reads don't come as explained any more, the explanation's last epoch that did.
         was_chosen: whether the first reads of an epoch have chosen this explanation from several.
         first_epoch: the first one that came as explained; the job may have been installed at the end of it.
@@ -53,6 +55,7 @@ class InferredJob:
         self._counted = job.score.observed
         self._untold: deque[Open] = deque(maxlen=REMEMBERED_OPENS)  # counted by the job, and not told of here yet
         self._judged: deque[bool] = deque(maxlen=JUDGED_OPENS)
+        self._epoch, self._opens_of_epoch = job.spec.start_epoch, JUDGED_OPENS  # the last one that has begun
         start = job.spec.start_epoch
         self._half_read_at = job.epochs.timeline.base(start + 1) - job.streams.length(start) // 2
 
@@ -62,17 +65,22 @@ class InferredJob:
         if evaluation.may_come and evaluation.is_by(process):
             self.unfit = FirstReads()
             return False
-        agreed = self._counts_of(entry, process)
-        self._judged.extend(agreed)
-        if agreed and all(self._judged):
-            if self.unfit.total:
+        opens = self._counts_of(entry, process)
+        self._judged.extend([seen.agrees for seen in opens])
+        if opens and all(self._judged):
+            if opens[-1].cell.epoch > self._epoch:
+                self._epoch, self._opens_of_epoch = opens[-1].cell.epoch, 0
                 self.unfit = FirstReads()
-            return False
+            self._opens_of_epoch += len(opens)
+            if self._opens_of_epoch > JUDGED_OPENS:
+                if self.unfit.total:
+                    self.unfit = FirstReads()
+                return False
         self.unfit.add(entry, process, parent)
         return refuted(len(self._judged), sum(self._judged))
 
-    def _counts_of(self, entry: int, process: int) -> list[bool]:
-        """How the job has counted this open, and those before it that were not told of: whether each agreed.
+    def _counts_of(self, entry: int, process: int) -> list[Open]:
+        """How the job has counted this open, and those before it that were not told of.
 
         The job has counted a whole batch of opens when the first of them is told of here. None: the open is held back,
         while the order of an epoch is being computed. Several: others were held back until now.
@@ -84,7 +92,7 @@ class InferredJob:
             self._untold.extend(score.history[at] for at in range(-min(counted, len(score.history)), 0))
         for at, seen in enumerate(self._untold):
             if seen.entry == entry and seen.process == process:
-                return [self._untold.popleft().agrees for _ in range(at + 1)]
+                return [self._untold.popleft() for _ in range(at + 1)]
         return []
 
     def give_up(self) -> None:

@@ -12,10 +12,13 @@ from support.explaining import BATCH, FILES, explaining, order_of, simulate
 from support.trees import make_tree
 from test_words import read_by
 
+from mlfs.explain.confirm import order_head
 from mlfs.explain.going_on import NEAR, ONWARD, goes_on
 from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, POPULAR_SEEDS
 from mlfs.explain.question import DataSet
+from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.job import parse_job
+from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.registry import build_order
 
 MAIN, VALIDATION_FILES = 7, 40
@@ -137,6 +140,30 @@ def test_random_crops_in_the_main_process_cost_the_first_reads_of_each_epoch(
                 await validate(jobs, 0, 50)
                 true["words_before"] += 6 + words_of_crops(FILES, draw, draw.choice((0.15, 0.5, 0.95)))
             assert explainer.statistics().inference.searches == 1
+
+    simulate(body)
+
+
+def test_an_epoch_is_found_whose_first_read_lies_by_chance_where_the_expected_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFS_INFER_SEEDS", "0-16")
+    true = drawn_job("by chance")
+    words, draw = TorchWords(int(true["seed"])).take(1 << 16), random.Random(7)
+
+    def first_sample(words_before: int) -> int:
+        return order_head(FILES, int(words[words_before + SAMPLER_SEED_WORD]), 0, 1)[0]
+
+    async def body() -> None:
+        step = 4  # of a script that draws nothing between its epochs
+        async with explaining(tmp_path, infer=True, images=both(tmp_path / "data")) as (jobs, _):
+            for epoch in range(3):
+                order = list(order_of(jobs.manifest, 0, **true))
+                assert await read_epoch(jobs, order, 0, 10) >= FILES - 40, epoch
+                before, expected = true["words_before"], first_sample(true["words_before"] + step)
+                places = (before + 4 + 5 * FILES + more for more in range(draw.randrange(FILES), 20 * FILES))
+                true["words_before"] = next(place for place in places if first_sample(place) == expected)
+                step = true["words_before"] - before
 
     simulate(body)
 
