@@ -87,7 +87,7 @@ class Keeper:
         self._heard = b""
         self._agent_code: int | None = None  # how it ended
         self._failure: MlfsError | None = None  # why it could not begin
-        self._joined = self._leaving = self._stays = self._leaves = False
+        self._joined = self._leaving = self._stays = self._leaves = self._broke = False
         self._in_mpi = False
 
     def run(self, serve: Callable[[Line], None]) -> int:
@@ -178,6 +178,10 @@ class Keeper:
             self._failure = MlfsError(message, hint, ExitCode(code))
             if self._command is not None:
                 self._say(f"{self._failure}; this node goes on alone")
+        elif word == "broke":  # as when it is killed: MPI may raise because another node's agent has died
+            self._broke = True
+            (said,) = values
+            self._say(f"{said} (its mount goes on alone{', COMMAND, too' * bool(self._words)}: see `mlfs status`)")
         elif word == "stays":
             self._stays = True
         elif word == "leaves":
@@ -189,7 +193,7 @@ class Keeper:
         os.close(self._said)
         self._said = -1
         self._agent_code = os.waitstatus_to_exitcode(os.waitpid(self._agent, 0)[1])
-        if not (self._leaving or self._leaves or self._failure):
+        if not (self._leaving or self._leaves or self._failure or self._broke):
             how = f"signal {-self._agent_code}" if self._agent_code < 0 else f"exit code {self._agent_code}"
             self._say(
                 f"this node's agent is gone ({how}): its mount goes on alone{', COMMAND, too' * bool(self._words)}"
@@ -283,8 +287,7 @@ def _be_agent(serve: Callable[[Line], None], line: Line) -> NoReturn:
         line.say("failed", error.message, error.hint, int(error.exit_code))
         code = int(error.exit_code)
     except BaseException as error:
-        said = f"the agent failed: {type(error).__name__}: {' '.join(str(error).split())}"
-        line.say("failed", said, "see `mlfs status` and the mount's log", int(ExitCode.FAILURE))
+        line.say("broke", f"the agent failed: {type(error).__name__}: {' '.join(str(error).split())}")
     finally:
         os._exit(code)
 

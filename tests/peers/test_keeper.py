@@ -23,10 +23,14 @@ def serve(line):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "refuses":
         raise MlfsError("it is not let in", "a way out", ExitCode.BUSY)
+    if how == "breaks":
+        raise RuntimeError("MPI_ERR_PROC_FAILED: another one has died")
     if how != "never joins":
         line.say("joined", 0, 2, how != "no peers")
     if how == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "breaks later":
+        raise RuntimeError("of MPI")
     if how == "hangs":
         os.kill(os.getpid(), signal.SIGSTOP)
     while line.hear() and how == "stays":
@@ -44,6 +48,14 @@ SAYS = {
     "joins": ["node 0 of 2 has joined"],
     "dies": ["node 0 of 2 has joined", "this node's agent is gone (signal 9): its mount goes on alone, COMMAND, too"],
     "dies before": ["this node's agent is gone (signal 9): its mount goes on alone, COMMAND, too"],
+    "breaks": [
+        "the agent failed: RuntimeError: MPI_ERR_PROC_FAILED: another one has died (its mount goes on alone,"
+        " COMMAND, too: see `mlfs status`)"
+    ],
+    "breaks later": [
+        "node 0 of 2 has joined",
+        "the agent failed: RuntimeError: of MPI (its mount goes on alone, COMMAND, too: see `mlfs status`)",
+    ],
     "never joins": [
         "not all nodes have joined within 0.5 s (--join-timeout): COMMAND begins, and this node serves alone until"
         " they do"
