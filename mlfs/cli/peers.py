@@ -16,7 +16,7 @@ from mlfs.errors import ConfigError
 
 _EPILOG = """\
 examples, with MPICH, Open MPI and Slurm:
-  mpiexec -disable-auto-cleanup -n 4 -ppn 1 \\
+  mpiexec -n 4 -ppn 1 \\
       mlfs peers /data/imagenet -- torchrun ... train.py
   mpirun --with-ft ulfm -n 4 --map-by ppr:1:node \\
       mlfs peers /data/imagenet -- torchrun ... train.py
