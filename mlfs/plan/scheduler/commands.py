@@ -65,7 +65,7 @@ class Abandon(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """A reader waits for a sample of a lane's fetch: take it back if the lane has not begun it (then Recalled)."""
+    """Take a sample back from a lane that has not begun it (then Recalled), as a reader waits or the lane hangs."""
 
     fetch: int
     sample: int

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy
+from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy, Recall
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
 from mlfs.plan.scheduler.followed import FollowedJob
@@ -112,7 +112,7 @@ class Fetching:
         self._queue(Wanted(sample, place, None, 0))
         return True
 
-    def reserve(self, sample: int, job: FollowedJob, epoch: int, now_s: float, first: bool = False) -> None:
+    def reserve(self, sample: int, job: FollowedJob | None, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)
@@ -191,10 +191,20 @@ class Fetching:
         return [sample for sample, keep_in in promised.items() if not keep_in]
 
     def hangs(self, sample: int) -> None:
-        """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place."""
+        """A reader has waited too long for a lane's fetch of the sample: another lane may work in its place.
+
+        What lies behind the sample in the lane's batch is asked back, the last one first: see `recalled`.
+        """
         running = self._running.get(self._flying.get(sample, 0))
-        if running is not None:
+        if running is not None and not running.hangs:
             running.hang()
+            behind = [other for other in running.wanted if other != sample and self._flying.get(other) == running.fetch]
+            self._out.extend(Recall(running.fetch, other) for other in reversed(behind))
+
+    def recalled(self, wanted: Wanted, now_s: float) -> None:
+        """A lane that hangs gave a sample back, for which nobody waits: queue it anew, first, if it will be read."""
+        if self._table.pending[wanted.sample]:
+            self.reserve(wanted.sample, wanted.job, wanted.epoch, now_s, first=True)
 
     def reroute(self, samples: Sequence[int] | None = None) -> None:
         """Who owns what has changed: queued samples go to where they are got fastest by now. Args: None for all."""

@@ -383,9 +383,11 @@ class Scheduler:
     def _recalled(self, recalled: e.Recalled, now_s: float) -> None:
         if self._fetching.fetch_of(recalled.sample) != recalled.fetch:
             return
+        wanted = self._fetching.wanted_by(recalled.fetch, recalled.sample)
         self._fetching.forget(recalled.fetch, recalled.sample)
         self._warming.taken_back(recalled.sample)
-        self._waiting.recalled(recalled.sample, now_s)
+        if not self._waiting.recalled(recalled.sample, now_s) and wanted is not None:
+            self._fetching.recalled(wanted, now_s)
 
     def _kept(self, kept: e.Kept, now_s: float) -> None:
         self._keeping.kept(kept.fetch, kept.sample, kept.place, kept.used_bytes)

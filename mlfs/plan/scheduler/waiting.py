@@ -163,11 +163,14 @@ class Waiting:
         self._flights[sample] = Flight(self._fetching.for_reader(sample, place), place, attempt, due_s)
         (self._hedges if attempt == 1 else self._timeouts).append((due_s, sample))
 
-    def recalled(self, sample: int, now_s: float) -> None:
-        """A lane gave a sample back that it had not begun: fetch it for its readers."""
+    def recalled(self, sample: int, now_s: float) -> bool:
+        """A lane gave a sample back that it had not begun: fetch it for its readers. Returns whether there are any."""
         self._table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
+        if sample not in self._waiters:
+            return False
         self.begin(sample, now_s)
+        return True
 
     # -- ends
 
