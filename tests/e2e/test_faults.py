@@ -19,6 +19,8 @@ from support.mounts import MlfsMount
 from support.slow import SlowSource
 from support.trees import content, image_folder, make_tree
 
+pytestmark = pytest.mark.page_counts
+
 FILES = image_folder(classes=4, files=40, size=20_000) | {"class00/large.bin": 6_000_001}
 ALWAYS = 1_000_000
 TIMEOUT = "2s"  # a file that hangs costs twice that; no other may take as long

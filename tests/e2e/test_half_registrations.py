@@ -16,6 +16,8 @@ from support import drawing_script
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
+pytestmark = pytest.mark.page_counts
+
 TRAIN, VALIDATION, EPOCHS = 300, 24, 3
 WAIT_S = 120.0
 RESNET18_WORDS = 22_300_000

@@ -19,6 +19,8 @@ from support.trees import make_classes, make_tree
 
 from mlfs.orders.permutation import randperm
 
+pytestmark = pytest.mark.page_counts
+
 CLASSES, FILES, BATCH = 4, 1200, 16
 WAIT_S = 120
 

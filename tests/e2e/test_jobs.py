@@ -15,6 +15,8 @@ from support.slow import SlowSource
 from support.training import train
 from support.trees import make_classes
 
+pytestmark = pytest.mark.page_counts
+
 CLASSES, FILES = 4, 240
 
 

@@ -19,6 +19,8 @@ from support.fuse import wait_until
 from support.limits import cgroup, ulimit
 from support.mounts import MlfsMount
 
+pytestmark = pytest.mark.page_counts
+
 SMALL, LARGE = 60, 12
 SMALL_BYTES, LARGE_BYTES = 30_000, 5 << 20  # the latter are read by ranges, each through a descriptor of its own
 READERS = 8

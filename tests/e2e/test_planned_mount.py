@@ -12,6 +12,8 @@ import pytest
 from support.fuse import wait_until
 from support.mounts import MlfsMount
 
+pytestmark = pytest.mark.page_counts
+
 FILES, SIZE = 60, 20_000
 PAGES_BYTES = -(-SIZE // 4096) * 4096
 WAIT_S = 120

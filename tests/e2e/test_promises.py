@@ -14,6 +14,8 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.trees import content, image_folder, make_tree
 
+pytestmark = pytest.mark.page_counts
+
 FILES = image_folder(classes=2, files=150, size=10_000)
 READER = """
 import errno, sys

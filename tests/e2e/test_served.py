@@ -28,6 +28,8 @@ from mlfs.torch import ServedBatchSampler, ServedSampler
 from mlfs.torch import sampler as sampler_module
 from mlfs.torch.sampler import rank_and_world_size
 
+pytestmark = pytest.mark.page_counts
+
 FILES = 240
 SCRIPT = str(Path(__file__).parent / "frameworks" / "served_script.py")
 JOB = ["--epochs", "3", "--batch-size", "8", "--world-size", "2", "--seed", "3"]

@@ -15,6 +15,8 @@ from support.looping import MOST_EPOCHS, Script, looping
 from support.mounts import MlfsMount
 from support.trees import make_classes
 
+pytestmark = pytest.mark.page_counts
+
 FILES, CLASSES = 240, 4
 LIMIT_S = 120.0
 EPOCHS = 3

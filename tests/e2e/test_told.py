@@ -13,6 +13,8 @@ from support.mounts import MlfsMount
 from support.slow import SlowSource
 from support.trees import image_folder, make_tree
 
+pytestmark = pytest.mark.page_counts
+
 FILES = image_folder(classes=2, files=60, size=100_000)
 LARGE = "class00/large.bin"
 

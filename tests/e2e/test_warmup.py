@@ -14,6 +14,8 @@ from support.fuse import wait_until
 from support.mounts import MlfsMount
 from support.slow import SlowSource
 
+pytestmark = pytest.mark.page_counts
+
 FILES, FILE_BYTES, PAGE = 60, 20_000, 4096
 FOOTPRINT = -(-FILE_BYTES // PAGE) * PAGE
 SMALL = ["--staging", "1M", "--pfs-threads", "4"]
