@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,19 @@ def test_json_has_the_seconds_of_each_policy(capsys: pytest.CaptureFixture[str])
     assert said["policies"]["lower-bound"]["seconds"] <= said["policies"]["mlfs"]["seconds"]
     assert said["policies"]["nopfs"]["hit_ratio"].keys() == {"peer:ram", "peer:ssd", "local:ram", "local:ssd"}
     assert len(said["policies"]["mlfs"]["epochs"]) == 10
+
+
+@pytest.mark.parametrize(("more", "said"), [("--policy=nopfs", "nopfs, epoch"), ("--detailed", "in detail, epoch")])
+def test_what_takes_long_says_how_far_it_is(
+    more: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["simulate", "thesis-s1", "--shrink", "100", more]
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("mlfs.cli.progress.PROGRESS_AFTER_S", -1.0)
+    monkeypatch.setattr("mlfs.cli.progress._PLAIN_PROGRESS_EVERY_S", -1.0)
+    assert main(words) == 0
+    assert re.search(rf"mlfs: simulating: \d+%, {said} \d+", capsys.readouterr().err)
 
 
 def test_a_table_of_all_policies_and_why_some_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
