@@ -372,7 +372,10 @@ def _prefetched(through: Path, total: int) -> tuple[float, float, float]:
 
 
 def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
-    """Each sample came from the source once, nobody had asked for it, it is staged, and it is kept."""
+    """Each sample came from the source once, nobody had asked for it, it is staged, and it is kept.
+
+    On a machine that takes pages back some samples that are read then come from what is kept, which is said.
+    """
     counted, now = since.now(), status(through)
     kept, (job,) = sum(tier["samples"] for tier in now["tiers"]), now["jobs"]
     ahead = sum(rank["ahead"]["samples"] for rank in job["ranks"])
@@ -384,7 +387,9 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
     for path in (through / f".mlfs/order/{job['name']}/0/0").read_text().splitlines()[:100]:
         read_os(str(through / path))
     read = since.now()
-    must_be("samples whose pages are in place", read.by(PAGE_CACHE) >= MOST * read.all_reads, read)
+    must_be("samples that are kept", read.by(PFS) == 0, read)
+    if read.by(PAGE_CACHE) < MOST * read.all_reads:
+        print(f"  the machine has taken pages back: of {read.all_reads} samples {read.by(PAGE_CACHE)} had theirs")
 
 
 def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
