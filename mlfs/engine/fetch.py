@@ -174,8 +174,7 @@ class Fetcher:
         assert content is not None
         if self._manifest.generation_view[entry] != generation:
             return None
-        if self._looks.needed:
-            self._looks.way_to(entry)
+        self._looks.way_to(entry)
         if content.changed:
             self._replace(entry, content.changed)
             generation = self._manifest.generation_view[entry]

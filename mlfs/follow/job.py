@@ -181,15 +181,12 @@ class JobRun:
             return APART
         if sharing and self.shared.is_read_for_another(process, self.matcher, sharing):
             return NOTHING_YET
-        own = named and process in self.readers.own
-        fits = own and self.matcher.fits(sample, process)
-        if fits and not self.evaluation.may_come and not self.held:
+        known = named and bool(self.readers.own)
+        own = known and process in self.readers.own
+        fits = known and self.matcher.fits(sample, process)
+        if own and fits and not self.evaluation.may_come and not self.held:
             return self._match(sample, process, parent, at_s)  # nearly always
-        departs = (
-            named
-            and self.readers.own
-            and not (fits or (not own and self.matcher.fits(sample, process)) or self.held.may_hold)
-        )
+        departs = known and not (fits or self.held.may_hold)
         if (named and self.evaluation.may_come) or departs:
             seen = self._may_evaluate(Read(sample, process, parent, at_s))
             if seen is not None:
