@@ -189,8 +189,8 @@ class Control:
     def _job(self, name: bytes) -> JobRun | None:
         """The job that is shown under a name. A served order stays what was registered, whatever somebody reads."""
         job = self.engine.jobs.get(name.decode(errors="replace"))
-        told = job.told if job is not None else None
-        return told if told is not None and told.spec.serve is not None else job
+        registered = job.registered if job is not None else None
+        return registered if registered is not None and registered.spec.serve is not None else job
 
     def _number(self, text: bytes, below: int) -> int | None:
         return int(text) if text.isdigit() and str(int(text)).encode() == text and int(text) < below else None
@@ -436,7 +436,7 @@ class Control:
 
     def _note_jobs(self) -> None:
         """Note what is registered, as it was told: the next mount offers it again if this daemon dies."""
-        jobs = [job.told or job for job in list(self.engine.jobs.values()) if not job.inferred]
+        jobs = [job.registered or job for job in list(self.engine.jobs.values()) if not job.inferred]
         if self._life is not None:
             self._life.write({job.name: told_flags(job.spec) for job in jobs})
 

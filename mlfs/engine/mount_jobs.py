@@ -230,14 +230,14 @@ class MountJobs:
 
     def _follow_as_told(self, job: JobRun) -> None:
         """The job's own readers have come, and read as registered: what others showed before was no finding."""
-        told = job.told
-        if told is None or self.jobs.get(job.name) is not job:
+        registered = job.registered
+        if registered is None or self.jobs.get(job.name) is not job:
             return  # dealt with
         log.info("job %s: it is read as registered; what others read before is nothing to it", job.name)
-        told.restart()
-        told.set_aside(False)
+        registered.restart()
+        registered.set_aside(False)
         self._counters.begin_epoch()
-        self._install(told)
+        self._install(registered)
 
     def _job_failed(self, command: c.JobFailed) -> None:
         log.error("job %s: %s", command.job.name, GAVE_UP, exc_info=command.error)

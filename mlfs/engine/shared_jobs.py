@@ -144,7 +144,7 @@ class SharedJobs:
         """A job as it was registered: here, or on another node where this one has just come. None where it is not."""
         here, counts = self._jobs.jobs.get(name), self._registrations.fields(name)
         if here is not None:
-            return (here.told or here).spec
+            return (here.registered or here).spec
         return None if counts is None else parse_job(counts)
 
     def with_nodes(self, spec: JobSpec) -> JobSpec:

@@ -75,13 +75,13 @@ class SharedOrders:
         found = {}
         for job in self._jobs.jobs.values():
             # An order that mlfs serves is known to all as the registered job's.
-            found_here = (job.inferred or job.told is not None) and job.spec.serve is None
+            found_here = (job.inferred or job.registered is not None) and job.spec.serve is None
             if found_here and job.predicting and not job.given_up:
                 fields = _fields(job.spec)
                 found[_key(fields)] = job, fields
         for key, (job, fields) in found.items():
             if key not in self._orders and job.observed >= BORNE_OUT_READS:
-                instead = "" if job.told is None else job.told.name
+                instead = "" if job.registered is None else job.registered.name
                 tell({"order": fields, "instead": instead})
                 self._plan_by(key, _Order(own, fields), instead)
         for key in [key for key, order in self._orders.items() if order.by == own and key not in found]:

@@ -71,8 +71,8 @@ class JobRun:
         matcher: matches reads to positions in the streams. A second run has another one, and other `ranks`, `loader`
             and `readers`.
         readers: which processes read for the job, and which are strangers. nameless: the same of those without names.
-        told: the job as it was registered, where this one was found to be what the script does instead.
-        reads_as_told: whether somebody reads it as it was registered: `told` is to be followed again then.
+        registered: the job as it was registered, where this one was found to be what the script does instead.
+        reads_as_told: whether somebody reads it as it was registered: `registered` is to be followed again then.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class JobRun:
         self.rates = RankRates()
         self.readers = Readers(name_of)
         self.nameless = NamelessReads(len(inside), bool(spec.shuffle) and spec.sampler != "sequential")
-        self.told: JobRun | None = None
+        self.registered: JobRun | None = None
         self.reads_as_told = False
         self._name_of = name_of
         self._look_back_at = 0  # reads that were counted when the families before the first proved one are judged
@@ -233,8 +233,9 @@ class JobRun:
             family.reads_again(trial.again)
             self.second_run.take(trial.again)
             return Seen(None, (), True)
-        if verdict is Verdict.AS_TOLD and trial is not None and trial.as_told is not None and self.told is not None:
-            self.told.second_run.take(trial.as_told)
+        registered = self.registered
+        if verdict is Verdict.AS_TOLD and trial is not None and trial.as_told is not None and registered is not None:
+            registered.second_run.take(trial.as_told)
             self.reads_as_told = True
             return Seen(None, (), True)
         if verdict is Verdict.STRANGER:
@@ -293,9 +294,9 @@ class JobRun:
         """Matchers for reads that may be the job's after all."""
         own, first, joins = self.matcher, self.epochs.first, self.matcher.joining()
         again = joins if first is None else self.second_run.expected(own, first)
-        told, as_told = self.told, None
-        if told is not None and told.epochs.first is not None:
-            as_told = told.second_run.expected(told.matcher, told.epochs.first)
+        registered, as_told = self.registered, None
+        if registered is not None and registered.epochs.first is not None:
+            as_told = registered.second_run.expected(registered.matcher, registered.epochs.first)
         return Trial(joins, again, as_told, own, at_s, before)
 
     def _match_unproved(self, read: Read) -> Seen:
@@ -371,11 +372,11 @@ class JobRun:
             sample, process, parent, match, matcher, self.epochs.first
         ):
             return Seen(None, (), True)
-        told = self.told
-        if told is not None and (unfit or told.second_run.matcher is not None):
+        registered = self.registered
+        if registered is not None and (unfit or registered.second_run.matcher is not None):
             # The script that was found to read another order was perhaps mended, and reads as registered now.
-            self.reads_as_told = told.second_run.leads(
-                sample, process, parent, match, matcher, told.epochs.first, fewest_read_before=0
+            self.reads_as_told = registered.second_run.leads(
+                sample, process, parent, match, matcher, registered.epochs.first, fewest_read_before=0
             )
             if self.reads_as_told:
                 return Seen(None, (), True)
@@ -478,7 +479,7 @@ class JobRun:
         found out about the other job, in words and as flags.
         """
         if said:
-            self.told = other.told or other
+            self.registered = other.registered or other
         other.matcher.forget(opens)
         # What was read in an order that nobody knew then says nothing of the prediction since.
         unknown = epochs_in_unknown_order(other.score.cells) if said else {}

@@ -116,10 +116,10 @@ class FakeJobs:
         for job in list(self.running.values()):
             others = [other for other in self.running.values() if other is not job]
             if job.member[entry] and job.observe(entry, process, parent, others=others).restarted:
-                if job.reads_as_told and job.told is not None:
-                    job.told.restart()
-                    job.told.set_aside(False)
-                    await self.install(job.told)
+                if job.reads_as_told and job.registered is not None:
+                    job.registered.restart()
+                    job.registered.set_aside(False)
+                    await self.install(job.registered)
                 elif self.observer.explains_restart(job):
                     job.forget_restart()
                 else:
