@@ -1,4 +1,4 @@
-"""What users read about the commands: every help fits a terminal, and README names the flags and commands there are."""
+"""What users read about the commands: every help fits a terminal, and docs/commands.md has all flags and commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from mlfs.cli.commands import build_parser
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs/commands.md").read_text()
 COMMANDS = (
     "mount", "register", "status", "unregister", "unmount", "order", "record", "replay", "calibrate", "plan", "advise",
     "simulate", "cache", "peers", "ls", "top", "doctor", "report", "completion",
@@ -45,20 +47,20 @@ def test_every_help_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatc
 
 
 def section(title: str) -> str:
-    """A part of README, from its heading to the next."""
-    found = re.search(rf"^## {re.escape(title)}.*?(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    """A part of the page, from its heading to the next."""
+    found = re.search(rf"^## {re.escape(title)}.*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert found, title
     return found[0]
 
 
-def test_readme_names_the_flags_of_mount() -> None:
+def test_the_page_names_the_flags_of_mount() -> None:
     table = re.findall(r"^\|(.*)\|$", section("Flags of `mlfs mount"), re.MULTILINE)
     named = set(re.findall(r"--[a-z][a-z-]*", " ".join(table)))
     mount = next(parser for parser in parsers(build_parser(["mount"])) if parser.prog == "mlfs mount")
     assert named == flags(mount)
 
 
-def test_readme_names_the_commands() -> None:
+def test_the_page_names_the_commands() -> None:
     named = set(re.findall(r"`(?:mlfs )?([a-z]+)", section("All commands")))
     assert named == set(COMMANDS)
 

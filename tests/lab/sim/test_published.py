@@ -1,7 +1,7 @@
 """The published figures of the NoPFS simulator (thesis, Tables 5.1-5.4 and Section 5.2.3), under the paper's sharing
 rule.
 
-S1 runs in full; S2 to S4 and the grid with 10 times fewer samples and less storage (docs/simulator.md: what that
+S1 runs in full; S2 to S4 and the grid with 10 times fewer samples and less storage (docs/simulator.md says what that
 changes).
 """
 
@@ -46,7 +46,7 @@ def seconds(policy: str, key: str) -> float | None:
 
 
 # Policy -> largest difference that is allowed. The staging pool loads in step with the batches here, DeepIO's ordered
-# mode reads the PFS with one thread: the text leaves both open (docs/simulator.md).
+# mode reads the PFS with one thread: the text leaves both open (docs/papers.md).
 WITHIN = {"perfect": 0.01, "nopfs": 0.06, "staging_pool": 0.10}
 
 
@@ -74,7 +74,7 @@ def test_naive_is_between_its_two_write_models(key: str) -> None:
 
 @pytest.mark.parametrize("key", SCENARIOS)
 def test_the_order_of_policies_is_the_published_one(key: str) -> None:
-    """Pairs that are published within 1.5 % of each other count as tied (docs/simulator.md explains each)."""
+    """Pairs that are published within 1.5 % of each other count as tied (docs/papers.md names each)."""
     runnable = [name for name in NAMES if published(name, key) is not None]
     for first in runnable:
         for second in runnable:
