@@ -13,8 +13,8 @@ from collections.abc import Callable
 import trio
 
 from mlfs.engine.coalesce import Coalesced
+from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.scheduler.events import Event, Opened, ReadersWaited, ReadSeen, Refused, Released, SourceGave
-from mlfs.plan.scheduler.followed import NAMELESS
 
 # Opens and releases are taken in together, so late: a pass of the scheduler for each would cost every reader.
 EVENTS_DELAY_S = 0.01

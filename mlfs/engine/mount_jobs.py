@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from mlfs.engine.planner import Planner
 from mlfs.engine.runner import Runner
@@ -83,7 +83,7 @@ class MountJobs:
     @property
     def jobs(self) -> Mapping[str, JobRun]:
         """The jobs of the mount by name."""
-        return cast("Mapping[str, JobRun]", self._scheduler.jobs)
+        return self._scheduler.jobs
 
     @property
     def orders_under_way(self) -> int:
@@ -179,7 +179,7 @@ class MountJobs:
     def _load_epoch(self, command: c.LoadEpoch) -> None:
         """Compute an epoch's order: in the pool `orders`, which has one thread, so one after the other."""
         self._orders_under_way += 1
-        job = cast(JobRun, command.job)
+        job = command.job
         self.runner.start("orders", job.load_epoch, command.epoch, then=partial(self._epoch_loaded, job, command.epoch))
 
     def _epoch_loaded(self, job: JobRun, epoch: int, index: EpochIndex | None, error: BaseException | None) -> None:
@@ -198,7 +198,7 @@ class MountJobs:
         self._planner.plan_again()
 
     def _epoch_left(self, command: c.EpochLeft) -> None:
-        told = cast(JobRun, command.job).statistics()
+        told = command.job.statistics()
         self._log_counted_anew(told)
         shares, pfs_bytes = told.shares.get(command.epoch, {}), told.pfs_bytes_by_epoch.get(command.epoch, 0)
         self._logged.setdefault(told.name, {})[command.epoch] = shares
@@ -214,7 +214,7 @@ class MountJobs:
                 log.info("job %s: epoch %d counted anew: %s", told.name, epoch, agreement_in_words(now))
 
     def _started_again(self, command: c.StartedAgain) -> None:
-        job = cast(JobRun, command.job)
+        job = command.job
         if job.reads_as_told:
             self._follow_as_told(job)
             return

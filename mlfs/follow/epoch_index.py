@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfs.plan.scheduler.followed import Match
 from mlfs.served.refill import Refill
 
-__all__ = ["EpochIndex", "Ids", "Match"]
-
 Ids = npt.NDArray[np.int64]
+
+
+class Match(NamedTuple):
+    """A position of a stream: local rank index, linear position (the epoch's base plus the index in the stream)."""
+
+    rank_index: int
+    position: int
 
 
 class EpochIndex:

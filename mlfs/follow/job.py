@@ -3,12 +3,12 @@
 Pure. In: a specification and its streams (mlfs.orders), reads, orders of epochs. Out: what each read came to, the
 epochs whose order is wanted, whether the prediction is believed. All of it happens on the loop, but for `load_epoch`.
 
-The scheduler knows a job as `mlfs.plan.scheduler.followed.FollowedJob`. The parts, in the order in which a read meets
-them: `SharedSamples` (is it another job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the
-job's at all?), `HeldReads` (does it wait for an epoch's order?), `matching` (which position of which rank is it?),
-`loader_watch` (what does it tell of the loader?), `second_run` (was the script started again?), `local_ranks` (how far
-are the ranks?). Beside them `epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`.
-The parts that have no module of their own stand below the job.
+The scheduler tells it of reads. The parts, in the order in which a read meets them: `SharedSamples` (is it another
+job's?), `evaluation` (does the job evaluate?), `strangers` (is it a reader of the job's at all?), `HeldReads` (does it
+wait for an epoch's order?), `matching` (which position of which rank is it?), `loader_watch` (what does it tell of the
+loader?), `second_run` (was the script started again?), `local_ranks` (how far are the ranks?). Beside them
+`epochs_at_hand`, and for the status `findings`, `LateReads`, `BytesRead` and `RankRates`. The parts that have no module
+of their own stand below the job.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.follow.agreement import Share, by_epoch
-from mlfs.follow.epoch_index import EpochIndex, Ids
+from mlfs.follow.epoch_index import EpochIndex, Ids, Match
 from mlfs.follow.epochs_at_hand import EpochsAtHand
 from mlfs.follow.evaluation import Evaluation
 from mlfs.follow.evaluation import Verdict as Whose
@@ -30,8 +31,10 @@ from mlfs.follow.job_statistics import JobState, JobStatistics
 from mlfs.follow.loader_watch import UNTIMED, LoaderWatch
 from mlfs.follow.local_ranks import LocalRanks
 from mlfs.follow.matching import Open, StreamMatcher
+from mlfs.follow.nameless import NAMELESS
 from mlfs.follow.nameless_reads import NamelessReads
 from mlfs.follow.plain_order import walked_to
+from mlfs.follow.progress import Given
 from mlfs.follow.score import REMEMBERED_OPENS, Cell, Score
 from mlfs.follow.second_run import SecondRun
 from mlfs.follow.sentences import register_flags
@@ -41,7 +44,6 @@ from mlfs.follow.timeline import Timeline
 from mlfs.follow.trial import PROVED_SHARE, Family, Key, Read, Trial, Verdict, share_of
 from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.followed import NAMELESS, Given, Match, Seen
 
 RECOVERED = 0.75
 """Share of the recent reads that must be predicted before a prediction that failed is believed again. It lies well
@@ -50,6 +52,26 @@ GAVE_UP = "mlfs failed to follow this job (the log says how); its reads are serv
 LOOK_BACK_AFTER = 64
 """Reads after the first process has proved to read for the job, until families that read before it and don't fit count
 as strangers: so long the other ranks may take to prove themselves."""
+
+
+class Seen(NamedTuple):
+    """What the job made of a read.
+
+    Attributes:
+        match: the position that the read was matched to, None for none.
+        given: positions that are given up by it, by local rank.
+        restarted: the read fits the job's first epoch, and not the one that the job was in.
+        apart: a stranger made the read, which is nothing to the job.
+        coming: what the stranger reads next, where his order is plain.
+    """
+
+    match: Match | None
+    given: Sequence[tuple[int, Given]] = ()
+    restarted: bool = False
+    apart: bool = False
+    coming: Sequence[int] = ()
+
+
 NOTHING_YET = Seen(None)  # a read that waits, or that is another job's
 APART = Seen(None, apart=True)  # a stranger's read
 

@@ -19,10 +19,10 @@ from enum import IntEnum
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.occurrence import Occurrence, occurrences
 from mlfs.follow.progress import RankProgress
-from mlfs.plan.scheduler.followed import NAMELESS
 
-__all__ = ["NAMELESS", "Nameless"]
-
+NAMELESS = -1
+"""Stands for the process of readers whom the kernel does not name, as they are in another pid namespace. No process has
+that number, and 0 is one in simulated nodes."""
 NEAR = 64
 """Places behind the oldest unread one that threads may come to in any order: as many threads as a machine may have."""
 NEAR_SHARE = 16

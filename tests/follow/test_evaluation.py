@@ -12,12 +12,11 @@ import pytest
 from loaders import Loader, in_turns
 
 from mlfs.follow.evaluation import MOST_PASSES, STEPS_TOLD
-from mlfs.follow.job import JobRun
+from mlfs.follow.job import JobRun, Seen
 from mlfs.follow.plain_order import WALKED_AHEAD
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.followed import Seen
 
 EPOCHS = 3
 

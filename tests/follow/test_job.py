@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from mlfs.follow.agreement import Share, agreement_in_words, epoch_line, whole
-from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.epoch_index import EpochIndex, Match
 from mlfs.follow.epochs_at_hand import MOST_EPOCHS_AHEAD
 from mlfs.follow.job import JobRun
 from mlfs.follow.job_statistics import JobState
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 from mlfs.orders.streams import JobStreams
-from mlfs.plan.scheduler.followed import FollowedJob, Match
 from mlfs.tree.growing import FEWEST_ROOM
 
 N, BATCH = 4096, 8
@@ -26,7 +25,7 @@ def job_of(n: int = N, **fields: Any) -> JobRun:
     return JobRun(spec, JobStreams(spec, np.arange(n), build_order(spec, n)), np.full(n, 10, dtype=np.int64))
 
 
-def load(job: FollowedJob) -> list[int]:
+def load(job: JobRun) -> list[int]:
     """Compute what is wanted, one epoch after the other. Returns their numbers."""
     assert isinstance(job, JobRun)
     loaded = []

@@ -22,15 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.node import Lane, Node
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.scheduler import Scheduler
 
@@ -141,11 +141,11 @@ class _World:
     def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
         self._heap.at(self._heap.now_s + self._durations(DROP, samples[0]), node.evicted, place, samples)
 
-    def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
-        return cast(JobRun, job).load_epoch(epoch)
+    def load_epoch(self, node: Node, job: JobRun, epoch: int) -> EpochIndex | None:
+        return job.load_epoch(epoch)
 
     def plan(self, node: Node) -> Plan | None:
         return self._plan
 
-    def begins_anew(self, node: Node, job: FollowedJob) -> None:
+    def begins_anew(self, node: Node, job: JobRun) -> None:
         raise AssertionError(f"job {job.name}: readers that follow their order never begin anew")

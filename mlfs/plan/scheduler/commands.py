@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.events import Event
-from mlfs.plan.scheduler.followed import FollowedJob
 
 
 class Item(NamedTuple):
@@ -119,14 +119,14 @@ class Refuse(NamedTuple):
 class LoadEpoch(NamedTuple):
     """Compute the order of a job's epoch. Ends with EpochKnown or EpochUnknown."""
 
-    job: FollowedJob
+    job: JobRun
     epoch: int
 
 
 class CountReads(NamedTuple):
     """Count how often this node reads each sample of the job, and plan what to keep. Ends with Planned."""
 
-    job: FollowedJob
+    job: JobRun
 
 
 class ForgetReads(NamedTuple):
@@ -138,14 +138,14 @@ class ForgetReads(NamedTuple):
 class EpochBegan(NamedTuple):
     """A job's fastest rank has come to an epoch. PlacesMeasured may follow."""
 
-    job: FollowedJob
+    job: JobRun
     epoch: int
 
 
 class EpochLeft(NamedTuple):
     """All ranks of a job have left an epoch."""
 
-    job: FollowedJob
+    job: JobRun
     epoch: int
 
 
@@ -156,13 +156,13 @@ class StartedAgain(NamedTuple):
     if it is a new run.
     """
 
-    job: FollowedJob
+    job: JobRun
 
 
 class JobFailed(NamedTuple):
     """A bug showed while the job was followed. The job is given up: its reads are served as they come."""
 
-    job: FollowedJob
+    job: JobRun
     error: Exception
 
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 
 
@@ -209,7 +210,7 @@ class Resized(NamedTuple):
 class JobInstalled(NamedTuple):
     """A job begins, in place of a job of the same name if there is one."""
 
-    job: FollowedJob
+    job: JobRun
 
 
 class JobEnded(NamedTuple):
@@ -221,21 +222,21 @@ class JobEnded(NamedTuple):
 class EpochKnown(NamedTuple):
     """The order of an epoch was computed (the end of a `LoadEpoch`)."""
 
-    job: FollowedJob
-    streams: EpochStreams
+    job: JobRun
+    streams: EpochIndex
 
 
 class EpochUnknown(NamedTuple):
     """The order of an epoch could not be computed."""
 
-    job: FollowedJob
+    job: JobRun
     epoch: int
 
 
 class JobBroken(NamedTuple):
     """A bug showed in computing for a job, perhaps in another package's order: the job is given up."""
 
-    job: FollowedJob
+    job: JobRun
     error: Exception
 
 

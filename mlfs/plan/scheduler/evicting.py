@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.plan.scheduler.commands import Command, Evict
-from mlfs.plan.scheduler.followed import EpochStreams
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.states import SampleTable, State
@@ -148,7 +148,7 @@ def _streams(uses: Mapping[str, Uses]) -> Iterable[tuple[Ids, int]]:
                 yield from _of_rank(index, rank, cursor)
 
 
-def _of_rank(index: EpochStreams, rank: int, cursor: int) -> Iterable[tuple[Ids, int]]:
+def _of_rank(index: EpochIndex, rank: int, cursor: int) -> Iterable[tuple[Ids, int]]:
     begin = max(0, cursor - index.base)
     if begin < index.length:
         yield index.ids[rank][begin:], index.base + begin - cursor

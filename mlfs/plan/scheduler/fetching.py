@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler.commands import Command, Fetch, Item, KeepCopy, Recall
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.events import FetchEnded, Landed
-from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.pool_queue import PoolQueue, Running, Wanted
 from mlfs.plan.scheduler.routing import Rates, Routing
@@ -112,7 +112,7 @@ class Fetching:
         self._queue(Wanted(sample, place, None, 0))
         return True
 
-    def reserve(self, sample: int, job: FollowedJob | None, epoch: int, now_s: float, first: bool = False) -> None:
+    def reserve(self, sample: int, job: JobRun | None, epoch: int, now_s: float, first: bool = False) -> None:
         """Queue a sample that is ABSENT, at the place where it is got fastest. `first`: before all others there."""
         self._table.move(sample, Verb.RESERVE)
         place = self._routing.ahead(sample, self._table.held_by[sample], self._keeping.owner(sample), now_s)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from mlfs.follow.job import JobRun, Seen
+from mlfs.follow.nameless import NAMELESS
 from mlfs.plan.scheduler.beside import Beside
 from mlfs.plan.scheduler.commands import (
     Command,
@@ -24,7 +26,6 @@ from mlfs.plan.scheduler.commands import (
     Warn,
 )
 from mlfs.plan.scheduler.events import EpochKnown, Opened, ReadSeen
-from mlfs.plan.scheduler.followed import NAMELESS, FollowedJob, Seen
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Uses
 from mlfs.plan.scheduler.rank_loads import Reader
@@ -56,15 +57,15 @@ class Following:
         self._opening = Opening()
         self._left: list[EpochLeft] = []  # to be told once nobody waits for a sample of these epochs
         self._out = out
-        self._jobs: dict[str, FollowedJob] = {}
+        self._jobs: dict[str, JobRun] = {}
         self._uses: dict[str, Uses] = {}
         self._members: dict[str, bytearray] = {}  # what each job reads: one that is given up says so no more
-        self.jobs: Mapping[str, FollowedJob] = MappingProxyType(self._jobs)
+        self.jobs: Mapping[str, JobRun] = MappingProxyType(self._jobs)
         self.uses: Mapping[str, Uses] = MappingProxyType(self._uses)
 
     # -- jobs come and go
 
-    def install(self, job: FollowedJob) -> None:
+    def install(self, job: JobRun) -> None:
         """A job begins: it was registered, adopted in place of another, or started again."""
         self._leave(job.name)
         if not job.observed:  # it is no job that goes on
@@ -112,12 +113,12 @@ class Following:
         """Used pages may fill the window exactly while no job's reads are predicted."""
         self._window.set_linger(not any(job.predicting and not job.finished for job in self._jobs.values()))
 
-    def broken(self, job: FollowedJob, error: Exception) -> None:
+    def broken(self, job: JobRun, error: Exception) -> None:
         """A bug showed in computing for a job: give the job up."""
         if self._jobs.get(job.name) is job:
             self._give_up(job, error)
 
-    def _give_up(self, job: FollowedJob, error: Exception) -> None:
+    def _give_up(self, job: JobRun, error: Exception) -> None:
         """A bug showed while the job was followed: it is predicted no more."""
         self._over(self._uses[job.name].release())
         job.give_up()
@@ -126,7 +127,7 @@ class Following:
 
     # -- epochs
 
-    def _ask_for_epochs(self, job: FollowedJob) -> None:
+    def _ask_for_epochs(self, job: JobRun) -> None:
         for epoch in job.wanted_epochs():
             job.epochs.asked(epoch)
             self._out.append(LoadEpoch(job, epoch))
@@ -146,7 +147,7 @@ class Following:
         except Exception as error:
             self._give_up(job, error)
 
-    def epoch_unknown(self, job: FollowedJob, epoch: int) -> None:
+    def epoch_unknown(self, job: JobRun, epoch: int) -> None:
         """An epoch's order could not be computed: match the reads that waited for it without it."""
         if self._jobs.get(job.name) is not job:
             return
@@ -217,10 +218,10 @@ class Following:
             self._window.retire(read.sample)
         self._beside.goes_on_from(read.sample, read.process, read.at_s, coming)
 
-    def _others(self, job: FollowedJob) -> list[FollowedJob]:
+    def _others(self, job: JobRun) -> list[JobRun]:
         return [other for other in self._jobs.values() if other is not job]
 
-    def _came(self, job: FollowedJob, seen: Seen) -> None:
+    def _came(self, job: JobRun, seen: Seen) -> None:
         """Act on what a job made of a read."""
         if seen.restarted:
             self._out.append(StartedAgain(job))
@@ -231,7 +232,7 @@ class Following:
         if seen.match is not None and (sample := uses.passed(seen.match)) >= 0 and self._table.fulfil(sample):
             self._window.retire(sample)
 
-    def who_needs(self, sample: int) -> tuple[FollowedJob, int] | None:
+    def who_needs(self, sample: int) -> tuple[JobRun, int] | None:
         """A job that will read the sample by its prediction, and the epoch that it reads; None for nobody."""
         for job in self._jobs.values():
             if job.predicting and not job.finished and job.member[sample]:
@@ -279,7 +280,7 @@ class Following:
                 self._give_up(job, error)
         self.set_linger()
 
-    def _judge(self, job: FollowedJob, now_s: float) -> None:
+    def _judge(self, job: JobRun, now_s: float) -> None:
         uses, predicted = self._uses[job.name], job.predicting
         self._out.extend(Warn(f"job {job.name}: {said}") for said in job.judge(now_s))
         if job.predicting != predicted:
@@ -300,7 +301,7 @@ class Following:
         self._out.extend(over)
 
 
-def _epoch_of(job: FollowedJob) -> int:
+def _epoch_of(job: JobRun) -> int:
     """The epoch that the job's fastest rank reads."""
     return job.epochs.epoch_of(max(rank.frontier for rank in job.ranks.progress))
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob, Given, Match
+from mlfs.follow.epoch_index import EpochIndex, Match
+from mlfs.follow.job import JobRun
+from mlfs.follow.progress import Given
 from mlfs.plan.scheduler.states import SampleTable, State
 from mlfs.served.refill import Refill
 
@@ -42,7 +44,7 @@ class Uses:
     are counted only where they are refilled.
     """
 
-    def __init__(self, job: FollowedJob) -> None:
+    def __init__(self, job: JobRun) -> None:
         self.job = job
         self.cursors = [rank.frontier for rank in job.ranks.progress]
         self.looked = 0
@@ -107,7 +109,7 @@ class Uses:
                 return sample
         return -1
 
-    def _is_counted(self, index: EpochStreams, rank: int, position: int) -> bool:
+    def _is_counted(self, index: EpochIndex, rank: int, position: int) -> bool:
         counted = self._counted.get(index.epoch)
         return counted is not None and counted[rank][position - index.base] == 1
 
@@ -186,7 +188,7 @@ class Uses:
                     samples += index.ids[rank][first:last][places].tolist()
         return samples
 
-    def forget_epoch(self, index: EpochStreams) -> list[int]:
+    def forget_epoch(self, index: EpochIndex) -> list[int]:
         """An epoch is not needed any more. Returns the samples of uses that were counted ahead and never came."""
         self._refilling.forget_epoch(index.epoch)
         counted = self._counted.pop(index.epoch, None)
@@ -282,8 +284,8 @@ class Refilling:
         self._not_before = -1  # linear position: parts that begin there or before it are not refilled
 
     def next_due(
-        self, at_hand: Mapping[int, EpochStreams], frontier: int, cursor: int, window_bytes: int
-    ) -> tuple[EpochStreams, int, int] | None:
+        self, at_hand: Mapping[int, EpochIndex], frontier: int, cursor: int, window_bytes: int
+    ) -> tuple[EpochIndex, int, int] | None:
         """(epoch, rank, index in its stream) of what is to be refilled next; None when nothing is due.
 
         Args:
@@ -300,7 +302,7 @@ class Refilling:
                 return index, begun.rank[begun.at], begun.position[begun.at]
         return None
 
-    def _begin(self, index: EpochStreams, refill: Refill, frontier: int) -> _Begun:
+    def _begin(self, index: EpochIndex, refill: Refill, frontier: int) -> _Begun:
         """Begin behind the part that readers have come to, and the one after it."""
         parts = int(np.searchsorted(refill.begins, frontier - index.base, side="right"))
         if parts and frontier < index.base + index.length:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.lane_governor import LaneGovernor
-from mlfs.plan.scheduler.followed import FollowedJob
 
 # How long a batch shall take a lane. A hop to a thread and back costs about as much as a sample from memory: it must
 # be cheap beside the batch. A longer batch delays no reader, who takes his sample back if the lane has not begun it.
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 
     sample: int
     place: int
-    job: FollowedJob | None
+    job: JobRun | None
     epoch: int
 
 

@@ -31,9 +31,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import KEPT_BATCHES, KEPT_OF_A_WORKER, MOST_KEPT_BATCHES, JobLoad, job_load
 from mlfs.plan.rank_load import BatchTimes
-from mlfs.plan.scheduler.followed import HasLoader
 
 # Processes whose batch is under way, of a job. A loader without persistent workers has new ones in each epoch: those
 # that have not read for longest are forgotten.
@@ -94,7 +94,7 @@ class _Job:
         processes: by rank, an epoch's base and the processes that have read a batch of it: the epoch read last.
     """
 
-    job: HasLoader
+    job: JobRun
     batch_files: int
     open: OrderedDict[int, _Open] = field(default_factory=OrderedDict)
     batches: dict[int, deque[BatchTimes]] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class RankLoads:
         # another number of workers adds to it, so it outlives the job.
         self._pace: OrderedDict[str, dict[int, float]] = OrderedDict()
 
-    def begin(self, job: HasLoader) -> None:
+    def begin(self, job: JobRun) -> None:
         """The job has read nothing yet. If there was one of its name, how fast its workers were stays known."""
         before = self._jobs.pop(job.name, None)
         if before is not None and before.batches:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
@@ -26,7 +27,6 @@ from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.evicting import Evicting
 from mlfs.plan.scheduler.fetching import Fetching
-from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.following import Following
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.look_ahead import Ahead, Uses, nearest
@@ -129,7 +129,7 @@ class Scheduler:
     # -- what others may see
 
     @property
-    def jobs(self) -> Mapping[str, FollowedJob]:
+    def jobs(self) -> Mapping[str, JobRun]:
         """The jobs of the node by name."""
         return self._following.jobs
 
@@ -305,7 +305,7 @@ class Scheduler:
             return
         self._look = False
 
-    def _want(self, sample: int, job: FollowedJob, epoch: int, now_s: float) -> bool:
+    def _want(self, sample: int, job: JobRun, epoch: int, now_s: float) -> bool:
         """Have a sample staged; False when that has to wait for room, or for its pages to be gone."""
         table = self.table
         if table.window_bytes > table.window_capacity_bytes:  # readers who waited went over it

@@ -18,7 +18,6 @@ from mlfs.measure.rates import Rates
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
 
@@ -53,7 +52,7 @@ class Drawn:
         limits = Limits(self.window_bytes, 0, 5.0, 5.0)
         return Scheduler(self.sizes.data, self.places(), limits, cast(AskedRates, Rates()))
 
-    def runs(self) -> list[FollowedJob]:
+    def runs(self) -> list[JobRun]:
         return [job_run(job, self.streams(job), 0, 1, self.sizes) for job in self.jobs]
 
     def streams(self, job: JobCase) -> CaseStreams:
@@ -94,7 +93,7 @@ def test_what_was_told_and_when_is_all_that_commands_depend_on(seed: int) -> Non
                 told.append(event._replace(job=jobs[event.job.name]))
             elif isinstance(event, e.EpochKnown):
                 job = jobs[event.job.name]
-                told.append(e.EpochKnown(job, cast(JobRun, job).load_epoch(event.streams.epoch)))
+                told.append(e.EpochKnown(job, job.load_epoch(event.streams.epoch)))
             else:
                 told.append(event)
         assert [plain(command) for command in fresh.step(step.at_s, told)] == list(map(plain, step.commands))

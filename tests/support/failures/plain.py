@@ -5,16 +5,14 @@ In: a command. Out: a line. Called by `support.failures.run`, whose outcome has 
 
 from __future__ import annotations
 
-from typing import cast
-
+from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler import commands as c
-from mlfs.plan.scheduler.followed import FollowedJob
 
 
 def plain(command: c.Command) -> str:
     """A command in text that is the same in every run: jobs by their names, times to the microsecond."""
     fields = [
-        cast(FollowedJob, value).name if name == "job" else repr(round(value, 6) if isinstance(value, float) else value)
-        for name, value in zip(command._fields, command, strict=True)
+        value.name if isinstance(value, JobRun) else repr(round(value, 6) if isinstance(value, float) else value)
+        for value in command
     ]
     return f"{type(command).__name__} {' '.join(fields)}"

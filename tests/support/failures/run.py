@@ -27,7 +27,6 @@ from mlfs.plan.placement import DISK, MEMORY, NOWHERE
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import Limits, PlaceInfo
-from mlfs.plan.scheduler.followed import FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.plan.scheduler.routing import Rates as AskedRates
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -111,7 +110,7 @@ class CaseStreams:
         return refill_of(places, rooms, self._rounds, self._buffer_bytes)
 
 
-def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> FollowedJob:
+def job_run(job: JobCase, streams: CaseStreams, node: int, nodes: int, sizes: npt.NDArray[np.int64]) -> JobRun:
     """A drawn job as a node follows it."""
     spec = JobSpec.model_construct(
         {"name", "epochs", "world_size"}, name=job.name, epochs=job.epochs, world_size=job.ranks_a_node * nodes,
@@ -226,7 +225,7 @@ class Trial:
 
         return trace
 
-    def _run_of(self, job: JobCase, number: int) -> FollowedJob:
+    def _run_of(self, job: JobCase, number: int) -> JobRun:
         sizes = np.array(self.world.stores[number].sizes, dtype=np.int64)
         return job_run(job, self._streams[job.name], number, self.case.nodes, sizes)
 
@@ -234,7 +233,7 @@ class Trial:
         """See Wiring."""
         return self._plans[node]
 
-    def job_began_anew(self, node: Node, job: FollowedJob) -> None:
+    def job_began_anew(self, node: Node, job: JobRun) -> None:
         """See Wiring."""
         case = next(one for one in self.case.jobs if one.name == job.name)
         node.tell(e.JobInstalled(self._run_of(case, node.number)))

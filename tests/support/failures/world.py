@@ -11,14 +11,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol, cast
+from typing import Protocol
 
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.node import IN_PLACE, Lane, Node
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.events import CopyLost, Evicted, FetchEnded, Kept, Landed, Outdated, Released, Resized
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 from mlfs.tree.samples import Version
 from support.failures.drawing import Fault
@@ -42,7 +42,7 @@ class Wiring(Protocol):
     def plan_of(self, node: int) -> Plan | None:
         """What a node keeps."""
 
-    def job_began_anew(self, node: Node, job: FollowedJob) -> None:
+    def job_began_anew(self, node: Node, job: JobRun) -> None:
         """A job's reads fit its beginning."""
 
 
@@ -349,15 +349,15 @@ class FailingWorld:
 
     # -- see World
 
-    def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
+    def load_epoch(self, node: Node, job: JobRun, epoch: int) -> EpochIndex | None:
         """The order of an epoch, at once."""
-        return cast(JobRun, job).load_epoch(epoch)
+        return job.load_epoch(epoch)
 
     def plan(self, node: Node) -> Plan | None:
         """What the node keeps."""
         return self._wiring.plan_of(node.number)
 
-    def begins_anew(self, node: Node, job: FollowedJob) -> None:
+    def begins_anew(self, node: Node, job: JobRun) -> None:
         """Another run of the script: the job is installed again."""
         self._wiring.job_began_anew(node, job)
 

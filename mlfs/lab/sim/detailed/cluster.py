@@ -8,8 +8,8 @@ All readers of the PFS together get t(gamma) of it, gamma nodes reading at that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
+from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.lab.sim.detailed.ledger import FROM_PFS
@@ -17,7 +17,6 @@ from mlfs.lab.sim.detailed.node import IN_PLACE, Lane, Node
 from mlfs.plan.model import PerformanceModel
 from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
 from mlfs.plan.scheduler.events import Landed, Released
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import Plan
 
 # What dropping a sample's pages takes: 46,000 a second were measured with posix_fadvise on a file of the own mount.
@@ -152,14 +151,14 @@ class Cluster:
         """Give up copies."""
         self._heap.at(self._heap.now_s + len(samples) * DROP_S, node.evicted, place, samples)
 
-    def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
+    def load_epoch(self, node: Node, job: JobRun, epoch: int) -> EpochIndex | None:
         """The order of an epoch: takes no time."""
-        return cast(JobRun, job).load_epoch(epoch)
+        return job.load_epoch(epoch)
 
     def plan(self, node: Node) -> Plan | None:
         """What the node keeps."""
         return self._plans[node.number]
 
-    def begins_anew(self, node: Node, job: FollowedJob) -> None:
+    def begins_anew(self, node: Node, job: JobRun) -> None:
         """Readers that follow their order never do."""
         raise AssertionError(f"node {node.number}: job {job.name} was taken to have started again")

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from mlfs.follow.epoch_index import EpochIndex
+from mlfs.follow.job import JobRun
 from mlfs.lab.sim.detailed.heap import Heap
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
-from mlfs.plan.scheduler.followed import EpochStreams, FollowedJob
 from mlfs.plan.scheduler.keeping import STORES, Plan
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
@@ -77,13 +78,13 @@ class World(Protocol):
     def evict(self, node: Node, place: int, samples: Sequence[int]) -> None:
         """Have a place give up copies; tell its end by `node.evicted`."""
 
-    def load_epoch(self, node: Node, job: FollowedJob, epoch: int) -> EpochStreams | None:
+    def load_epoch(self, node: Node, job: JobRun, epoch: int) -> EpochIndex | None:
         """The order of an epoch, None if it cannot be known."""
 
     def plan(self, node: Node) -> Plan | None:
         """What the node shall keep."""
 
-    def begins_anew(self, node: Node, job: FollowedJob) -> None:
+    def begins_anew(self, node: Node, job: JobRun) -> None:
         """A job's reads fit its beginning."""
 
 
