@@ -177,7 +177,7 @@ _IN_OTHER_UNITS = {
 def differing(wanted: MountConfig, running: MountConfig) -> list[str]:
     """The settings in which a mount that runs is not what is wanted, in words: `ram 64 GiB, now 32 GiB`.
 
-    What was given in the same words is the same, although 50 % of what is free on a disk may be less by now.
+    A setting that was given in the same words is the same, although 50 % of what is free on a disk may be less by now.
     """
     said = []
     for key in KEYS:

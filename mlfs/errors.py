@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the `mlfs` command exits with."""
+    """Exit codes of the command `mlfs`."""
 
     OK = 0
     FAILURE = 1

@@ -1,4 +1,4 @@
-"""What a process may take of threads, descriptors and memory: which of these limits was met, and what to set.
+"""Limits of a process: its threads, descriptors and memory; which limit was met, and what to set.
 
 In: an error, as calls raise it that lack something; the limits as the kernel shows them (/proc, cgroups v1 and v2,
 resource limits). Out: which resource it is, and a line for people with the limit's figure and the way out. Used by
@@ -25,7 +25,7 @@ _THREADS_ERROR = "can't start new thread"  # threading's only word for it
 
 
 class Resource(StrEnum):
-    """What a process can be short of."""
+    """A resource that a process can be short of."""
 
     THREADS = "threads"
     FILES = "files"
@@ -41,7 +41,8 @@ class Limit(NamedTuple):
 
 
 def lacking(error: BaseException | int | None) -> Resource | None:
-    """What the process was short of when it met this error, or this error number; None for any other error."""
+    """The resource that the process was short of when it met this error, or this error number; None for any other
+    error."""
     if isinstance(error, MemoryError):
         return Resource.MEMORY
     if isinstance(error, RuntimeError):

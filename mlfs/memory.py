@@ -25,7 +25,7 @@ _UNKNOWN_BYTES = 2**30
 
 
 class MemoryRoom(NamedTuple):
-    """What the limit that leaves the least room leaves.
+    """The room that the tightest limit leaves.
 
     Attributes:
         limit_bytes: of the smallest limit. used_bytes: what others use of the limit that leaves the least: not this
@@ -106,7 +106,7 @@ def memory_room(read: Read = read_text) -> MemoryRoom:
 
 
 def _used_bytes(directory: str, read: Read) -> int:
-    """What a cgroup uses and the kernel cannot take back by dropping pages of files."""
+    """Memory that a cgroup uses and the kernel cannot take back by dropping pages of files."""
     v1 = directory.startswith(_V1_ROOT)
     used = (read(f"{directory}/{'memory.usage_in_bytes' if v1 else 'memory.current'}") or "").strip()
     pairs = (line.split() for line in (read(f"{directory}/memory.stat") or "").splitlines())
@@ -117,7 +117,7 @@ def _used_bytes(directory: str, read: Read) -> int:
 
 
 def _own_bytes(read: Read) -> int:
-    """What this process has in memory that is no file's: resident without shared pages."""
+    """Memory of this process that is no file's: resident without shared pages."""
     fields = (read("/proc/self/statm") or "").split()
     if len(fields) < 3:
         return 0

@@ -27,7 +27,7 @@ Beginning = Callable[[bytes], bool]
 
 
 class NotOursError(PermissionError):
-    """What lies there can have been written by somebody else, or is no file of mlfs. `strerror` says which, for people;
+    """The entry there can have been written by somebody else, or is no file of mlfs. `strerror` says which, for people;
     `way_out` says what to do about it."""
 
     def __init__(self, path: str, what: str, way_out: str) -> None:
@@ -38,7 +38,8 @@ class NotOursError(PermissionError):
 def private_directory(path: str, *, dir_fd: int | None = None, make: bool = True) -> int:
     """Open a directory that only this user can have filled; with `make`, it and those above it are made when missing.
 
-    What is made gets mode 0700, whatever the umask. A symbolic link as the last part of the path is not followed.
+    A directory that is made gets mode 0700, whatever the umask. A symbolic link as the last part of the path is not
+    followed.
 
     Returns: a descriptor of the directory, which belongs to the caller.
     Raises: NotOursError for a directory that somebody else owns or can write; OSError.
@@ -200,7 +201,7 @@ def write_ours(path: str, write: Callable[[BinaryIO], None], kind: str, is_kind:
 
 
 def _sync_directory(path: str) -> None:
-    """Make the rename durable where the file system can. Where it cannot, a crash of the machine costs the new file."""
+    """Make the rename durable where the file system can. A crash of the machine costs the new file where it cannot."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -233,7 +234,7 @@ def open_to_append(path: str, kind: str, is_kind: Beginning) -> int:
 
 
 def user_cache_directory() -> str:
-    """Where a user's own files of mlfs lie: $XDG_CACHE_HOME/mlfs or ~/.cache/mlfs. It need not be there."""
+    """The directory of a user's own files of mlfs: $XDG_CACHE_HOME/mlfs or ~/.cache/mlfs. It need not be there."""
     # The specification of XDG says to ignore a relative path.
     given = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "mlfs")

@@ -1,4 +1,4 @@
-"""What may be shown: names and paths can hold anything, a terminal obeys some of it.
+"""Makes names and paths fit to be shown: they can hold anything, and a terminal obeys some of it.
 
 In: text with names that somebody else has chosen. Out: the same with escape sequences, newlines, directions of writing
 and bytes that are no text as backslash escapes. Used by mountd.log_file for every line of a log, and by mlfs.cli for
@@ -39,7 +39,6 @@ class PrintableStream:
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        """See TextIO."""
         self.rich_proxied_file.write(printable_lines(text))
         return len(text)
 

@@ -35,7 +35,7 @@ class StallStatistics:
 
 @dataclass(frozen=True, slots=True)
 class SpanStatistics:
-    """What was counted since the mount, or in one epoch; see `Span`.
+    """The counts since the mount, or of one epoch; see `Span`.
 
     Attributes:
         reads: opens by the route that their bytes came by for the reader.
@@ -107,7 +107,7 @@ class Stalls:
 
 @dataclass(slots=True)
 class Span:
-    """What is counted both since the mount and in one epoch.
+    """Counts that are made both since the mount and in one epoch.
 
     Attributes:
         reads: opens, by where their bytes were when the open came. `page_cache`: they were staged ahead. `ram`, `ssd`,
@@ -148,7 +148,7 @@ class Counters:
 
     Attributes:
         by_choice: the fetches from the PFS of samples that a tier holds, which had become slower than the PFS.
-        past: the epochs that have ended, in the order of time. Of several jobs the one that enters an epoch ends the
+        past: the epochs that have ended, in the order of time. The first of several jobs that enters an epoch ends the
             one before.
     """
 
@@ -178,7 +178,7 @@ class Counters:
         self.epoch.fetches[route].add_bytes(size_bytes)
 
     def taken_back(self, route: str, opens: int, size_bytes: int) -> None:
-        """What counts as read from the page cache was really served by `route`."""
+        """A read that counts as one from the page cache was really served by `route`."""
         for span in (self.all, self.epoch):
             span.taken_back[route].add(size_bytes, opens)
 

@@ -26,7 +26,7 @@ _MAX_BYTES = 2**63 - 1
 
 
 def parse_size(text: str | int, *, of_bytes: int | None = None, what: str = "size") -> int:
-    """Bytes meant by `text`; a percentage is one of `of_bytes`. `what` names the flag in the error."""
+    """Bytes meant by `text`; a percentage is one of `of_bytes`. The error names the flag by `what`."""
     if isinstance(text, int) and not isinstance(text, bool):
         value = float(text) if text < 0 or text > _MAX_BYTES else text
     else:
@@ -65,7 +65,8 @@ def format_size(size_bytes: float) -> str:
 
 
 def parse_duration(text: str | float, *, what: str = "duration") -> float:
-    """Seconds meant by `text`: `250ms`, `2s`, `1m30s`, `1h`; a bare number is seconds. `what` names the flag."""
+    """Seconds meant by `text`: `250ms`, `2s`, `1m30s`, `1h`; a bare number is seconds. The error names the flag by
+    `what`."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         return _checked_seconds(float(text), text, what)
     stripped = str(text).strip()

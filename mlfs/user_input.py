@@ -1,4 +1,4 @@
-"""What a user hands in is read here, and is bounded: files, standard input, JSON, TOML, lines, numbers.
+"""Reads what a user hands in, and bounds it: files, standard input, JSON, TOML, lines, numbers.
 
 In: a path, `-`, a text. Out: text, lines, values; an OSError, or an `InputError` that says in one line why it cannot be
 used. Used by every command that reads what somebody wrote.
@@ -33,7 +33,7 @@ _HEARD_WITHIN_S = 0.2
 
 
 class InputError(ValueError):
-    """What was read cannot be used; its text says why, for people."""
+    """The input cannot be used; its text says why, for people."""
 
 
 def read_bytes(path: str, most_bytes: int) -> bytes:
@@ -67,7 +67,7 @@ def _read_whole(fd: int, most_bytes: int) -> bytes:
 
 
 def _read(fd: int, most_bytes: int) -> bytes:
-    """What comes next. A signal that arrives just before the call is heard as well: read(2) alone would wait on."""
+    """The next bytes. A signal that arrives just before the call is heard as well: read(2) alone would wait on."""
     while True:
         while not select.select([fd], [], [], _HEARD_WITHIN_S)[0]:
             pass  # Python runs the handlers of signals here
@@ -78,7 +78,7 @@ def _read(fd: int, most_bytes: int) -> bytes:
 
 
 def answer(question: str) -> str:
-    """What somebody at the terminal answers, without its line end; nothing at the end of standard input."""
+    """The line that somebody at the terminal answers, without its end; nothing at the end of standard input."""
     print(question, end="", flush=True)
     try:
         text = _read(sys.stdin.fileno(), MOST_LINE_BYTES)

@@ -1,4 +1,5 @@
-"""What never changes while a mount lives. Made by the daemon when it starts; part of the frozen figures of a mount."""
+"""Facts that never change while a mount lives. Made by the daemon when it starts; part of the frozen figures of a
+mount."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from mountd.life_note import Died
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What never changes while a mount lives.
+    """Facts that never change while a mount lives.
 
     Attributes:
         how: how its list of files was made. started: when, in seconds since 1970.

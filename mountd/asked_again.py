@@ -18,7 +18,7 @@ PATIENCE_S: Final = 10.0
 
 
 class First(NamedTuple):
-    """What came of the first open: bytes that the source gave, a large file's handle or 0."""
+    """The result of the first open: bytes that the source gave, a large file's handle or 0."""
 
     source_bytes: int
     handle: int
@@ -46,7 +46,7 @@ class AskedAgain:
             self._give_up(*next(iter(self._awaited)))
 
     def take(self, entry: int, pid: int) -> First | None:
-        """What came of the first open of a reader who asks again; None for one who asks for the first time."""
+        """The result of the first open of a reader who asks again; None for one who asks for the first time."""
         return self._awaited.pop((entry, pid), None)
 
     def _give_up(self, entry: int, pid: int) -> None:

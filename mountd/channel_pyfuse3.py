@@ -24,7 +24,7 @@ from mountd.requests import ChannelStatistics, Requests
 
 
 class _OnlyInit(pyfuse3.Operations):
-    """What pyfuse3 asks while it answers INIT."""
+    """Requests of pyfuse3 while it answers INIT."""
 
     supports_dot_lookup = True  # file handles (NFS) are good for as long as the mount is
     enable_writeback_cache = False
@@ -59,7 +59,8 @@ class Pyfuse3Channel:
         await pyfuse3.main(min_tasks=1, max_tasks=1)
 
     async def _wait(self, fd: int) -> None:
-        """Where pyfuse3 waits for its next request: of INIT it shall have it, of all others the end of the session."""
+        """pyfuse3 waits here for its next request: it gets INIT, and in the place of all others the end of the
+        session."""
         if not self._agreed:
             await trio.lowlevel.wait_readable(fd)
             self._agreed = True

@@ -4,10 +4,10 @@ In: the mount point, which the channel has mounted `ro`. Out: a mount of its dir
 directory, which may be written; the links MOUNT/.mlfs/control and lifecycle lead there. Made and watched by
 mountd.daemon; `mountd.mounts.release_commands` takes it away when the data's mount goes.
 
-What is read-only is the mount and not the file system: access(2), /proc/mounts and whoever makes a bind mount of it go
-by the mount, and another mount of one file system may be written. The data's mount is `ro` from the call that makes it,
-so that it is that in each mount namespace to which it spreads; only then the file system itself is made writable.
-Where the kernel refuses one of these steps, the data's mount becomes writable again and takes commands itself.
+The mount is read-only and the file system is not: access(2), /proc/mounts and whoever makes a bind mount of it go by
+the mount, and another mount of one file system may be written. The data's mount is `ro` from the call that makes it, so
+that it is that in each mount namespace to which it spreads; only then the file system itself is made writable. The
+data's mount becomes writable again and takes commands itself where the kernel refuses one of these steps.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class CommandsMount:
 
     @contextmanager
     def _root(self, device: str) -> Iterator[int]:
-        """A descriptor of the mount's root. What may lie there when the mount is gone, the source's own, is not to be
-        touched: to make it writable would be grave. Raises: _GoneError."""
+        """A descriptor of the mount's root. The source's own entry may lie there when the mount is gone, and is not to
+        be touched: to make it writable would be grave. Raises: _GoneError."""
         fd = os.open(self._mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             number = os.fstat(fd).st_dev
@@ -122,7 +122,7 @@ class CommandsMount:
         log.warning("%s", self.words())
 
     def words(self) -> str:
-        """What whoever mounts should know; empty if all is as it should be."""
+        """A sentence for whoever mounts; empty if all is as it should be."""
         if not self.refused:
             return ""
         if self._closed is not None:

@@ -295,7 +295,7 @@ class _Service:
         return len(left_out), os.fsdecode(manifest.path(left_out[0])), manifest.unreadable_error(left_out[0])
 
     def _warnings(self) -> list[str]:
-        """What whoever mounts should know at once."""
+        """Warnings that whoever mounts should have at once."""
         source, manifest = self.config.source, self.manifest
         count, first, number = self._unreadable()
         said = [unreadable_words(count, first, source, self.config.mountpoint, number)] if count else []
@@ -582,8 +582,6 @@ def too_low(what: Resource, needs: str) -> MlfsError:
 
 
 class Calibrated(TypedDict, total=False):
-    """See Limits."""
-
     calibrated: dict[str, Sequence[tuple[int, float]]]
     refined: dict[str, Sequence[tuple[int, float]]]
     calibrated_sample_bytes: float
@@ -609,7 +607,7 @@ def calibrated_limits(config: MountConfig, places: Places) -> Calibrated:
 
 
 def keep_refined(config: MountConfig, places: Places, told: EngineStatistics) -> None:
-    """The mount has ended: keep what it measured for the next one. That this fails is only logged."""
+    """The mount has ended: keep what it measured for the next one. A failure of this is only logged."""
     mean_bytes = told.tree.bytes / max(1, told.tree.files)
     measured = {name: speeds.refined for name, speeds in told.speeds.places.items() if speeds.measured}
     earlier.save_measured(config.source, mean_bytes, _measured(places), measured)

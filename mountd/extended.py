@@ -2,7 +2,7 @@
 
 In: an entry and a name. Out: the value, as the source has it now, or an OSError for the kernel. Called by the request
 handlers. With `--allow-other` the kernel asks for the ACL of whatever it checks for somebody who does not own it: once,
-until a look at the entry finds a change. What was found to have no ACL is not asked about again until then.
+until a look at the entry finds a change. An entry that was found to have no ACL is not asked about again until then.
 
 ENOSYS is never among the answers: the kernel would take it for the whole mount, and for good.
 """

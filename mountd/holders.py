@@ -1,4 +1,4 @@
-"""Who holds a mount: processes with something open on it, and other mounts of the same file system.
+"""Finds who holds a mount: processes with something open on it, and other mounts of the same file system.
 
 In: a mount, /proc. Out: `User`s, each with words that a person can act on. Called by `mountd.daemon` at its end, and
 through `mountd.door` by commands: unmounting must not end a daemon that somebody still reads through.
@@ -26,7 +26,7 @@ CONTROL_ROOT = "/.mlfs"
 
 
 class User(NamedTuple):
-    """What keeps a mount busy: a process, or with pid 0 another mount."""
+    """One that keeps a mount busy: a process, or with pid 0 another mount."""
 
     pid: int
     name: str
@@ -39,7 +39,7 @@ class User(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """What is mounted in one mount namespace, as one of its processes sees it; pid 0: where this process is."""
+    """The mounts of one mount namespace, as one of its processes sees them; pid 0: this process's own."""
 
     pid: int
     entries: list[MountEntry]
@@ -49,7 +49,7 @@ def users_of(path: str, exclude: Collection[int] = ()) -> list[User]:
     """Processes with an open file, working directory or mapping on the mount at `path` (one entry a process), wherever
     its file system is mounted.
 
-    Where `path` is no mount point, whatever lies below it counts. Other users' processes are seen by root only.
+    Everything below `path` counts where it is no mount point. Other users' processes are seen by root only.
     """
     resolved = resolve(path)
     entry = topmost(mount_table(), resolved)
@@ -211,7 +211,7 @@ def _pids() -> list[int]:
 
 
 def _use(pid: int, places: Mapping[int, str], entry: MountEntry | None) -> str | None:
-    """What the process has on one of the mounts, in words; None for nothing.
+    """The process's use of one of the mounts, in words; None for nothing.
 
     Args:
         places: by mount id where each is mounted. entry: one of them; None: `places` is a directory, and no mount.

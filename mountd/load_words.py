@@ -1,4 +1,4 @@
-"""What a job's loaders do with their time, as JSON and in one sentence.
+"""Tells what a job's loaders do with their time, as JSON and in one sentence.
 
 Pure. In: frozen figures (mlfs.plan.loader_load). Out: plain values, words. Called by mountd.status and
 mountd.headline.
@@ -29,7 +29,7 @@ GAINS_NOTHING = "more workers would gain nothing on {processors}"
 
 
 class Advised(NamedTuple):
-    """What is advised for a job.
+    """The advice for a job.
 
     Attributes:
         loaders: of its ranks, `rank` being the rank's number. busy: the rank of those that preprocess all the time that
@@ -44,7 +44,7 @@ class Advised(NamedTuple):
 def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advised | None:
     """How many workers the ranks should have; None where preprocessing is not what some rank's steps wait for.
 
-    Of one process that nobody called a worker nothing is said (`surely_loads`).
+    Nothing is said of one process that nobody called a worker (`surely_loads`).
     """
     told = job.loader.num_workers.value
     ranks = load.ranks if load is not None else ()
@@ -59,7 +59,7 @@ def advised(job: JobStatistics, load: JobLoad | None, processors: int) -> Advise
 
 
 def load_status(job: JobStatistics, load: JobLoad | None, processors: int) -> Json:
-    """What the job's loaders do with their time, by rank, and how unevenly; empty before a batch was read.
+    """The job's loaders and their time, by rank, and how unevenly they load; empty before a batch was read.
 
     How unevenly is None where no two ranks were seen in the same steps.
     """
@@ -101,7 +101,8 @@ def advice_status(of: Advised | None) -> Json | None:
 
 
 def preprocessing_words(load: JobLoad | None, job: JobStatistics, mountpoint: str, processors: int) -> str:
-    """Where preprocessing is what the steps of some rank wait for: that it is, and what to do; else nothing."""
+    """A sentence where preprocessing is what the steps of some rank wait for: that it is, and what to do; else
+    nothing."""
     of = advised(job, load, processors)
     if of is None or load is None or not load.reads_now:
         return ""

@@ -74,7 +74,7 @@ def _first_line(log_format: str) -> bytes:
 class _LogFile(logging.handlers.RotatingFileHandler):
     """The file, rotated by its size. SIGUSR1 and `reopen` have it opened anew, under whatever is at its path then.
 
-    What the interpreter itself writes to standard output and error, as it does when it dies, goes where the log goes.
+    The interpreter's own words on standard output and error, as it writes them when it dies, go where the log goes.
     """
 
     def __init__(self, path: str, log_format: str, size_bytes: int, older: int) -> None:
@@ -98,7 +98,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         super().emit(record)
 
     def reopen(self) -> None:
-        """Open it anew. Where that is not possible, the log goes on where it went before, and says so."""
+        """Open it anew. The log goes on where it went before if that is not possible, and says so."""
         self.acquire()
         try:
             self._reopen = False
@@ -198,7 +198,7 @@ class _JsonLine(logging.Formatter):
 
 
 def _named(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    """What stands for the placeholders that have a name. Of two with one name the first counts."""
+    """The values of the placeholders that have a name. The first of two with one name counts."""
     values = record.args
     if not values or isinstance(values, Mapping):
         return

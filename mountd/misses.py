@@ -39,7 +39,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class MissStatistics:
-    """What was found.
+    """The names that were found.
 
     Attributes:
         looks: at the source. added: names that are there and not in the view. first: the paths of some.

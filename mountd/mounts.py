@@ -1,7 +1,7 @@
-"""What is mounted, which mounts are dead or hung, and how to take one away.
+"""Lists mounts, tells which are dead or hung, and takes one away.
 
 In: paths (`str` in surrogateescape form: any bytes), /proc. Out: `MountEntry`, `Health`. Called by `mountd.preflight`,
-the daemon's start and end, and through `mountd.door` by commands. Who uses a mount is said by `mountd.holders`.
+the daemon's start and end, and through `mountd.door` by commands. `mountd.holders` says who uses a mount.
 
 A mount whose server hangs blocks whoever touches it, for ever. So nothing here touches a mount except `probe`, which
 does it in a thread that may be left behind; what is mounted is read from /proc.
@@ -69,7 +69,7 @@ class MountEntry(NamedTuple):
 
 
 class Health(Enum):
-    """What a mount point says when it is asked."""
+    """A mount point's answer when it is asked."""
 
     OK = "ok"
     DEAD = "dead"
@@ -110,7 +110,7 @@ def _unescape(field: bytes) -> str:
 
 
 def mount_table() -> list[MountEntry]:
-    """What is mounted in this process's mount namespace, now."""
+    """The mounts of this process's mount namespace, now."""
     with open("/proc/self/mountinfo", "rb") as file:
         return parse_mountinfo(file.read())
 
@@ -178,7 +178,7 @@ def _link_target(path: str) -> str | None:
 
 
 def call_with_timeout(function: Callable[[], T], timeout_s: float) -> T:
-    """What `function` returns or raises; TimeoutError when it has not within `timeout_s`.
+    """The result of `function`; TimeoutError when it has not returned within `timeout_s`.
 
     The thread of a call that hangs is left behind: a stat of a hung mount cannot be interrupted by anything but the
     end of the process.

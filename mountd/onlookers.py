@@ -1,4 +1,5 @@
-"""Who may see names in the control directory: those of a directory only who may list it, and all that lie above it.
+"""Decides who may see names in the control directory: those of a directory only who may list it, and all that lie above
+it.
 
 In: a reader of the control directory, entries of the manifest, strings that may be paths. Out: which of them he may
 see. Root and whoever mounted see all, and are not asked about. Called by mountd.control.
@@ -31,7 +32,7 @@ _LIST = 0o5
 
 
 class Reader(NamedTuple):
-    """Who asks, as the kernel tells it; the process is 0 where it does not say."""
+    """The one who asks, as the kernel tells it; the process is 0 where it does not say."""
 
     uid: int
     gid: int

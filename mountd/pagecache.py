@@ -89,7 +89,6 @@ class MountPages:
         self.refused = 0
 
     def push(self, entry: int, generation: int, offset: int, data: Buffer) -> bool:
-        """See PageCache."""
         if self._attributes_gone[entry]:
             self._look_up(entry)
         try:
@@ -106,7 +105,7 @@ class MountPages:
         return True
 
     def resident(self, entry: int) -> bool:
-        """See PageCache. It opens the file through our own mount: the handlers know the thread by `looking`.
+        """Opens the file through our own mount: the handlers know the thread by `looking`.
 
         mincore(2) tells only the file's owner, root, and who may write to it; others hear that all pages are there.
         """
@@ -125,7 +124,6 @@ class MountPages:
             self.looking = None
 
     def drop(self, entry: int) -> None:
-        """See PageCache."""
         self._attributes_gone[entry] = 1
         try:
             self._invalidate(inode_of(entry, self.manifest.generation_view[entry]))
@@ -134,7 +132,6 @@ class MountPages:
                 log.warning("pages of %r could not be dropped: %s", self.manifest.path(entry), error)
 
     def replace(self, entry: int) -> None:
-        """See PageCache."""
         try:
             self._forget_name(inode_of(self.manifest.parent_view[entry]), self.manifest.name(entry))
         except OSError as error:

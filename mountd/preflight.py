@@ -1,4 +1,4 @@
-"""What must be true before a daemon is started; what is not is refused with one line and a remedy.
+"""Checks what must be true before a daemon is started; the rest is refused with one line and a remedy.
 
 In: a `MountConfig`. Out: nothing, or the `MlfsError` of the first thing that is wrong, with the exit code documented in
 docs/exit-codes.md. One thing it mends by itself: a dead mount of ours at or above the paths (its daemon crashed or was

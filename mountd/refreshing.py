@@ -51,7 +51,7 @@ MOUNT_AGAIN = "unmount it and mount it again, or mlfs mount --rescan"
 
 
 class Kernel(Protocol):
-    """What the kernel is told, from worker threads."""
+    """The kernel's side of a refresh: it is told of changes, from worker threads."""
 
     def forget_name(self, directory: int, name: bytes) -> None:
         """Forget what a name stands for, or that there is none."""
@@ -308,7 +308,7 @@ class Refreshing:
 
 
 def _change(manifest: Manifest, entry: int, scanned: Manifest, seen: int) -> FileChange:
-    """What a scan has seen of a file of the mount; of times that prove nothing, what is known of it."""
+    """A file of the mount as a scan has seen it, with the known times in the place of those that prove nothing."""
     now = manifest.as_known(
         entry,
         FileAttributes(

@@ -28,7 +28,7 @@ from mlfs.ours import NotOursError, make_private, open_ours, private_directory, 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one running mount."""
+    """The known facts of one running mount."""
 
     pid: int
     pid_start_ticks: int
@@ -61,7 +61,7 @@ def runtime_dir() -> str:
 
 
 def _candidates() -> list[str]:
-    """Where the records may be, best first. $MLFS_RUNTIME_DIR overrides all others (for tests)."""
+    """The directories in which the records may be, best first. $MLFS_RUNTIME_DIR overrides all others (for tests)."""
     override, xdg, uid = os.environ.get("MLFS_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR", ""), os.geteuid()
     if override:
         return [override]
@@ -75,7 +75,7 @@ def _candidates() -> list[str]:
 
 
 def _outer_user(uid: int) -> str:
-    """What tells apart the users who are all root, each in a user namespace of his own: the user outside of it."""
+    """The user outside of a user namespace, which tells apart the users who are all root, each in one of his own."""
     with contextlib.suppress(OSError, ValueError), open("/proc/self/uid_map", encoding="ascii") as file:
         for line in file:
             inside, outside, count = (int(field) for field in line.split())
@@ -99,7 +99,8 @@ def _check_own(path: str) -> None:
 
 
 def _read_dirs() -> list[str]:
-    """Where records may lie: a batch job and a login shell of one user do not always agree on XDG_RUNTIME_DIR."""
+    """Directories in which records may lie: a batch job and a login shell of one user do not always agree on
+    XDG_RUNTIME_DIR."""
     if os.environ.get("MLFS_RUNTIME_DIR"):
         return [runtime_dir()]
     uid = os.geteuid()
@@ -136,7 +137,7 @@ def mount_name(mountpoint: str) -> str:
 
 
 def agent_socket(mountpoint: str) -> str:
-    """Where the server of a mount point lets its node's agent in (`mlfs peers`)."""
+    """The socket at which the server of a mount point lets its node's agent in (`mlfs peers`)."""
     return os.path.join(runtime_dir(), mount_name(mountpoint) + ".agent")
 
 
@@ -155,7 +156,7 @@ def commands_directory(mountpoint: str, shared: bool) -> str:
 
 
 def default_log_file(mountpoint: str) -> str:
-    """Where the daemon of this mount logs when no --log-file is given. The directory is made."""
+    """The log of this mount's daemon when no --log-file is given. The directory is made."""
     directory = os.path.join(cache_dir(), "log")
     try:
         make_private(directory)
@@ -254,7 +255,7 @@ def stopped(mountpoint: str) -> int | None:
 
 
 def _state_fields(pid: int) -> list[bytes]:
-    """What /proc says of a process, from its state on; nothing when there is none."""
+    """The fields of /proc of a process, from its state on; nothing when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold spaces and parentheses itself: count from the last one.

@@ -1,4 +1,4 @@
-"""What a person should know of the source and of reads that failed, in plain words.
+"""Says in plain words what a person should know of the source and of reads that failed.
 
 Pure. In: frozen figures (mountd.statistics). Out: lines, each with the way out. Called by mountd.status and
 mountd.headline.
@@ -63,7 +63,7 @@ FAILED_COVERED = "the log says more of the source"
 
 
 def unreadable_words(count: int, first: str, source: str, mountpoint: str, number: int) -> str:
-    """That directories of the source could not be read when it was scanned. `number`: the first one's errno."""
+    """Says that directories of the source could not be read when it was scanned. `number`: the first one's errno."""
     which = f"the directory {first}" if count == 1 else f"{count:,} directories (the first of them: {first})"
     way_out = NOT_ALLOWED if number in (errno.EACCES, errno.EPERM) else DOES_NOT_WORK
     error = os.strerror(number)
@@ -72,7 +72,7 @@ def unreadable_words(count: int, first: str, source: str, mountpoint: str, numbe
 
 
 def doubt_words(now: SourceStatistics, source: str) -> list[str]:
-    """What the source says and what is not so."""
+    """Says what of the source's words is not so."""
     said, times, shown = [], now.times, printable(source)
     lying = [name for name, proves in (("mtime", times.mtime), ("ctime", times.ctime)) if not proves]
     if lying:
@@ -89,12 +89,12 @@ def doubt_words(now: SourceStatistics, source: str) -> list[str]:
 
 
 def size_words(files: int, total_bytes: int, source: str) -> list[str]:
-    """That no file has a size, of a source that has files."""
+    """Says that no file has a size, of a source that has files."""
     return [ALL_EMPTY.format(files=f"{files:,}", source=printable(source))] if files and not total_bytes else []
 
 
 def source_words(now: MountStatistics) -> list[str]:
-    """What is wrong with the source, nothing where all is well."""
+    """Says what is wrong with the source; nothing where all is well."""
     root, source = now.source.root, printable(now.about.source)
     said = []
     if now.about.unreadable:
@@ -167,7 +167,7 @@ def refresh_status(now: MountStatistics) -> dict[str, object]:
 
 
 def refresh_words(now: MountStatistics) -> list[str]:
-    """What a person should know of it."""
+    """Says what a person should know of a refresh."""
     said = [now.about.links] if now.about.links else []
     if now.misses.added:
         more = now.misses.added - len(now.misses.first)

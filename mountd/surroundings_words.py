@@ -1,5 +1,5 @@
-"""What a person should know of what is around a mount, in plain words: a daemon that died before this one,
-readers in another pid namespace.
+"""Says in plain words what a person should know of what is around a mount: a daemon that died before this one, readers
+in another pid namespace.
 
 Pure. In: frozen figures (mountd.statistics). Out: lines, each with the way out. Called by mountd.status and, at the
 start, by mountd.daemon.
@@ -28,7 +28,7 @@ LOST = "; what was registered with it is lost: {ways}"
 
 
 def died_words(died: Died, mountpoint: str, registered: frozenset[str] = frozenset()) -> str:
-    """That the daemon before this one died, and how to register again what is not `registered` by now."""
+    """Says that the daemon before this one died, and how to register again what is not `registered` by now."""
     ways = [
         f"mlfs register {shlex.quote(mountpoint)} {flags}"
         for name, flags in died.jobs.items()
@@ -67,7 +67,7 @@ TAKEN_BACK_SHARE = 0.01
 
 
 def taken_back(engine: EngineStatistics) -> list[str]:
-    """That the machine takes staged pages back, in plain words, if it does so often enough to matter."""
+    """Says that the machine takes staged pages back, if it does so often enough to matter."""
     watch, late, opens = engine.page_watch, engine.counters.errors.get("pages_taken_back", 0), all_opens(engine)
     if watch.taken_back <= TAKEN_BACK_SHARE * watch.looked_at and late <= TAKEN_BACK_SHARE * opens:
         return []
@@ -76,7 +76,7 @@ def taken_back(engine: EngineStatistics) -> list[str]:
 
 
 def shrunk(engine: EngineStatistics) -> list[str]:
-    """That the staging window is smaller than was asked for, and why."""
+    """Says that the staging window is smaller than was asked for, and why."""
     now, full = engine.scheduler.window_capacity_bytes, engine.scheduler.window_full_bytes
     if now >= full:
         return []

@@ -26,7 +26,7 @@ Report = Callable[[dict[str, object]], None]
 
 
 class View(NamedTuple):
-    """What a mount begins with.
+    """The tree with which a mount begins.
 
     Attributes:
         manifest: the tree. scanned: how it was found. how: the same in words.
@@ -64,7 +64,7 @@ def make_view(config: MountConfig, source_fd: int, report: Report) -> View:
 
 
 def index_path(config: MountConfig) -> Path:
-    """Where the index of the source is read and saved."""
+    """The path of the saved index of the source."""
     return Path(config.index) if config.index else default_index_path(config.source)
 
 
@@ -77,7 +77,7 @@ LINK_PATIENCE_S = 1.0
 
 
 def link_words(links: LeavingLinks, source: str) -> tuple[str, str]:
-    """What is so, and the way out; "" and "" where no link leads out."""
+    """The fact, and the way out; "" and "" where no link leads out."""
     if not links.leaving:
         return "", ""
     places = [_directory(os.fsdecode(place)) for place in links.places]

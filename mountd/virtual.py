@@ -3,11 +3,12 @@
 control          write one JSON object a line; read the answer: on the descriptor that wrote, the answer to its own
                  line, from where it stands or from the beginning; on a new one, the last answer that anybody got
 lifecycle        the same, for `mlfs unmount`; in no listing
-commands/in/     these two once more; in no listing. Where the mount is read-only for the kernel `commands` is mounted
-                 elsewhere to be written (mountd.commands_mount), and the two above are links that lead there. (The
-                 directory between has them lead nowhere, and to no place for a file, where that is not mounted.)
-                 Who does not see that mount, in a container, may open one here for reading and give the line by
-                 ioctl(2), in parts (mountd.command_calls); `mlfs` does
+commands/in/     these two once more; in no listing. `commands` is mounted elsewhere to be written
+                 (mountd.commands_mount) if the mount is read-only for the kernel, and the two above are links that
+                 lead there. (The directory between has them lead nowhere, and to no place for a file, where that is
+                 not mounted.)
+                 A process that does not see that mount, in a container, may open one here for reading and give the
+                 line by ioctl(2), in parts (mountd.command_calls); `mlfs` does
 status           JSON        metrics   Prometheus text
 jobs/NAME.json   the specification as understood, with its state and how many samples the data set has
 order/NAME/EPOCH/RANK            the predicted order, or the one that mlfs serves: a path a line
@@ -47,14 +48,14 @@ _LINK = stat.S_IFLNK | 0o777
 
 
 class Answer(NamedTuple):
-    """What comes of a line written to control: what the file then says, and whether the line was carried out."""
+    """The result of a line written to control: what the file then says, and whether the line was carried out."""
 
     text: bytes
     accepted: bool
 
 
 class Contents(Protocol):
-    """What the control directory shows: implemented by mountd.control."""
+    """The content of the control directory: implemented by mountd.control."""
 
     def is_directory(self, path: Path) -> bool:
         """Whether the path is a directory. Asked at each look-up, where no list of a million epochs is to be made."""
@@ -163,7 +164,7 @@ class VirtualFiles:
         return [(name, self.lookup(inode, name)) for name in names]
 
     def target(self, inode: int) -> bytes:
-        """Where a link leads."""
+        """The path to which a link leads."""
         node, elsewhere = self.node(inode), self._elsewhere()
         if not stat.S_ISLNK(node.mode) or elsewhere is None:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -226,7 +227,8 @@ class VirtualFiles:
         return len(data)
 
     def _with_pending(self, state: Handle, part: bytes) -> bytes:
-        """What was written before and this part; it is not pending any more. Raises: E2BIG, and nothing is kept."""
+        """The part that was written before and this one together; nothing is pending any more. Raises: E2BIG, and
+        nothing is kept."""
         line, state.pending = state.pending + part, b""
         pending = sum(len(handle.pending) for handle in self._handles.values())
         if len(line) > LONGEST_LINE_BYTES or pending + len(line) > MOST_PENDING_BYTES:

@@ -55,7 +55,7 @@ _U32_MASK: Final = 0xFFFFFFFF
 
 
 def answered(number: int) -> int:
-    """What is answered where the source fails in that way: ENOSYS the kernel takes for the whole mount, for good."""
+    """The errno to answer where the source fails in that way: ENOSYS the kernel takes for the whole mount, for good."""
     return errno.EOPNOTSUPP if number == errno.ENOSYS else number
 
 

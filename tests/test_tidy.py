@@ -311,6 +311,60 @@ def _not_frozen(kind: Any, known: frozenset[Any] = frozenset()) -> set[Any]:
 
 # -- what docstrings and documents say
 
+# How no sentence of a docstring begins: the subject comes first ("The bytes that are kept", not "What is kept").
+NO_BEGINNING = re.compile(r"[\W_]*(?:who|what|that|of|where)\b", re.IGNORECASE)
+SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"])")
+ONLY_REFERS = re.compile(r"See [^.;:]*\.?")
+SAY_NOTHING = {"the", "a", "an", "of", "it", "its", "is", "to", "and", "for", "in", "this", "one", "s"}
+# Parts whose docstrings are still to be mended: the list only becomes shorter.
+UNMENDED = (
+    "mlfs/explain/", "mlfs/follow/", "mlfs/engine/", "mlfs/peers/", "mlfs/shown/", "mlfs/report/", "mlfs/launchers.py",
+    "mlfs/plan/scheduler/", "mlfs/plan/threads.py", "mlfs/plan/members.py", "mlfs/plan/holdings.py",
+    "mlfs/plan/registrations.py", "mlfs/plan/views.py", "mlfs/cli/top.py", "mlfs/cli/status.py", "mountd/handlers.py",
+    "mountd/status.py", "mountd/statistics.py", "mountd/metrics.py", "mountd/headline.py", "mountd/figures.py",
+    "mountd/requests.py", "mountd/control.py",
+)  # fmt: skip
+
+
+def docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    """(name, docstring) of a module, its classes and its functions; "" names the module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", ""), text
+
+
+def faults_of_docstring(name: str, text: str) -> Iterator[str]:
+    """The sentences that begin without their subject, and a docstring that says nothing besides a name."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        for sentence in SENTENCES.split(" ".join(paragraph.split())):
+            if NO_BEGINNING.match(sentence):
+                yield f"the subject comes first: {sentence}"
+    whole = " ".join(text.split())
+    if ONLY_REFERS.fullmatch(whole):
+        yield f"it only refers: {whole}"
+    named = set(re.findall(r"[a-z]+", re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()))
+    said = set(re.findall(r"[a-z]+", whole.lower())) - SAY_NOTHING
+    if said and said <= named | {f"{word}s" for word in named} | {word.removesuffix("s") for word in named}:
+        yield f"it repeats the name {name}: {whole}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_docstrings_are_plain_sentences(name: str) -> None:
+    path = MODULES[name]
+    if path.relative_to(ROOT).as_posix().startswith(UNMENDED):
+        return
+    found = [(of, fault) for of, text in docstrings(path) for fault in faults_of_docstring(of, text)]
+    assert found == []
+
+
+def test_a_docstring_that_is_no_plain_sentence_is_found() -> None:
+    assert list(faults_of_docstring("kept", "Counts them. What is kept stays."))
+    assert list(faults_of_docstring("run", "See Runner."))
+    assert list(faults_of_docstring("begin_probe", "A probe begins."))
+    assert not list(faults_of_docstring("kept", "The bytes that are kept; see `Tier`."))
+
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_what_a_docstring_says_of_its_callers_is_true(name: str) -> None:

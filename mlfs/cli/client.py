@@ -72,7 +72,7 @@ def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -
 
 
 def read_status(mountpoint: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-    """What MOUNT/.mlfs/status says."""
+    """The text of MOUNT/.mlfs/status."""
     try:
         status = json.loads(read_file(mountpoint, "status", timeout_s))
     except ValueError:

@@ -32,7 +32,7 @@ def make_console() -> Console:
     from rich.console import Console, RenderHook
 
     class OnlyPrintable(RenderHook):
-        """What is printed has names in it: they are shown escaped; rich's own control codes go on to the terminal."""
+        """Printed text has names in it: they are shown escaped; rich's own control codes go on to the terminal."""
 
         def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
             return [_Escaped(renderable) for renderable in renderables]

@@ -61,7 +61,7 @@ def show(as_json: bool) -> None:
 
 
 def mounts() -> list[dict[str, Any]]:
-    """What is known of each mount, by mount point: mountpoint, source, state, pid, jobs, uptime_s, headline."""
+    """Each mount by its mount point: mountpoint, source, state, pid, jobs, uptime_s, headline."""
     from mountd import door
 
     # Of mounts that are stacked on one path, readers see the topmost.

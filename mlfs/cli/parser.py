@@ -85,8 +85,8 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """As `parse_args`; the error about an unknown flag names the nearest flag of the same command.
 
-        Of a command that runs another one, all behind the first `--` is `command_words`. argparse would take it for
-        that only where no flag stands between the other words and `--`.
+        All behind the first `--` is `command_words` of a command that runs another one. argparse would take it for that
+        only where no flag stands between the other words and `--`.
         """
         behind: list[str] = []
         if "--" in argv and any(action.dest == "command_words" for action in self._innermost(argv)._actions):

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(words: str) -> None:
-    """A line, in one piece beside those of other nodes. Where nobody hears it, COMMAND goes on all the same."""
+    """A line, in one piece beside those of other nodes. COMMAND goes on all the same where nobody hears it."""
     with suppress(OSError):
         sys.stderr.write(f"mlfs: {words}\n")
         sys.stderr.flush()

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 class _Stop:
     """Ctrl-C, SIGTERM and a terminal that is closed end the recording, whenever they come; nothing is raised in the
-    middle of a line. What is ignored (by nohup) stays ignored."""
+    middle of a line. A signal that is ignored (by nohup) stays ignored."""
 
     def __init__(self) -> None:
         self.read_end, self._write_end = os.pipe()

@@ -97,7 +97,7 @@ def _watch(mountpoint: str, number: int, looks: int = sys.maxsize) -> dict[str, 
 
 
 def summary(where: str, told: dict[str, Any]) -> list[str]:
-    """What has changed, and what has to be done."""
+    """The changes, and the next thing to do."""
     numbers = [count_of(told.get(key), one, many) for key, one, many in _CHANGES if told.get(key)]
     lines = [f"{where}: {', '.join(numbers) if numbers else 'nothing has changed'}"]
     if told.get("unreadable"):

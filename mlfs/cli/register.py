@@ -68,7 +68,7 @@ def add_origin_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_unregister_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `unregister`."""
+    """Adds the command `mlfs unregister`."""
     parser = subparsers.add_parser(
         "unregister",
         help="end a registered job",

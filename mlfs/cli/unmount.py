@@ -310,8 +310,8 @@ def _busy(entry: MountEntry, timeout_s: float, daemon: Record | None) -> MlfsErr
 
 
 def _held(mountpoint: str, daemon: Record) -> MlfsError:
-    """What is not found by `holders`: an overlay of layers whose names are relative, a file that somebody has open on a
-    mount that was detached."""
+    """A use that `holders` does not find: an overlay of layers whose names are relative, a file that somebody has open
+    on a mount that was detached."""
     message = f"{mountpoint} is not mounted any more, and something goes on using its file system"
     what = "another mount of it, an overlay, an open file"
     hint = f"{what}: process {daemon.pid} serves until that ends, or until mlfs unmount --force {mountpoint}"

@@ -1,8 +1,8 @@
 """`mlfs warmup MOUNT [PATH...]`: fill this node's caches before training reads, in the order in which it will.
 
 In: parsed arguments. Out: a line on the mount's control file; progress on stderr; at the end what is in the caches.
-Called by `mlfs.cli.commands`. The daemon does the work and counts it; this command watches its status. What is in the
-caches already is not read again, so the command can be ended and run again.
+Called by `mlfs.cli.commands`. The daemon does the work and counts it; this command watches its status. Samples that are
+in the caches already are not read again, so the command can be ended and run again.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def so_far(told: dict[str, Any], seen: Sequence[tuple[float, int]]) -> str:
 
 
 def summary(mountpoint: str, told: dict[str, Any]) -> list[str]:
-    """What is in the caches, and what is not and why."""
+    """How much is in the caches, and how much is not and why."""
 
     def amount(*names: str) -> str:
         samples, sizes = (sum(part(told, name).get(key, 0) for name in names) for key in ("samples", "bytes"))

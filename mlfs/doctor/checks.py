@@ -1,4 +1,4 @@
-"""What of a machine matters to mlfs: each check says what is right, or what it costs and how to mend it.
+"""The checks of a machine: each says what is right, or what it costs and how to mend it.
 
 Pure: all that is known of the machine comes from the object that is passed in (mlfs.doctor.machine.Machine). Out:
 `Finding`s, in the order in which a person reads them. Called by `mlfs.cli.doctor`.
@@ -36,7 +36,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """What was found.
+    """The result of one check.
 
     Attributes:
         what: what was looked at. said: what is so, and what that costs. way_out: how to mend it; empty if nothing is to
@@ -103,7 +103,7 @@ def fuse(machine: Machine) -> Iterator[Finding]:
 
 
 def limits(machine: Machine) -> Iterator[Finding]:
-    """What a process may have: open files, address space, threads."""
+    """Limits of a process: open files, address space, threads."""
     soft, hard = machine.open_files()
     most = "any number of" if hard < 0 else f"{hard:,}"
     if 0 <= hard < FEW_OPEN_FILES:

@@ -1,4 +1,4 @@
-"""What a machine tells of itself: files below /proc, /sys and /etc, programs, limits, free space.
+"""A machine's own words: files below /proc, /sys and /etc, programs, limits, free space.
 
 In: the running system. Out: texts and numbers for mlfs.doctor.checks, which decides what they mean. A test gives the
 checks another object of this shape.
@@ -43,7 +43,7 @@ class Machine:
         return os.path.exists(path)
 
     def program(self, name: str) -> str | None:
-        """Where a program lies."""
+        """The path of a program."""
         return shutil.which(name)
 
     def has_module(self, name: str) -> bool:
@@ -63,11 +63,11 @@ class Machine:
         return resource.getrlimit(resource.RLIMIT_AS)[0]
 
     def memory(self) -> tuple[int, int | None]:
-        """What may be used of memory, in bytes, and the limit of the cgroup if it has one."""
+        """Memory that may be used, in bytes, and the limit of the cgroup if it has one."""
         return memory_limit_bytes(), cgroup_limit_bytes(self.read("/proc/self/cgroup") or "")
 
     def free_bytes(self, directory: str) -> int | None:
-        """What this user can still write to a directory's file system."""
+        """Bytes that this user can still write to a directory's file system."""
         try:
             told = os.statvfs(directory)
         except OSError:

@@ -2,7 +2,7 @@
 
 In: a framework's name. Out: fields and values. Called by `mlfs.job.parse`, which fills in those that were not given and
 that the job's sampler reads. Each preset names the source that it follows; docs/orders.md has the same table for users.
-What the first reads tell and most people choose for themselves, such as the number of workers, is in none.
+Fields that the first reads tell and most people choose for themselves, such as the number of workers, are in none.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ GROUP = "mlfs.orders"
 
 @cache
 def sampler_factories() -> dict[str, EntryPoint]:
-    """Where to find the `OrderFactory` of each sampler, by name."""
+    """The place of each sampler's `OrderFactory`, by the sampler's name."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     found.update({own.name: EntryPoint(own.name, own.factory, GROUP) for own in BUILT_IN})
     return found

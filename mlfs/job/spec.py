@@ -488,7 +488,7 @@ COMMON: Final = frozenset(
 
 
 def describe(field: str) -> str:
-    """What a field must be."""
+    """A field's type, in words."""
     return JobSpec.model_fields[field].description or "something else"
 
 

@@ -88,7 +88,7 @@ class Calibration(FilePart):
     ssd: tuple[StorageSpeeds, ...] = ()
 
     def of_directory(self, path: str) -> StorageSpeeds | None:
-        """What was measured of a cache directory."""
+        """The measurements of a cache directory."""
         return next((speeds for speeds in self.ssd if os.path.abspath(speeds.path) == os.path.abspath(path)), None)
 
     def to_toml(self) -> str:
@@ -113,7 +113,7 @@ class Calibration(FilePart):
 
 
 def default_path(source: str) -> Path:
-    """Where the calibration of a source lies unless the user says otherwise: beside its saved index."""
+    """The calibration of a source unless the user says otherwise: it lies beside its saved index."""
     return default_index_path(source).with_suffix(".calibration.toml")
 
 

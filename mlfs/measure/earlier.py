@@ -1,10 +1,10 @@
-"""What earlier measurements say of a source and the places around it, and what a mount leaves to the next one.
+"""Earlier measurements of a source and the places around it, and those that a mount leaves to the next one.
 
 In: the calibration of the source (mlfs.measure.calibration) and what mounts measured since (mlfs.measure.refined). Out:
 points of each place for the mount that starts and for `mlfs plan`; the refined file when the mount ends.
 
-Where both files tell of a place, the refined one counts. It does not count at all when the calibration is newer than
-it, or when the user named the calibration.
+The refined measurement counts where both files have a place. It does not count at all when the calibration is newer
+than it, or when the user named the calibration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("mlfs.measure")
 
 
 class EarlierSpeeds(NamedTuple):
-    """What was measured of a source and its surroundings before now.
+    """The measurements of a source and its surroundings from before now.
 
     Attributes:
         calibrated: the calibration, if there is one.
@@ -40,7 +40,7 @@ class EarlierSpeeds(NamedTuple):
 
     @property
     def source(self) -> SourceSpeeds | None:
-        """The source."""
+        """The refined speeds of the source, else the calibrated ones."""
         if self.refined is not None and self.refined.source is not None:
             return self.refined.source
         return None if self.calibrated is None else self.calibrated.source
@@ -78,7 +78,7 @@ class EarlierSpeeds(NamedTuple):
 
 
 def earlier_speeds(source: str, calibrated: Calibration | None, *, named: bool) -> EarlierSpeeds:
-    """What is to be used for `source`. `named`: the user named the calibration, so it alone counts."""
+    """The speeds that are to be used for `source`. `named`: the user named the calibration, so it alone counts."""
     measured = None if named else refined.load(refined.default_path(source))
     if measured is not None and calibrated is not None and _time(measured.made) < _time(calibrated.made):
         measured = None
@@ -86,7 +86,7 @@ def earlier_speeds(source: str, calibrated: Calibration | None, *, named: bool) 
 
 
 def for_mount(source: str, calibration_path: str | None) -> EarlierSpeeds:
-    """What a mount of `source` starts with. A file that nobody named and that cannot be used is only logged.
+    """The speeds that a mount of `source` starts with. A file that nobody named and that cannot be used is only logged.
 
     Args:
         calibration_path: the file that the user named, if any.
@@ -107,7 +107,7 @@ def for_mount(source: str, calibration_path: str | None) -> EarlierSpeeds:
 def save_measured(
     source: str, mean_sample_bytes: float, places: Iterable[MeasuredPlace], measured: Mapping[str, Points]
 ) -> None:
-    """Save what a mount of `source` measured for the next one. That this fails is only logged.
+    """Save what a mount of `source` measured for the next one. A failure of this is only logged.
 
     Args:
         mean_sample_bytes: of the samples in the source.

@@ -8,7 +8,7 @@ from mlfs.places.place import PlaceKind
 
 
 class MeasuredPlace(NamedTuple):
-    """What has to be known of a place to measure it, to find earlier measurements of it, and to plan with it.
+    """A place as it has to be known to measure it, to find earlier measurements of it, and to plan with it.
 
     Attributes:
         name: as mlfs.places.place has it, unique in a mount.

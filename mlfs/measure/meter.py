@@ -24,7 +24,7 @@ Work = Callable[[int], Iterator[int]]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one measurement may take: seconds of wall time, and bytes of all threads together."""
+    """The most that one measurement may take: seconds of wall time, and bytes of all threads together."""
 
     seconds: float
     bytes: int

@@ -60,8 +60,6 @@ class LaneRate:
 
 
 class Rates:
-    """See the module."""
-
     def __init__(self) -> None:
         self._routes: dict[Route, dict[int, LaneRate]] = {}  # by number of lanes
         self._paces: dict[Route, dict[int, LaneRate]] = {}  # of all lanes together, by class of sizes
@@ -92,7 +90,7 @@ class Rates:
         return [Measured(n, n * rate.bytes_per_s, rate.batches) for n, rate in lanes if rate.batches >= FEWEST_BATCHES]
 
     def paces(self, route: Route) -> dict[int, Pace]:
-        """What all lanes of the route gave together while more work waited for them, by classes of sizes."""
+        """Rates of all lanes of the route together while more work waited for them, by classes of sizes."""
         return {
             kind: Pace(rate.bytes_per_s, rate.total_bytes, rate.batches)
             for kind, rate in self._paces.get(route, {}).items()

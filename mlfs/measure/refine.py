@@ -36,7 +36,7 @@ FARTHEST = 4.0
 
 
 class Measured(NamedTuple):
-    """What a place gave to `lanes` lanes, all of them together, and how many batches tell it."""
+    """The rate of a place with `lanes` lanes, all of them together, and how many batches tell it."""
 
     lanes: int
     bytes_per_s: float

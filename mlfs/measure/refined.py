@@ -33,7 +33,7 @@ class ReadSpeeds(FilePart):
 
 
 class Refined(FilePart):
-    """What mounts of a source measured; places that none of them used are missing."""
+    """Bandwidths that mounts of a source measured; places that none of them used are missing."""
 
     made: str
     source: SourceSpeeds | None = None
@@ -58,7 +58,7 @@ class Refined(FilePart):
 
 
 def default_path(source: str) -> Path:
-    """Where the refined bandwidths of a source lie: beside its saved index and its calibration."""
+    """The file of the refined bandwidths of a source: it lies beside its saved index and its calibration."""
     return default_index_path(source).with_suffix(".refined.toml")
 
 

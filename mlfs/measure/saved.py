@@ -1,4 +1,4 @@
-"""What the two files of bandwidths have in common: points, and how they stand in a TOML file.
+"""Points of bandwidth, and how they stand in a TOML file: common to the two files of bandwidths.
 
 In: points of a curve, strings. Out: checked points, TOML text, a file written whole. Used by mlfs.measure.calibration
 and mlfs.measure.refined.

@@ -1,4 +1,4 @@
-"""What each place gives now: what was measured earlier, moved to what this mount measures while it runs.
+"""The speed of each place now: measured earlier, and moved to what this mount measures while it runs.
 
 In: points of each place from before the mount (mlfs.measure.earlier), the rates of the prefetch lanes. Out: a curve a
 place, and a `PerformanceModel` of this node. The engine asks it which disk to fill first, `status` shows its
@@ -36,7 +36,7 @@ class PlaceSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class SpeedsStatistics:
-    """What is known of how fast this node gets its samples.
+    """The known speeds at which this node gets its samples.
 
     Attributes:
         places: by the place's name. peers: of all other nodes together; None while nothing came from them.

@@ -1,7 +1,8 @@
-"""What `mlfs calibrate` measures: reads of the source, writes and reads of a cache directory, copies in memory.
+"""The measurements of `mlfs calibrate`: reads of the source, writes and reads of a cache directory, copies in memory.
 
 In: a list of files, a directory, a sample's size, a meter. Out: points (threads, bytes a second). Called by
-mlfs.cli.calibrate. What is written lies in one temporary directory, which is removed at the end, however that comes.
+mlfs.cli.calibrate. All that is written lies in one temporary directory, which is removed at the end, however that
+comes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def read_file(path: bytes, dir_fd: int | None = None) -> Iterator[int]:
 def source_points(
     meter: Meter, root_fd: int, paths: Sequence[bytes], most_readers: int, budget: Budget, report: Report
 ) -> list[Point]:
-    """What 1, 2, 4, ... readers get from the source, each of which reads one file after the other.
+    """Rates of the source for 1, 2, 4, ... readers, each of which reads one file after the other.
 
     Args:
         paths: files below `root_fd`, in random order. Each measurement goes on where the one before it ended, so that

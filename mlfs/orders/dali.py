@@ -116,12 +116,12 @@ class Words(Protocol):
 
 
 def shuffle_mt19937(n: int, seed: int) -> Permutation:
-    """Where each element comes from after std::shuffle(..., std::mt19937(seed)), shape (n,), 0 <= n < 2^31."""
+    """The source of each element after std::shuffle(..., std::mt19937(seed)), shape (n,), 0 <= n < 2^31."""
     return _shuffle(n, TorchWords(seed), 32)
 
 
 def shuffle_mt19937_64(n: int, seed: int) -> Permutation:
-    """Where each element comes from after std::shuffle(..., std::mt19937_64(seed)), shape (n,), 0 <= n < 2^31."""
+    """The source of each element after std::shuffle(..., std::mt19937_64(seed)), shape (n,), 0 <= n < 2^31."""
     return _shuffle(n, Mt64Words(seed), 64)
 
 

@@ -6,7 +6,7 @@ shard_index. Out: each rank's dataset indices. Made by `mlfs.orders.registry`. S
 
 A shard is a contiguous range, shuffled in itself by seed + epoch (modulo 2^32); without drop_remainder the first shards
 are one longer than the others. The sampler ends after num_epochs * num_records records of the whole world, dealt to the
-shards in turn: a longer shard then misses the end of its last epoch, and a shorter one begins an epoch more. That
+shards in turn: a longer shard then misses the end of its last epoch, and a shorter one begins an epoch more. Such a
 beginning counts as the end of the last epoch here.
 
 The worker processes of a DataLoader take single samples in turn, not batches.
@@ -171,7 +171,7 @@ def _rotated(words: Words, by: int, width: int, mask: np.uint64) -> Words:
 
 
 def seed_sequence(seed: int, count: int) -> list[int]:
-    """What std::seed_seq{seed}.generate() fills `count` 32-bit words with, count below 7."""
+    """The words that std::seed_seq{seed}.generate() fills `count` 32-bit places with, count below 7."""
     words = [0x8B8B8B8B] * count
     p, q = _offsets(count)
     rounds = max(2, count)

@@ -74,7 +74,8 @@ class TorchWords:
         self._bits.random_raw(odd, output=False)
 
     def random_int64_seed(self) -> int:
-        """What counts of `torch.empty((), dtype=torch.int64).random_()` used as a seed: the second of its 2 words."""
+        """The part of `torch.empty((), dtype=torch.int64).random_()` that counts as a seed: the second of its 2
+        words."""
         return int(self.take(2)[1])
 
     def copy(self) -> TorchWords:

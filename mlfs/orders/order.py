@@ -1,4 +1,4 @@
-"""What every sampler gives: the order in which each rank reads the data set, by dataset index.
+"""The result of every sampler: the order in which each rank reads the data set, by dataset index.
 
 In: a job, the number of samples, and a way from a path to a dataset index. Out: an `Order`. Implemented by the modules
 of `mlfs.orders` and by other packages (entry point group `mlfs.orders`), used by `mlfs.orders.streams`.

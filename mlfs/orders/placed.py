@@ -5,7 +5,7 @@ before. Out: an `Order`. Made by `mlfs.explain.words`, for scripts that draw ano
 random crops in the main process do, for one.
 
 An epoch before which so many words were drawn has the order that the first epoch of a job has with these
-`words_before`. What is not known is taken to go on from the epochs before it by equal steps.
+`words_before`. Epochs that are not known are taken to go on from those before them by equal steps.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _LEGACY_SEEDS = 1 << 32
 
 
 class _ScriptOrder:
-    """What the three have in common; the generator and the defaults are theirs."""
+    """The common part of the three; the generator and the defaults are theirs."""
 
     in_place = False
 

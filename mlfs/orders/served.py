@@ -151,7 +151,8 @@ class ServedOrder:
         return np.ascontiguousarray(ids.reshape(world, steps, batch).transpose(1, 0, 2))
 
     def _batch_size(self, epoch: int) -> int:
-        """Of each rank; where that is more than an epoch has, the whole epoch: no memory is taken for the rest."""
+        """The batch size of each rank. One that is more than an epoch has is the whole epoch: no memory is taken for
+        the rest."""
         return min(self._spec.batch_size, max(1, self._true.stream_length(epoch)))
 
     def _cut_epoch(self, epoch: int) -> tuple[Ids, Rounds]:

@@ -8,8 +8,8 @@ Take a shuffle that goes forward: for i in 0 .. n-1, swap r[i] with r[j_i], wher
 but hardly ever within a short block of them: a block's partners are spread over all that is left. So blocks are done
 one after the other, and the steps of a block at once:
 
-- A position x >= i is touched before step i only as the partner j_k = x of earlier steps k. What step k leaves there
-  is what stood at position k before step k. Call that value V(k).
+- A position x >= i is touched before step i only as the partner j_k = x of earlier steps k. Step k leaves there what
+  stood at position k before step k. Call that value V(k).
 - So V(k) = V(m) for the last m < k of the block with j_m = k, and what stood at k when the block began if there is
   none: V is the root of a chain of parents.
 - Step i takes to r[i] what stood at j_i: V(k) of the last k < i with j_k = j_i, and r[j_i] if there is none.

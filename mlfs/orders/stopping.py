@@ -22,7 +22,7 @@ class StoppedError(JobError):
 
 
 class _Asked(threading.local):
-    """What this thread asks."""
+    """The question of this thread."""
 
     stop: Callable[[], bool] | None = None
 
@@ -32,7 +32,7 @@ _asked = _Asked()
 
 @contextmanager
 def stoppable(stop: Callable[[], bool]) -> Iterator[None]:
-    """What this thread computes inside ends soon after `stop` says so, or the one around this one."""
+    """A computation of this thread inside ends soon after `stop` says so, or the one around this one."""
     before = _asked.stop
     _asked.stop = stop if before is None else lambda: stop() or before()
     try:

@@ -115,7 +115,7 @@ class JobStreams:
             return self.order.rank_stream(epoch, rank)
 
     def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
-        """What the node of these ranks fetches in the order of the tree; None where nothing is read in rounds."""
+        """The fetches of these ranks' node in the order of the tree; None where nothing is read in rounds."""
         served, files = self.order, self.files_per_sample
         if not isinstance(served, ServedOrder) or (rounds := served.round_begins(epoch)) is None:
             return None
@@ -136,7 +136,7 @@ class JobStreams:
         return JobStreams(spec, self.sample_ids, served)
 
     def told(self) -> dict[str, float]:
-        """What can be told of an opportunistic order, once an epoch is known; empty for others."""
+        """The figures of an opportunistic order, once an epoch is known; empty for others."""
         return dict(self.order.told) if isinstance(self.order, ServedOrder) else {}
 
     def kept_at(self, n_entries: int) -> npt.NDArray[np.int16] | None:

@@ -64,7 +64,7 @@ def pass_seeds(seeds: Seeds, number: int, reshuffle: bool) -> Seeds:
 
 
 def shuffle_pass(n: int, buffer_size: int, seeds: Seeds) -> Permutation:
-    """Where each element comes from in one pass over shuffle(buffer_size), shape (n,)."""
+    """The source of each element in one pass over shuffle(buffer_size), shape (n,)."""
     left = np.arange(n, 0, -1, dtype=np.uint32)
     np.minimum(left, np.uint32(min(buffer_size, n)), out=left)
     targets = philox_words(*seeds, start=0, count=n) % left if n else left

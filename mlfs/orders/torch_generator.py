@@ -1,4 +1,4 @@
-"""Where in a torch generator's words each epoch of a sampler begins, and a reader of them from there.
+"""The place in a torch generator's words at which each epoch of a sampler begins, and a reader of them from there.
 
 In: a job's seed, generator, words_before, words_between, words_once and persistent_workers; how many words the sampler
 takes in an epoch. Out: `TorchWords` at an epoch's start, without computing the epochs before it. Called by the torch

@@ -48,7 +48,7 @@ class LoaderWords(NamedTuple):
 
 
 def words_of_loader(spec: JobSpec, n_samples: int) -> LoaderWords:
-    """What an epoch of the loader takes from its sampler's generator, `words_between` left out."""
+    """The number of words that an epoch of the loader takes from its sampler's generator, `words_between` left out."""
     workers, length = bool(spec.num_workers), spec.num_samples or n_samples
     base_words = BASE_SEED_WORDS if spec.generator == "shared" else 0
     chunk = _CHUNK if spec.replacement else words_of_randperm(n_samples)
@@ -86,7 +86,7 @@ class StatefulOrder(OneStream):
         self._tape = Tape(seed)
 
     def _place(self, epoch: int) -> int:
-        """Where the words of the epoch's iterator that is read begin."""
+        """The place at which the words of the epoch's iterator that is read begin."""
         return self._before + self._loader.lead + epoch * (self._loader.an_epoch + self._between)
 
     def _draw_epoch(self, epoch: int) -> Indices:

@@ -102,38 +102,31 @@ class MemoryTransport:
 
     @property
     def node(self) -> int:
-        """See Transport."""
         return self._node
 
     @property
     def nodes(self) -> int:
-        """See Transport."""
         return self._network.nodes
 
     @property
     def most_numbers(self) -> int:
-        """See Transport."""
         return NUMBERS
 
     def send(self, node: int, message: bytes) -> None:
-        """See Transport."""
         arrived = Arrived(self._node, self._network.garble(message))
         self._network.carry(self._node, node, len(message), lambda port: port.happened.append(arrived))
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
-        """See Transport."""
         self._port.expected[node, number] = into
         for piece in self._port.early.pop((node, number), ()):
             _land(self._port, node, number, piece)
 
     def look_for(self, node: int, number: int) -> None:
-        """See Transport."""
         if (node, number) in self._port.expected or (node, number) in self._port.landed:
             self._port.looked_for.add((node, number))
             self._port.report(node, number)
 
     def expect_no_more(self, node: int, number: int) -> bool:
-        """See Transport."""
         if self._port.expected.pop((node, number), None) is None:
             self.look_for(node, number)
             return False
@@ -141,7 +134,6 @@ class MemoryTransport:
         return True
 
     def give(self, node: int, number: int, data: Buffer) -> None:
-        """See Transport."""
         spoilt = self._network.spoil(bytes(data))
         for start in range(0, len(spoilt), PIECE_BYTES):
             end = start + PIECE_BYTES
@@ -157,15 +149,12 @@ class MemoryTransport:
         self._network.carry(self._node, node, len(piece.data), arrive)
 
     def unsent_bytes(self, node: int) -> int:
-        """See Transport."""
         return self._unsent_bytes[node]
 
     def poll(self) -> list[Happened]:
-        """See Transport."""
         return self._port.take()
 
     def close(self, orderly: bool, code: int) -> None:
-        """See Transport."""
         self._port.close()
 
 

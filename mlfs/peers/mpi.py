@@ -113,28 +113,23 @@ class MpiTransport:
 
     @property
     def node(self) -> int:
-        """See Transport."""
         return self._node
 
     @property
     def nodes(self) -> int:
-        """See Transport."""
         return self._nodes
 
     @property
     def most_numbers(self) -> int:
-        """See Transport."""
         return self._most_numbers
 
     def send(self, node: int, message: bytes) -> None:
-        """See Transport."""
         request = self._messages.Isend([message, self._mpi.BYTE], dest=node, tag=_TAG)
         if not request.Test():
             self._sends.add(request, (node, message))
             self._unsent_bytes[node] += len(message)
 
     def expect(self, node: int, number: int, into: memoryview) -> None:
-        """See Transport."""
         pieces = [into]
         if len(into) > PIECE_BYTES:
             pieces = [into[start : start + PIECE_BYTES] for start in range(0, len(into), PIECE_BYTES)]
@@ -142,7 +137,6 @@ class MpiTransport:
         self._receives[node, number] = _Receive(node, number, requests)
 
     def look_for(self, node: int, number: int) -> None:
-        """See Transport."""
         receive = self._receives.get((node, number))
         if receive is not None:
             self._look_for(receive)
@@ -154,7 +148,6 @@ class MpiTransport:
         receive.requests = []
 
     def expect_no_more(self, node: int, number: int) -> bool:
-        """See Transport."""
         receive = self._receives.get((node, number))
         if receive is None:
             return False
@@ -174,7 +167,6 @@ class MpiTransport:
         return bool(over) and bool(self._status.Is_cancelled()) and (request.Wait() or True)
 
     def give(self, node: int, number: int, data: Buffer) -> None:
-        """See Transport."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]
@@ -182,11 +174,9 @@ class MpiTransport:
         self._unsent_bytes[node] += len(view)
 
     def unsent_bytes(self, node: int) -> int:
-        """See Transport."""
         return self._unsent_bytes[node]
 
     def poll(self) -> Sequence[Happened]:
-        """See Transport."""
         happened: list[Happened] = []
         quiet, most_quiet = 0, _CALLS_AWAITING if self._receives or self._sends.any else 1
         while quiet < most_quiet and len(happened) < _AT_ONCE:
@@ -220,7 +210,6 @@ class MpiTransport:
         self._messages.Ack_failed()
 
     def close(self, orderly: bool, code: int) -> None:
-        """See Transport. Does not return where the end is not orderly."""
         sys.stdout.flush()
         sys.stderr.flush()
         if not orderly:

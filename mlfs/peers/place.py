@@ -15,8 +15,6 @@ from mlfs.tree.samples import Version
 
 
 class NodePlace:
-    """See mlfs.places.place.PeerPlace."""
-
     kind: Final = PlaceKind.PEER
 
     def __init__(self, node: int, desk: Desk) -> None:
@@ -25,7 +23,6 @@ class NodePlace:
         self._desk = desk
 
     def get(self, sample: int, version: Version) -> Content | None:
-        """See Place."""
         data = self._desk.get(Want(self._node, sample, version))
         return None if data is None else Content(data, version)
 

@@ -49,8 +49,6 @@ Happened = Arrived | Received | PieceCame
 
 
 class Transport(Protocol):
-    """See the module."""
-
     @property
     def node(self) -> int:
         """The number of this node."""

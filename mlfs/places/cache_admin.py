@@ -1,4 +1,4 @@
-"""What `mlfs cache` does to a cache directory: it counts, verifies and removes the copies that lie there.
+"""Counts, verifies and removes the copies that lie in a cache directory, for `mlfs cache`.
 
 In: a `cache_directory.SourceDir`. Out: counts, what is wrong with each copy, removals. It removes only files that mlfs
 made, never follows a symbolic link, and changes nothing in a store that a mount has locked. Called by `mlfs.cli.cache`.

@@ -57,7 +57,7 @@ def source_path(directory: str, source_id: bytes | str) -> str:
 
 
 def old_copies(directory: str) -> str | None:
-    """What an earlier mlfs left in a cache directory, which no mount uses any more."""
+    """Files that an earlier mlfs left in a cache directory, and that no mount uses any more."""
     path = os.path.join(directory, OLD_FORMAT_DIR)
     return path if os.path.isdir(path) and not os.path.islink(path) else None
 

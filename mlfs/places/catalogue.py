@@ -2,8 +2,8 @@
 
 In: what the server's places keep and lose. Out: for the agent, a sample's kind of place, where it lies there, which
 version it is, and for copies in memory the checksum. The server alone writes, and the agent looks: no lock is shared
-with a process that may be killed. So a look may be torn, or past. That does no harm: the checksum is over the bytes,
-the sample and its version, and made by the server of bytes that it knows to be right, and whoever gets the bytes
+with a process that may be killed. So a look may be torn, or past. A torn record does no harm: the checksum is over the
+bytes, the sample and its version, and made by the server of bytes that it knows to be right, and whoever gets the bytes
 checks it (mlfs.places.checksum). Copies on disk bring checksums of their own (mlfs.places.record).
 """
 
@@ -43,7 +43,7 @@ _KINDS = tuple(Kind)
 
 
 class Found(NamedTuple):
-    """What a record says."""
+    """The content of a record."""
 
     kind: Kind
     where: tuple[int, int]
@@ -78,7 +78,7 @@ class Catalogue:
         self._kind[sample] = Kind.NOWHERE
 
     def find(self, sample: int) -> Found | None:
-        """Where the sample seems to lie."""
+        """The place at which the sample seems to lie."""
         if not 0 <= sample < len(self._kind):
             return None
         # Not by the arrays: scalars of numpy take three times as long, and an agent looks for each sample it gives.

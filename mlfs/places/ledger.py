@@ -33,7 +33,7 @@ class Ledger:
         return digest in self._held
 
     def footprint_bytes(self, digest: bytes) -> int | None:
-        """What a held digest occupies; None when it is not held."""
+        """The room that a held digest occupies; None when it is not held."""
         return self._held.get(digest)
 
     def digests(self) -> list[bytes]:

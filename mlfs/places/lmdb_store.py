@@ -176,18 +176,17 @@ class LmdbTier(OnDisk):
         del self._surplus
 
     def _beside_bytes(self, capacity_bytes: int) -> int:
-        """See OnDisk."""
         return _LOCK_FILE_BYTES + _slack_bytes(capacity_bytes)
 
     @property
     def capacity_bytes(self) -> int:
-        """What copies may take of the budget, or of what the disk has room for: all but what commits need beside them.
-        So a place that takes no more copies is seen to be full."""
+        """The room for copies within the budget, or within what the disk has room for: all but what commits need beside
+        them. So a place that takes no more copies is seen to be full."""
         budget_bytes = super().capacity_bytes
         return max(self._ledger.used_bytes, budget_bytes - self._beside_bytes(budget_bytes))
 
     def _occupied_bytes(self) -> int:
-        """See OnDisk: the pages of the data file, of which those that are free are used again."""
+        """The pages of the data file, of which those that are free are used again."""
         try:
             return os.stat(cache_directory.LMDB_FILES[0], dir_fd=self._lmdb_fd).st_blocks * 512
         except OSError:
@@ -201,7 +200,7 @@ class LmdbTier(OnDisk):
         return self._read_only
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier. Pages for head, key and data; a key of more than 64 bytes may take more."""
+        """Pages for head, key and data; a key of more than 64 bytes may take more."""
         return _footprint_bytes(_HEAD_FLOOR_BYTES + size_bytes)
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
@@ -247,19 +246,19 @@ class LmdbTier(OnDisk):
         return data.nbytes <= self._max_sample_bytes and len(key) <= record.MAX_KEY_BYTES
 
     def get(self, key: bytes, version: Version) -> memoryview | None:
-        """See Tier. The bytes are copied out of LMDB, so they are the caller's own."""
+        """The bytes are copied out of LMDB, so they are the caller's own."""
         digest = cache_directory.key_digest(key)
         if digest not in self._ledger:
             return None
         return self._checked(digest, lambda blob: record.data_of(blob, key, version, self._secret))
 
     def drop(self, key: bytes) -> None:
-        """See Tier. The copy's pages are free for others after the next commits."""
+        """The copy's pages are free for others after the next commits."""
         with self._changed:
             self._remove(cache_directory.key_digest(key))
 
     def keys(self) -> list[bytes]:
-        """See Tier. It reads every value: whoever asks for known keys uses `contains`."""
+        """All keys, read from every value: whoever asks for known keys uses `contains`."""
         heads = (self._checked(digest, self._head_of) for digest in self._ledger.digests())
         return [head.key for head in heads if head is not None]
 

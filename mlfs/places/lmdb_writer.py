@@ -120,7 +120,7 @@ class Writer:
         return batch
 
     def _done(self, batch: _Batch, failed: set[bytes]) -> None:
-        """Take out what was committed. What failed is forgotten, unless it has been replaced meanwhile."""
+        """Take out what was committed. A copy that failed is forgotten, unless it has been replaced meanwhile."""
         full = False
         for digest, blob in batch:
             if digest not in self._waiting or self._waiting[digest] is not blob:

@@ -1,4 +1,4 @@
-"""What the two stores on disk have in common: their directory, their budget, their failures.
+"""The common part of the two stores on disk: their directory, their budget, their failures.
 
 In: a cache directory, and the source whose copies may lie there. Out: the parts of `mlfs.places.tier.Tier` that are the
 same for both. It is the base of `ssd.SsdTier` and `lmdb_store.LmdbTier`.
@@ -57,7 +57,7 @@ class OnDisk:
 
     @property
     def secret(self) -> Secret:
-        """What the checksums of copies depend on."""
+        """The secret that the checksums of copies depend on."""
         return self._secret
 
     @property
@@ -77,16 +77,16 @@ class OnDisk:
         return True
 
     def _beside_bytes(self, capacity_bytes: int) -> int:
-        """What of a budget is not for copies."""
+        """The part of a budget that is not for copies."""
         return 0
 
     def _occupied_bytes(self) -> int:
-        """What the store takes on the disk."""
+        """The room that the store takes on the disk."""
         return self._ledger.used_bytes
 
     @property
     def used_bytes(self) -> int:
-        """What the copies held or being written occupy, as the store counts it."""
+        """The room that copies held or being written occupy, as the store counts it."""
         return self._ledger.used_bytes
 
     @property
@@ -105,11 +105,10 @@ class OnDisk:
         return self._claim.read_only
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
-        """See Tier."""
         raise NotImplementedError
 
     def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
-        """See Tier. One by one, for each sample is a file of its own, and LMDB's writer collects puts by itself."""
+        """One by one, for each sample is a file of its own, and LMDB's writer collects puts by itself."""
         return [self.put(*sample) for sample in samples]
 
     def contains(self, key: bytes) -> bool:

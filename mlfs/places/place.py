@@ -91,11 +91,11 @@ class Copy(NamedTuple):
 
 @runtime_checkable
 class Place(Protocol):
-    """Where bytes of samples can be got."""
+    """A place where bytes of samples can be got."""
 
     @property
     def kind(self) -> PlaceKind:
-        """What the place is made of."""
+        """The material of the place."""
 
     @property
     def name(self) -> str:
@@ -135,10 +135,10 @@ class StoringPlace(Place, Protocol):
 
     @property
     def used_bytes(self) -> int:
-        """What the copies held now occupy, overheads and rounding included."""
+        """The bytes that the copies held now occupy, overheads and rounding included."""
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """What a sample of `size_bytes` would occupy."""
+        """The bytes that a sample of `size_bytes` would occupy."""
 
     @property
     def largest_bytes(self) -> int:
@@ -157,13 +157,13 @@ class StoringPlace(Place, Protocol):
 
 
 class PeerPlace(Place, Protocol):
-    """Another node. What it owns may be asked for ahead, so that many samples are under way at once."""
+    """Another node. Samples that it owns may be asked for ahead, so that many are under way at once."""
 
     def ahead(self, wanted: Sequence[tuple[int, Version]]) -> Sequence[Want]:
         """These samples will be wanted soon. For what is returned `no_longer` has to follow."""
 
     def no_longer(self, wants: Sequence[Want]) -> None:
-        """What was asked for ahead is not wanted any more, or was got."""
+        """A sample that was asked for ahead is not wanted any more, or was got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +194,12 @@ class SourcePlace:
         self._samples = samples
 
     def get(self, sample: int, version: Version) -> Content:
-        """See Place. Raises: as `read`."""
+        """Raises: as `read`."""
         return self.read(sample)
 
     def read(self, sample: int, close_later: bool = False) -> Content:
-        """What the source has now. `close_later`: the file may stay open until `close_read`, which has to follow.
+        """Reads the sample as the source has it now. `close_later`: the file may stay open until `close_read`, which
+        has to follow.
 
         Raises: OSError; FileNotFoundError when the file is gone, ESTALE when it keeps changing; UNSIZED.
         """
@@ -245,12 +246,11 @@ class TierPlace:
         self._showcase = showcase
 
     def get(self, sample: int, version: Version) -> Content | None:
-        """See Place."""
         data = self.tier.get(self._samples.key(sample), version)
         return None if data is None else Content(data, version)
 
     def keep(self, copies: Sequence[Copy]) -> list[bool]:
-        """See StoringPlace. It takes as few writes as the tier can do it in."""
+        """Keeps them in as few writes as the tier can do it in."""
         if len({copy.sample for copy in copies}) < len(copies):  # the last copy of a sample is the one that counts
             return [self.keep([copy])[0] for copy in copies]
         kept = [not self.largest_bytes or len(copy.data) <= self.largest_bytes for copy in copies]
@@ -282,41 +282,33 @@ class TierPlace:
             self._showcase.kept(copy.sample, Kind.RAM, where, copy.version, copy.data)
 
     def contains(self, sample: int) -> bool:
-        """See StoringPlace."""
         return self.tier.contains(self._samples.key(sample))
 
     def drop(self, sample: int) -> None:
-        """See StoringPlace."""
         if self._showcase is not None:
             self._showcase.lost(sample)
         self.tier.drop(self._samples.key(sample))
 
     @property
     def capacity_bytes(self) -> int:
-        """See StoringPlace."""
         return self.tier.capacity_bytes
 
     @property
     def used_bytes(self) -> int:
-        """See StoringPlace."""
         return self.tier.used_bytes
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See StoringPlace."""
         return self.tier.footprint_bytes(size_bytes)
 
     @property
     def errors(self) -> int:
-        """See StoringPlace."""
         return self.tier.errors
 
     @property
     def refusal(self) -> str:
-        """See StoringPlace."""
         return self.tier.refusal if isinstance(self.tier, OnDisk) else ""
 
     def close(self) -> None:
-        """See StoringPlace."""
         self.tier.close()
 
 

@@ -5,8 +5,8 @@ When the file system dies and is there again, calls go on by what is at its path
 Out: what `mlfs.places.source` promises. Made by the daemon at start, called from the engine's worker threads.
 
 The bytes of a read are of one content if the attributes (size, mtime, ctime) were the same before and after it, and if
-they are old enough that no second change can hide behind them (`mlfs.tree.stable_stat`). Where the attributes after the
-read are those of the manifest, the scan was the look before it, and no other one is needed.
+they are old enough that no second change can hide behind them (`mlfs.tree.stable_stat`). The scan counts as the look
+before the read where the attributes after it are those of the manifest, and no other look is needed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,6 @@ def _pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | b
 
 
 class PosixFile:
-    """See `mlfs.places.source.OpenFile`."""
-
     __slots__ = (
         "_asked_s", "_before", "_entry", "_number", "_seen", "_source", "changed", "ctime_ns", "fd", "rights",
         "unsized", "version",
@@ -113,7 +111,6 @@ class PosixFile:
         self._asked_s = source.now_s()
 
     def read(self, offset: int, size: int) -> bytes:
-        """See the contract."""
         if self.fd < 0:
             _raise(errno.EBADF, "the source file is closed")
         with self._source.at_work(self._entry):
@@ -193,7 +190,7 @@ class PosixFile:
 
 
 class PosixSource:
-    """See `mlfs.places.source.Source`.
+    """A source that is a directory of this machine.
 
     Args:
         root_fd: the source's root; duplicated, so the caller keeps its own.
@@ -258,7 +255,7 @@ class PosixSource:
             del self._at_work[thread]
 
     def _on_root(self, call: Callable[[int], T]) -> T:
-        """What the call returns for the root's descriptor. Raises: OSError, as the call does."""
+        """Calls it with the root's descriptor. Raises: OSError, as the call does."""
         number = self.root.number
         try:
             return call(self.root.fd)
@@ -321,7 +318,7 @@ class PosixSource:
     def _read_as_known(self, entry: int, fd: int) -> WholeFile | int:
         """The whole file if it is as the manifest says, which one look after the read tells; else how much was read.
 
-        What the manifest says is taken before the read, as it may change meanwhile.
+        The manifest's attributes are taken before the read, as they may change meanwhile.
         """
         manifest, times = self.manifest, self.times
         size, mtime_ns = manifest.size_view[entry], manifest.mtime_ns_view[entry]
@@ -456,7 +453,7 @@ class PosixSource:
         return PosixFile(self, entry, number, fd, content, unsized)
 
     def _look(self, entry: int, call: Callable[[int], T]) -> T:
-        """What the call returns for a descriptor of the entry, which cannot be read."""
+        """Calls it with a descriptor of the entry, which cannot be read."""
         path = self.manifest.path(entry)
 
         def look(root_fd: int) -> T:

@@ -26,7 +26,7 @@ _AT_ONCE = 256  # samples in one write, which takes at most 1,024 parts: each sa
 
 
 class _Extent(NamedTuple):
-    """Where a copy lies, and of which version it is."""
+    """The place of a copy in the arena, and its version."""
 
     file: MemoryFile
     offset: int
@@ -34,7 +34,7 @@ class _Extent(NamedTuple):
 
 
 class RamTier:
-    """See the module.
+    """Copies of samples in an arena of memory.
 
     Args:
         capacity_bytes: most memory the samples may take; the index of keys (about 250 bytes a sample) comes on top.
@@ -53,34 +53,29 @@ class RamTier:
 
     @property
     def name(self) -> str:
-        """See Tier."""
         return "ram"
 
     @property
     def capacity_bytes(self) -> int:
-        """See Tier."""
         return self._capacity_bytes
 
     @property
     def used_bytes(self) -> int:
-        """See Tier."""
         return self._used_bytes
 
     @property
     def errors(self) -> int:
-        """See Tier."""
         return self._errors
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """See Tier. Whole pages, and at least one, as even an empty sample takes a place in the index."""
+        """Whole pages, and at least one, as even an empty sample takes a place in the index."""
         return in_pages(size_bytes)
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
-        """See Tier."""
         return self.put_all([KeyedCopy(key, version, data)])[0]
 
     def put_all(self, samples: Sequence[KeyedCopy]) -> list[bool]:
-        """See Tier. The copies lie side by side, so one write takes all of them."""
+        """The copies lie side by side, so one write takes all of them."""
         if len({sample.key for sample in samples}) < len(samples):
             return [self.put(*sample) for sample in samples]
         kept = [False] * len(samples)
@@ -143,7 +138,6 @@ class RamTier:
         return True
 
     def get(self, key: bytes, version: Version) -> bytes | None:
-        """See Tier."""
         extent = self._index.get(key)
         if extent is None:
             return None
@@ -171,16 +165,13 @@ class RamTier:
         return [file.fd for file in self._writers]
 
     def contains(self, key: bytes) -> bool:
-        """See Tier."""
         return key in self._index
 
     def drop(self, key: bytes) -> None:
-        """See Tier."""
         with self._lock:
             self._forget(key)
 
     def keys(self) -> list[bytes]:
-        """See Tier."""
         with self._lock:
             return list(self._index)
 

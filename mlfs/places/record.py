@@ -53,7 +53,7 @@ class OldCopy(OtherCopy):
 
 
 class Head(NamedTuple):
-    """What the head of a copy says about it."""
+    """The head of a copy."""
 
     key: bytes
     version: Version
@@ -62,7 +62,8 @@ class Head(NamedTuple):
 
 
 def data_offset(key_bytes: int, floor_bytes: int) -> int:
-    """Where the data starts. It is `floor_bytes` for keys of usual length, so that they all occupy the same."""
+    """The offset at which the data starts. It is `floor_bytes` for keys of usual length, so that they all occupy the
+    same."""
     return max(floor_bytes, HEAD_BYTES + key_bytes)
 
 
@@ -87,7 +88,7 @@ def pack_head(key: bytes, version: Version, data: memoryview, floor_bytes: int, 
 def read_head(blob: bytes | memoryview, secret: Secret) -> Head:
     """Return what the head says, checked by its own sum. `blob` may end anywhere behind the head.
 
-    That sum finds damage and no forgery: data is believed after `data_of` or `read_whole` only. Raises DamagedCopy,
+    The head sum finds damage and no forgery: data is believed after `data_of` or `read_whole` only. Raises DamagedCopy,
     or OldCopy.
     """
     fields = _fields(blob, secret)

@@ -1,8 +1,8 @@
 """The secret of a user: 32 random bytes on which the checksums of his copies on disk depend.
 
-In: nothing but the user's cache directory, where the secret lies in a file of mode 0600. Out: a `Secret`. It is made
-by the first mount, and shared by all mounts of the user, also on other nodes when the home directory is shared. Who
-does not have it cannot write a copy that mlfs believes. Read by mlfs.places.on_disk, mlfs.places.cache_admin and
+In: nothing but the user's cache directory, where the secret lies in a file of mode 0600. Out: a `Secret`. It is made by
+the first mount, and shared by all mounts of the user, also on other nodes when the home directory is shared. Nobody
+without it can write a copy that mlfs believes. Read by mlfs.places.on_disk, mlfs.places.cache_admin and
 mlfs.peers.shelf; mlfs.places.record makes the checksums.
 """
 

@@ -1,4 +1,4 @@
-"""What this node shows its agent of what it holds: keeps the catalogue up to date while an agent is there.
+"""Keeps the catalogue of this node's samples up to date for its agent, while an agent is there.
 
 In: what places keep and lose, from worker threads. Out: records of the catalogue. Made with the places, before anybody
 knows whether an agent will ever come; until then it costs a look at a flag.
@@ -56,7 +56,8 @@ class Showcase:
             self._catalogue.drop(sample)
 
     def shows(self, sample: int, version: Version) -> bool:
-        """Whether the agent finds this version by itself now. What LMDB holds it may find only after a commit."""
+        """Whether the agent finds this version by itself now. The agent may find samples in LMDB only after a
+        commit."""
         shown = self._catalogue
         found = shown.find(sample) if shown is not None else None
         return found is not None and found.version == version and found.kind is not Kind.LMDB

@@ -66,7 +66,7 @@ class OpenFile(Protocol):
 
     @property
     def rights(self) -> Rights:
-        """Who might read it, as it was at open."""
+        """The rights of the file, as they were at open."""
 
     @property
     def unsized(self) -> bool:

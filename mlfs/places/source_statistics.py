@@ -1,4 +1,4 @@
-"""What a source tells of itself: whether its file system is there, and which calls on it hang. Frozen figures.
+"""The source's own words: whether its file system is there, and which calls on it hang. Frozen figures.
 
 In: figures from `mlfs.places.posix` and `mlfs.places.source_root`. Out: what the status and the metrics are made from.
 """
@@ -12,7 +12,7 @@ from mlfs.tree.times import TimesStatistics
 
 
 class RootState(StrEnum):
-    """What became of the source's file system."""
+    """The state of the source's file system."""
 
     THERE = "there"
     GONE = "gone"

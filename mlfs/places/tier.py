@@ -41,10 +41,10 @@ class Tier(Protocol):
 
     @property
     def used_bytes(self) -> int:
-        """What the copies held now occupy, overheads and rounding included."""
+        """The bytes that the copies held now occupy, overheads and rounding included."""
 
     def footprint_bytes(self, size_bytes: int) -> int:
-        """What a sample of `size_bytes` would occupy (header, page or block rounding included)."""
+        """The bytes that a sample of `size_bytes` would occupy (header, page or block rounding included)."""
 
     def put(self, key: bytes, version: Version, data: memoryview) -> bool:
         """Keep a copy of `data` under `key` (the sample's path relative to the source), replacing older versions.

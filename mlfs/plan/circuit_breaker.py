@@ -54,7 +54,7 @@ def size_class(size_bytes: float) -> int:
 
 
 class Pace(NamedTuple):
-    """What all lanes of a route together gave lately for samples of one class of sizes, while more work waited.
+    """The pace of all lanes of a route together lately, for samples of one class of sizes, while more work waited.
 
     Attributes:
         bytes: how many were seen; the weight of the size class. batches: in how many batches they came.
@@ -66,7 +66,7 @@ class Pace(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What one judgement is about.
+    """The figures of one judgement.
 
     Attributes:
         tier_bytes_per_s, source_bytes_per_s: for samples of the sizes that lie in the tier.
@@ -109,7 +109,7 @@ class Use:
         return self.passed_over and self.probing_since_s is None and now_s >= self.next_probe_s
 
     def begin_probe(self, now_s: float) -> Use:
-        """A probe begins."""
+        """The same use, with a probe under way."""
         return replace(self, probing_since_s=now_s)
 
     def come_back(self, now_s: float) -> Use:

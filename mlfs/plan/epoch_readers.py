@@ -24,7 +24,7 @@ _FEW = 64
 
 
 class EpochStreams(Protocol):
-    """What is needed of a job. `mlfs.orders.streams.JobStreams` has it."""
+    """The part of a job that is needed here. `mlfs.orders.streams.JobStreams` has it."""
 
     @property
     def epochs(self) -> int:
@@ -38,9 +38,9 @@ class Readers:
     """Which node reads each sample in each epoch.
 
     Attributes:
-        by_epoch: shape (epochs, samples): the node that reads the sample in that epoch, `nobody` for none. Of several
-            reads in one epoch (padding, repeated augmentation) one is here and the others are in `more`.
-        more: further reads, shape (k, 3): epoch, sample, node.
+        by_epoch: shape (epochs, samples): the node that reads the sample in that epoch, `nobody` for none.
+        more: the others of several reads in one epoch (padding, repeated augmentation), shape (k, 3): epoch, sample,
+            node.
         filled: how many epochs were added so far; rows of `by_epoch` from there on mean nothing yet.
     """
 

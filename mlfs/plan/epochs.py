@@ -25,7 +25,7 @@ COMPUTE, PFS, NETWORK = "compute", "pfs", "network"
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is read and computed.
+    """The samples that are read, and the computing of a run.
 
     Attributes:
         data_bytes: S, the size of all samples, each counted once.
@@ -43,7 +43,7 @@ class Workload:
 
 
 class EpochCost(NamedTuple):
-    """What one epoch takes. Bytes are those of all nodes together.
+    """The cost of one epoch. Bytes are those of all nodes together.
 
     Attributes:
         seconds: how long it takes.
@@ -91,14 +91,14 @@ class RunCost(NamedTuple):
 
     @property
     def pfs_bytes(self) -> float:
-        """What comes from the PFS in all epochs."""
+        """Bytes from the PFS in all epochs."""
         return self.first.pfs_bytes + (self.epochs - 1) * self.later.pfs_bytes
 
 
 def held_bytes(model: PerformanceModel, work: Workload) -> dict[str, float]:
     """Distinct bytes that each class can keep, fastest class first; the rest stays on the PFS.
 
-    Of all nodes together, where they share their caches; else of one node.
+    The sum over all nodes where they share their caches; else that of one node.
     """
     left, held = work.data_bytes, {}
     for storage in model.classes:
@@ -176,7 +176,7 @@ def run_cost(model: PerformanceModel, work: Workload) -> RunCost:
 
 
 class Gain(NamedTuple):
-    """What a change of the cluster would bring over the whole run."""
+    """The gain of a change of the cluster over the whole run."""
 
     what: str
     saved_s: float
@@ -184,7 +184,7 @@ class Gain(NamedTuple):
 
 
 def gains(model: PerformanceModel, work: Workload, changed: Mapping[str, PerformanceModel]) -> list[Gain]:
-    """What each change of the cluster saves over the whole run, the one that saves most time first."""
+    """Each change of the cluster with what it saves over the whole run, the one that saves most time first."""
     before = run_cost(model, work)
     found = []
     for what, other in changed.items():

@@ -36,7 +36,7 @@ def chances_above(epochs: int, nodes: int) -> npt.NDArray[np.float64]:
 
 
 def hit_share(epochs: int, nodes: int, kept_share: float) -> float:
-    """Of what a node reads after the first epoch, the share that it has kept itself.
+    """The share of a node's reads after the first epoch for which it has kept the sample itself.
 
     The node keeps the samples that it reads most, each from its own first read on. A sample that is read X times is
     then found X - 1 times: once for each m >= 1 with X > m. The share of all samples that are kept and read more than m

@@ -5,8 +5,8 @@ Out: the same for all jobs together; how many samples have no room. Called by `m
 
 Each order is made as if its job had all the room of the nodes. Orders that rest on the same nodes expect a sample on
 the same node, so several jobs go well together while there is room for all, such as a data set for validation beside
-the one for training. Where there is no room for all, the orders stay as they are. What has no room is then read of the
-source in each epoch; a warning says so, and no job is refused.
+the one for training. The orders stay as they are where there is no room for all. Samples that have no room are then
+read of the source in each epoch; a warning says so, and no job is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NodeNumbers = npt.NDArray[np.int16]
 def kept_by_all(kept_at: Mapping[str, NodeNumbers]) -> NodeNumbers | None:
     """By sample, the node that keeps it for all jobs, -1 for none; None without jobs.
 
-    Where two orders rest on different nodes, the job whose name comes first counts: that is the same one on all nodes,
+    The job whose name comes first counts where two orders rest on different nodes: that is the same one on all nodes,
     in whatever order they heard of the jobs.
     """
     together: NodeNumbers | None = None
@@ -44,7 +44,7 @@ def without_room(kept: NodeNumbers, sizes_bytes: npt.NDArray[Any], rooms_bytes: 
 
 
 def warning(kept_at: Mapping[str, NodeNumbers], sizes_bytes: npt.NDArray[Any], rooms_bytes: Mapping[int, int]) -> str:
-    """What a user should know of the jobs together; "" for nothing."""
+    """A sentence on the jobs together that a user should know; "" for nothing."""
     kept = kept_by_all(kept_at)
     if kept is None or len(kept_at) < 2:
         return ""

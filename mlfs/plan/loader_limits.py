@@ -1,4 +1,4 @@
-"""What the steps of each rank wait for, told from what its loader does with its time.
+"""Tells from what each rank's loader does with its time what its steps wait for.
 
 Pure. In: figures of each rank (`mlfs.plan.rank_load`). Out: a limit for each. Called by `mlfs.plan.loader_load`.
 
@@ -66,7 +66,7 @@ def told_apart(ranks: Sequence[RankLoad]) -> list[RankLoad]:
 
 
 def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[Limit]:
-    """What the steps of each rank wait for.
+    """The limit of each rank's steps.
 
     A loader that is idle waits until the training loop takes a batch. The training loop waits for other ranks if the
     slowest rank of each step loads for about as long as a step takes. If not, it is training that takes so long.
@@ -90,7 +90,7 @@ def limits_of(ranks: Sequence[RankLoad], load_s: Floats) -> list[Limit]:
 
 
 def limit_of(rank: RankLoad, others_load: bool, is_slowest: bool) -> Limit:
-    """What the steps of one rank wait for.
+    """The limit of one rank's steps.
 
     Args:
         others_load: whether it is other ranks that it waits for while it is idle.

@@ -110,8 +110,8 @@ def step_compute_s(ranks: Sequence[RankLoad]) -> float:
     """How long a rank may load for a step; a rank that loads for longer is late.
 
     Nobody sees how long a step computes, so the time from step to step stands for it: computing takes that long at
-    most. Where the training process loads by itself, it is that time without the training. The tolerance of Algorithm 1
-    is taken off, because two ranks that both load all the time would else seem to be late by turns.
+    most. A training process that loads by itself has that time without the training. The tolerance of Algorithm 1 is
+    taken off, because two ranks that both load all the time would else seem to be late by turns.
     """
     if not ranks:
         return 0.0
@@ -173,7 +173,7 @@ def rank_load(
 
 
 def without_pauses(batches: Sequence[BatchTimes]) -> Floats:
-    """What follows each batch; a pause counts as the longest time that is no pause may be."""
+    """The times behind each batch; a pause counts as the longest time that is no pause may be."""
     _, process, counts = np.unique([batch.process for batch in batches], return_inverse=True, return_counts=True)
     at_most = np.maximum(1, counts // PAUSE_ONCE_IN)  # pauses of each process
     after_s = np.array([batch.after_s for batch in batches])
@@ -197,8 +197,8 @@ def scatter_s(seconds: Floats) -> float:
 def next_s(batches: Sequence[BatchTimes], coming_bytes: int) -> tuple[float, float]:
     """How long a rank's next batch will wait and be preprocessed by one process, and how far off chance may make that.
 
-    It takes as long as the last ones did, or less or more as its bytes say. What it takes with more bytes than any
-    batch that was seen, or with fewer, nobody knows: then it counts as the largest one, or the smallest.
+    It takes as long as the last ones did, or less or more as its bytes say. Nobody knows what it takes with more bytes
+    than any batch that was seen, or with fewer: then it counts as the largest one, or the smallest.
 
     Args:
         coming_bytes: of the batch, 0 where they are not known.

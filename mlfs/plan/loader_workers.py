@@ -75,7 +75,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What was worked out.
+    """The result: how many workers, and what that gains.
 
     Attributes:
         workers: by rank, in the order of the loaders.
@@ -154,7 +154,7 @@ def surely_loads(workers: int, registered: int | None) -> bool:
 
 
 def of_this_script(pace: Mapping[int, float], now: int) -> dict[int, float]:
-    """What was seen, without what cannot be of the same work: a script of the same name may preprocess something else.
+    """The paces that can be of the same work: a script of the same name may preprocess something else.
 
     More workers make none of them faster, and at worst they all together are no faster than before.
     """
@@ -238,7 +238,7 @@ class _Node:
         `allowed_s` or the node has `most` workers.
 
         Algorithm 1 takes the number whose loading time is nearest to that of training, which may be a number that is
-        too small. Where no number keeps up, the fewest workers are taken that are next to the fastest.
+        too small. The fewest workers that are next to the fastest are taken where no number keeps up.
         """
         counts = counts.copy()
         tried = [(float(self.loading(counts).max()), counts.copy())]

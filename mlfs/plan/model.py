@@ -145,13 +145,13 @@ class PerformanceModel:
 
     @property
     def capacity_bytes(self) -> float:
-        """What all nodes together can keep: the sum of their capacities, N * D where all have the same."""
+        """The bytes that all nodes together can keep: the sum of their capacities, N * D where all have the same."""
         if self.capacities_by_node:
             return sum(map(sum, self.capacities_by_node))
         return self.nodes * self.node_capacity_bytes
 
     def node_capacities_bytes(self) -> Floats:
-        """What each class of each node can hold, shape (N, J)."""
+        """The bytes that each class of each node can hold, shape (N, J)."""
         alike = tuple(storage.capacity_bytes for storage in self.classes)
         rows = self.capacities_by_node or (alike,) * self.nodes
         return np.array(rows, dtype=np.float64).reshape(self.nodes, len(self.classes))
@@ -161,7 +161,7 @@ class PerformanceModel:
         return n_samples // self.global_batch if self.drop_last else -(-n_samples // self.global_batch)
 
     def pfs_share_bytes_per_s(self, readers: float) -> float:
-        """What one of `readers` nodes gets from the PFS: t(gamma) / gamma, at most b_fs; 0 readers count as one."""
+        """The rate of one of `readers` nodes at the PFS: t(gamma) / gamma, at most b_fs; 0 readers count as one."""
         readers = max(1.0, readers)
         return min(float(self.pfs.at(readers)) / readers, self.node_pfs_bytes_per_s)
 
@@ -192,7 +192,7 @@ class PerformanceModel:
             peer: the same of any other node.
 
         Returns:
-            The route (0 PFS, 1 peer, 2 local) and the seconds. Of routes that are equally fast the nearest is taken.
+            The route (0 PFS, 1 peer, 2 local) and the seconds. The nearest of routes that are equally fast is taken.
         """
         sizes = np.asarray(size_bytes, dtype=np.float64)
         local_s = self._rate_table(False)[np.asarray(local)] * sizes

@@ -36,7 +36,7 @@ no work."""
 
 
 class Reads(NamedTuple):
-    """What a job reads of the samples that are looked at.
+    """A job's reads of the samples that are looked at.
 
     Attributes:
         ids: their numbers, in the order of the reads. at: by read, how many reads of the job are before it. ends: by
@@ -102,7 +102,7 @@ class Gathering:
         self._before += len(ids)
 
     def gathered(self) -> Reads:
-        """What was collected."""
+        """The arrays that were collected."""
         nothing = np.empty(0, dtype=np.int64)
         return Reads(
             np.concatenate([nothing, *self._ids]), np.concatenate([nothing, *self._at]), tuple(self._ends), self._one_in
@@ -198,6 +198,6 @@ def missed_evicting(streams: Sequence[Reads], owner: Sequence[int], sizes: Bytes
 
 
 def _ahead(one: Reads, cursor: int) -> Ids:
-    """What a job reads from here to the end of the next epoch: as far as orders are at hand."""
+    """A job's reads from here to the end of the next epoch: as far as orders are at hand."""
     epoch = int(np.searchsorted(one.ends, cursor, side="right"))
     return one.ids[cursor : one.ends[min(len(one.ends) - 1, epoch + 1)] if one.ends else 0]

@@ -3,10 +3,10 @@
 Pure: numpy in, numpy out. In: sizes, who reads what in which epoch, the capacities of each node's classes. Out: a
 `Placement`, the same on every node. Called by the policy `mlfs`.
 
-Where no sample is read twice within an epoch, an epoch has hits of at most as many bytes as all nodes together can keep
-(N * D where each has room for D; docs/model.md has the bound), whatever the policy, and any that many bytes that stay
-kept reach that. What is left to choose is which node keeps which sample. Where jobs read some samples more often than
-others, owners are found first for what all nodes together read most.
+An epoch has hits of at most as many bytes as all nodes together can keep where no sample is read twice within it (N * D
+where each has room for D; docs/model.md has the bound), whatever the policy, and any that many bytes that stay kept
+reach that. The choice that is left is which node keeps which sample. Owners are found first for what all nodes together
+read most where jobs read some samples more often than others.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def place(
 
     Returns:
         No class holds more than its capacity. A sample without an owner would not fit into what is left of any class,
-        or is empty. Where all samples fit, with the largest sample's size to spare in each class, no node owns more
-        than its part (`_quotas`) and one sample.
+        or is empty. No node owns more than its part (`_quotas`) and one sample where all samples fit, with the largest
+        sample's size to spare in each class.
     """
     left = np.array(np.broadcast_to(capacities_bytes, (nodes, np.shape(capacities_bytes)[-1])), dtype=np.float64)
     later = readers[1:] if len(readers) > 1 else readers
@@ -84,7 +84,7 @@ def place(
 
 
 def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
-    """What one node's scheduler has to know of a placement: what it keeps itself, and who owns the rest.
+    """The part of a placement that one node's scheduler has to know: what it keeps itself, and who owns the rest.
 
     Args:
         levels: by class of the placement, how the scheduler numbers it: MEMORY, DISK, a slower disk's
@@ -100,7 +100,7 @@ def node_plan(placement: Placement, node: int, levels: Sequence[int]) -> Plan:
 def shared_by_hash(
     sizes_bytes: npt.NDArray[Any], nodes: Sequence[int], capacities_bytes: Sequence[Sequence[int]], node: int
 ) -> Plan:
-    """What a node keeps, and who owns the rest, where nobody knows what will be read (`mlfs.served.partition`).
+    """A node's own samples, and the owners of the rest, where nobody knows what will be read (`mlfs.served.partition`).
 
     Args:
         sizes_bytes: shape (F,). nodes: their numbers, ascending. capacities_bytes: of each node, of memory and disks
@@ -116,7 +116,8 @@ def plan_alone(
 ) -> Plan:
     """The plan of a node that has no peers: `place` with one node, from counts instead of each epoch's readers.
 
-    What is read but once is not named: a copy of it saves nothing, and it is kept as long as there is room anyway.
+    Samples that are read but once are not named: a copy of one saves nothing, and it is kept as long as there is room
+    anyway.
 
     Args:
         sizes_bytes: shape (F,). reads: how often this node reads each sample, shape (F,). capacities_bytes: of memory,
@@ -171,9 +172,9 @@ def _owners(
 ) -> tuple[Nodes, Counts]:  # fmt: skip
     """The owner of each sample, and how often the owner reads it.
 
-    Where not all samples fit, those that all nodes together read most come first. In each round every one of these asks
-    the node that reads it most among those that have room, and a node that cannot take all that ask keeps those that it
-    reads most. What is left after `ROUNDS` is dealt into the room that is left.
+    Samples that all nodes together read most come first where not all samples fit. In each round every one of these
+    asks the node that reads it most among those that have room, and a node that cannot take all that ask keeps those
+    that it reads most. The rest after `ROUNDS` is dealt into the room that is left.
 
     Args:
         reads: of each sample, by all nodes.
@@ -207,7 +208,7 @@ def _favourite(
 ) -> tuple[Nodes, Counts]:
     """Which of the nodes that `may` own more reads each sample of `rest` most, and how often.
 
-    Of nodes that read it equally often it is the one that reads it first; `PFS` where none of its readers may.
+    The first reader counts among nodes that read it equally often; `PFS` where none of its readers may.
     """
     parts = [
         _favourite_of_few(later[:, few], first[few], few, nodes, may)
@@ -284,8 +285,8 @@ def _fill_gaps(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> 
 def _deal_into_classes(sizes: Floats, owner: Nodes, storage: Storages, left: Floats) -> None:
     """Deal samples that still have no owner into whatever class has room, the faster classes and emptier nodes first.
 
-    What is left by then is little and small, but where nodes are small and sizes differ it can be many samples. Each
-    round places one at least, for the largest that fits anywhere comes first, and mostly all but a few.
+    The rest by then is little and small, but where nodes are small and sizes differ it can be many samples. Each round
+    places one at least, for the largest that fits anywhere comes first, and mostly all but a few.
     """
     while True:
         rest = np.flatnonzero((owner == PFS) & (sizes > 0) & (sizes <= left.max(initial=0.0)))
@@ -301,7 +302,7 @@ def _deal_into_classes(sizes: Floats, owner: Nodes, storage: Storages, left: Flo
 
 
 def _copies(sizes: Floats, readers: Readers, owner: Nodes, left: Floats, copies_of: int | None) -> list[Copies]:
-    """What each node copies into the room that its own samples leave: what it reads most, and twice at least."""
+    """The copies of each node in the room that its own samples leave: what it reads most, and twice at least."""
     none = Copies(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int8))
     result = [none] * len(left)
     if (owner == PFS).any() or left.sum(axis=1).max(initial=0.0) < sizes.min(initial=np.inf):

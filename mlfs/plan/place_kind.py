@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class PlaceKind(StrEnum):
-    """What a place is made of; the values are the words that `status` and the measurements use."""
+    """The material of a place; the values are the words that `status` and the measurements use."""
 
     SOURCE = "pfs"
     RAM = "ram"

@@ -2,13 +2,13 @@
 
 Pure. In: a sample's size and how much each class has left; how often the node reads each sample. Out: the index of the
 class, or NOWHERE. Called by `mlfs.plan.scheduler.keeping` when a sample is fetched from the PFS, and before, to plan.
-What is placed stays, where no sample is read twice within an epoch: then evicting one for another never saves a read of
-the PFS (docs/model.md: hits of an epoch are at most the capacity, whatever the policy). Where the plan finds that
-evicting wins, or no job reads a copy any more, `mlfs.plan.scheduler.evicting` makes room.
+A placed sample stays where no sample is read twice within an epoch: then evicting one for another never saves a read of
+the PFS (docs/model.md: hits of an epoch are at most the capacity, whatever the policy). `mlfs.plan.scheduler.evicting`
+makes room where the plan finds that evicting wins, or no job reads a copy any more.
 
 A node that reads all samples equally often keeps what comes first. One that reads some of them more often than others
-(a rank of many) keeps those: `keep_most_read` says which and where. What it does not name is kept as well, as long as
-there is room that the named ones will not need (`spare`).
+(a rank of many) keeps those: `keep_most_read` says which and where. Samples that it does not name are kept as well, as
+long as there is room that the named ones will not need (`spare`).
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def keep_most_read(
         at_least: what is read less often is not kept. A copy of a sample that is read once saves nothing.
 
     Returns:
-        Shape (F,): class index, NOWHERE for what is read too seldom or does not fit. Of equal counts the lower
-        index. No class gets more than its capacity.
+        Shape (F,): class index, NOWHERE for what is read too seldom or does not fit. The lower index counts among equal
+        counts. No class gets more than its capacity.
 
     Source: NoPFS (SC'21), Section 5.1: samples with the largest r_k to the fastest storage class, and so on.
     """
@@ -148,7 +148,7 @@ def preferred(size_bytes: int, rooms: Sequence[ClassRoom], wanted: int = MEMORY)
 
     RAM before disks; LMDB before SSD because its own limit (`largest_bytes`) already restricts it to the samples it is
     better at; the faster disks of a kind before clearly slower ones; among equals the one with most room, so that
-    several disks fill evenly. What is planned for a disk goes to RAM last.
+    several disks fill evenly. Samples that are planned for a disk go to RAM last.
     """
     preference = _DISKS_FIRST if wanted >= DISK else _PREFERENCE
     ranked = [

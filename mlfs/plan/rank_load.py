@@ -1,4 +1,4 @@
-"""What one rank's loader does with its time, in figures: of one batch, and as means of its last batches.
+"""One rank's loader and its time, in figures: of one batch, and as means of its last batches.
 
 Pure. In: numbers. Out: frozen records. Made by `mlfs.plan.scheduler.rank_loads` and `mlfs.plan.loader_load`, used by
 `mlfs.plan.loader_limits`, by the advice on workers (`mlfs.plan.loader_workers`) and by whoever shows them. Source:
@@ -36,7 +36,7 @@ class BatchTimes(NamedTuple):
 
 
 class Limit(StrEnum):
-    """What a rank's steps wait for, seen from its loader."""
+    """The thing that a rank's steps wait for, seen from its loader."""
 
     UNKNOWN = "not known yet"
     READS = "reads"
@@ -47,7 +47,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What one rank's loader does with its time: means of its last batches, without pauses.
+    """One rank's loader and its time: means of its last batches, without pauses.
 
     Attributes:
         rank: its index among the node's ranks.
@@ -86,12 +86,12 @@ class RankLoad:
 
     @property
     def work_s(self) -> float:
-        """What one process works for a batch, as far as that is known."""
+        """The time that one process works for a batch, as far as that is known."""
         return self.preprocess_s + self.known_handing_s
 
     @property
     def own_s(self) -> float:
-        """What all its processes together work for a batch."""
+        """The time that all its processes together work for a batch."""
         return self.work_s / self.workers
 
     @property

@@ -5,8 +5,9 @@ how many). Called by `locality`. Algorithm 1 pairs the largest surplus with the 
 gives at most p - 1 messages, at most twice the fewest possible; to find the fewest is NP-complete.
 
 The paper's form takes one batch in O(p log p). Here many batches are taken together, one message of each at a time:
-numpy looks for the largest and the least of p numbers up to p - 1 times. That is O(p * p) a batch, and no slower than a
-heap for each batch up to 1,024 learners. tests/served/test_balance.py has the paper's form, and compares the messages.
+numpy looks for the largest and the least of p numbers up to p - 1 times. The cost is O(p * p) a batch, and no slower
+than a heap for each batch up to 1,024 learners. tests/served/test_balance.py has the paper's form, and compares the
+messages.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def balance_steps(have: Counts, want: Counts) -> npt.NDArray[np.int64]:
         have, want: shape (T, p), samples of each batch at each learner; equal sums in each row.
 
     Returns:
-        Shape (n, 4): step, giver, taker, count; at most p - 1 messages for each step, in no particular order. Of equal
-        learners the one with the lower number comes first.
+        Shape (n, 4): step, giver, taker, count; at most p - 1 messages for each step, in no particular order. The one
+        with the lower number comes first among equal learners.
     """
     surplus = have - want
     found = []

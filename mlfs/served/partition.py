@@ -32,7 +32,7 @@ class Partition(NamedTuple):
 
 
 def footprints(sizes_bytes: Numbers) -> npt.NDArray[np.int64]:
-    """What samples of these sizes take of a room: whole pages."""
+    """The room that samples of these sizes take: whole pages."""
     whole = sizes_bytes.astype(np.int64)
     whole += -whole % PAGE_BYTES
     return whole
@@ -41,8 +41,8 @@ def footprints(sizes_bytes: Numbers) -> npt.NDArray[np.int64]:
 def partition_by_hash(
     sizes_bytes: Numbers, nodes: Sequence[int], capacities_bytes: Sequence[Sequence[int]], ids: Numbers | None = None
 ) -> Partition:
-    """Share samples among nodes. Of a node whose samples need more than its room, those with the lowest scores are
-    nobody's.
+    """Share samples among nodes. Samples with the lowest scores are nobody's where those of a node need more than its
+    room.
 
     Args:
         sizes_bytes: shape (F,); what has no bytes is nobody's.

@@ -5,8 +5,8 @@ Called by `mlfs.orders.streams`; `mlfs.plan.scheduler.look_ahead` goes by it.
 
 This is DeepIO's pipeline of two buffers (2018, III): one half of the staging window is read from, in an order that is
 random within the round, while the other half is refilled with the next round's pieces, each from its first file to its
-last. So a refill is spread over the round before its own. Of a round that needs more than its half of the window (a
-high level of randomness allows no more rounds) a part that fits is refilled at a time.
+last. So a refill is spread over the round before its own. A round may need more than its half of the window (a high
+level of randomness allows no more rounds); then a part that fits is refilled at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PART_SHARE = 1.25
 
 
 class Refill(NamedTuple):
-    """What a node fetches in the order of the tree in one epoch; three columns, in the order in which it is fetched.
+    """A node's fetches in the order of the tree in one epoch; three columns, in the order in which it is fetched.
 
     Attributes:
         rank, position: which of the node's ranks reads it, and where in that rank's stream of the epoch.
@@ -45,7 +45,7 @@ class Refill(NamedTuple):
 
 
 class _Taken(NamedTuple):
-    """What the node's ranks read and no node keeps; columns.
+    """Samples that the node's ranks read and no node keeps; columns.
 
     Attributes:
         rank, position: as in `Refill`. place: where it lies in the tree. room_bytes: of the staging window.

@@ -9,7 +9,7 @@ keep what they keep, as that saves reads of the PFS in each epoch; only the rest
 much of it as one of two buffers holds, in pieces of the tree that lie together, and its share of what nodes keep. Which
 pieces, and which of the kept samples, is drawn anew in each epoch, and all samples of a round are shuffled together.
 The fewer rounds, the more random is the order: with all samples kept there is one round, which is a uniform shuffle.
-There is one exception. Where nothing is kept and a round holds no more samples than pieces, each piece is one sample,
+There is one exception. Each piece is one sample where nothing is kept and a round holds no more samples than pieces,
 and the order is a uniform shuffle again, in as many rounds as there are.
 """
 
@@ -69,8 +69,8 @@ def rounds_for(kept: int, away: int, away_bytes: int, buffer_bytes: int, nodes: 
         buffer_bytes: of one of the two buffers, of all nodes together. level: the least that `Rounds.level` may be.
 
     Returns:
-        The most rounds that are random enough, no more than the buffers need. Where they are fewer than that, a round
-        is larger than a buffer, and `mlfs.served.refill` cuts it into parts.
+        The most rounds that are random enough, no more than the buffers need. A round is larger than a buffer where
+        they are fewer than that, and `mlfs.served.refill` cuts it into parts.
     """
     most = min(max(1, away), -(-away_bytes // max(1, buffer_bytes)) or 1)
 
@@ -115,5 +115,5 @@ def in_rounds(away: Numbers, cut: Rounds, nodes: int, permute: Permute) -> tuple
 
 
 def _cuts(n: int, parts: int) -> npt.NDArray[np.int64]:
-    """Where `n` things are cut into parts of nearly equal numbers."""
+    """The cuts of `n` things into parts of nearly equal numbers."""
     return np.arange(parts + 1, dtype=np.int64) * n // parts

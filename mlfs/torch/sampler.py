@@ -7,8 +7,8 @@ In: a path in a mount, the data set's length. Out: dataset indices for a DataLoa
     for epoch in range(90):
         sampler.set_epoch(epoch)
 
-Where there is no mount, or no job there whose order is served, the order is that of torch's DistributedSampler, bit
-for bit, and one warning says so: the script runs anywhere. All ranks must find the same, or some samples would be read
+The order is that of torch's DistributedSampler, bit for bit, where there is no mount, or no job there whose order is
+served, and one warning says so: the script runs anywhere. All ranks must find the same, or some samples would be read
 twice and others not at all: in a process group that is checked in each epoch (`mlfs.torch.alike`).
 """
 
@@ -140,11 +140,11 @@ class ServedSampler(Sampler[int]):
         self._is_over = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this rank is, and in which order: the indices that the loader has taken, which is ahead of the model by
-        what the loader prefetches.
+        """This rank's place, and the order that it is a place in: the indices that the loader has taken, which is ahead
+        of the model by what the loader prefetches.
 
         An epoch that was read to its end has all its indices behind it: whoever goes on from there reads none of it.
-        Where what is prefetched counts, change "index" to steps * batch_size.
+        Change "index" to steps * batch_size where what is prefetched counts.
         """
         return {"epoch": self.epoch, "index": self._start + self._given, "order": self._rests_on}
 
@@ -169,7 +169,7 @@ class ServedSampler(Sampler[int]):
         self._saved_order = state.get("order") if index else None
 
     def _indices(self) -> npt.NDArray[np.int64]:
-        """What this rank reads in the epoch, as it is served or as DistributedSampler has it."""
+        """This rank's indices in the epoch, as it is served or as DistributedSampler has it."""
         if self._saved_order not in (None, self._rests_on):
             message = f"the epoch is to go on behind index {self._start} of {self._saved_order}, and this rank reads"
             hint = "register the job as it was (see docs/served-orders.md, Resuming), or set_epoch(epoch, 0)"

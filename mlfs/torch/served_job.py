@@ -53,7 +53,7 @@ class ServedJob(NamedTuple):
 
     @classmethod
     def of(cls, mountpoint: Path, job: Mapping[str, Any]) -> ServedJob:
-        """Of what MOUNT/.mlfs/jobs/NAME.json says."""
+        """Made from the text of MOUNT/.mlfs/jobs/NAME.json."""
         besides = _NOT_OF_THE_ORDER | (_LOADERS if job.get("sampler") in _KNOWS_NO_LOADER else set())
         order = json.dumps({name: job[name] for name in sorted(job.keys() - besides)})
         return cls(
@@ -62,7 +62,7 @@ class ServedJob(NamedTuple):
         )  # fmt: skip
 
     def indices(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
-        """What a rank reads in an epoch, in read order.
+        """A rank's indices in an epoch, in read order.
 
         Raises:
             JobError: the mount does not have it, or has another job of that name by now.
@@ -98,7 +98,7 @@ class ServedJob(NamedTuple):
 def find_served_job(path: str | os.PathLike[str], name: str | None) -> ServedJob | str:
     """The job of the mount that reads what lies at a path, or the reason why there is none, in words.
 
-    Where nodes have joined (`mlfs peers`), the job may have been registered on another one a moment ago. So it is
+    The job may have been registered on another node a moment ago where nodes have joined (`mlfs peers`). So it is
     waited for: a rank that reads its own order while others read the served one reads what these read, too.
 
     Raises:

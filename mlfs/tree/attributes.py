@@ -25,7 +25,7 @@ _statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)  # None in a 
 
 
 class Rights(NamedTuple):
-    """Who may read a file or list a directory: its mode, with the file type, and whose it is; and its names."""
+    """The rights on a file or a directory: its mode, with the file type, its owner, and its ACL's names."""
 
     mode: int
     uid: int

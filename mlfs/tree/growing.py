@@ -2,7 +2,8 @@
 
 In: a manifest as it was scanned; later, growths that `mlfs.tree.refresh` has worked out. Out: a `Manifest` whose
 entries keep their numbers for good. New ones stand behind the others, and the children of a directory that has changed
-are a list of their own, sorted by name like all. What has not changed is answered from the same range as before.
+are a list of their own, sorted by name like all. Entries that have not changed are answered from the same range as
+before.
 
 Every array has room from the beginning, so that all who hold a view of one (the scheduler, the request handlers) see
 the new entries without being told. Memory that nobody has written to is not taken from the machine. An entry that is
@@ -38,7 +39,7 @@ FEWEST_ROOM: Final = 65_536
 
 
 class Growth(NamedTuple):
-    """What changes in a manifest, worked out for the manifest as it is.
+    """The changes of a manifest, worked out for the manifest as it is.
 
     Attributes:
         columns: of the new entries, by the names of PER_ENTRY; their parents are entries of the grown manifest.
@@ -74,7 +75,7 @@ def _with_room(column: NDArray[Any], size: int, fill: int = 0, dtype: str | None
 
 
 class GrowingManifest(Manifest):
-    """See the module. `len()` is how long an array has to be that has a place for every entry to come.
+    """A manifest that entries can be added to. `len()` counts the places of all entries that may come.
 
     Args:
         scanned: the tree; its arrays are copied.
@@ -100,7 +101,7 @@ class GrowingManifest(Manifest):
 
     @property
     def used(self) -> int:
-        """See Manifest: the next new entry gets it."""
+        """The next new entry gets it."""
         return self._used
 
     @property
@@ -109,13 +110,13 @@ class GrowingManifest(Manifest):
         return len(self) - self._used
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """See Manifest: of the entries that are in use, or were."""
+        """The arrays of the entries that are in use, or were."""
         found, used = super().columns(), self._used
         found |= {name: found[name][:used] for name in PER_ENTRY}
         return found | {name: found[name][: used + 1] for name in ("first_child", "name_offset")}
 
     def fingerprint(self) -> str:
-        """See Manifest. A tree that was refreshed has one of its own: no other node numbers its entries alike."""
+        """A tree that was refreshed has one of its own: no other node numbers its entries alike."""
         return f"refreshed-{uuid.uuid4()}" if self.growths else super().fingerprint()
 
     def is_gone(self, entry: int) -> bool:
@@ -123,11 +124,10 @@ class GrowingManifest(Manifest):
         return entry in self._gone
 
     def is_file(self, entry: int) -> bool:
-        """See Manifest. What was taken out is no file any more."""
+        # An entry that was taken out is no file any more.
         return super().is_file(entry) and entry not in self._gone
 
     def is_dir(self, entry: int) -> bool:
-        """See Manifest."""
         return super().is_dir(entry) and entry not in self._gone
 
     def _of_type(self, file_type: int) -> NDArray[np.uint32]:
@@ -137,12 +137,11 @@ class GrowingManifest(Manifest):
         return found
 
     def children(self, entry: int) -> Sequence[int]:
-        """See Manifest. A range, but for a directory that has changed."""
+        """A range, but for a directory that has changed."""
         listed = self._listed.get(entry)
         return super().children(entry) if listed is None else listed
 
     def lookup(self, parent: int, name: bytes) -> int:
-        """See Manifest."""
         listed = self._listed.get(parent)
         if listed is None:
             return super().lookup(parent, name)
@@ -182,7 +181,7 @@ class GrowingManifest(Manifest):
         self.growths += 1
 
     def _add_links(self, links: Sequence[tuple[int, bytes]]) -> None:
-        """What stands there already stays where it is, so whoever looks meanwhile finds it."""
+        """Links that stand there already stay where they are, so whoever looks meanwhile finds them."""
         if links:
             ends = len(self.targets) + np.cumsum([len(target) for _, target in links])
             blob = b"".join(target for _, target in links)

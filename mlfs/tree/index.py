@@ -82,7 +82,7 @@ class ScanReport:
 
 
 def default_index_path(source: str) -> Path:
-    """Where the index of a source lies unless the user says otherwise: in the user's cache directory.
+    """The index of a source unless the user says otherwise: it lies in the user's cache directory.
 
     Args:
         source: the source's path; made absolute, symbolic links are not followed, so this touches no file system.
@@ -380,7 +380,7 @@ def manifest_for(
 ) -> tuple[Manifest, ScanReport]:
     """The manifest of a source: the saved one when no directory has changed, else a new one, which is saved.
 
-    Of many who ask at once, on whatever nodes, one looks at the source; the others wait, and take what it has saved.
+    One of many who ask at once, on whatever nodes, looks at the source; the others wait, and take what it has saved.
 
     Args:
         source_fd: the source's root directory.

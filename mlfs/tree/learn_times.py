@@ -69,7 +69,7 @@ def learn(manifest: Manifest, files: Sequence[Looks]) -> bool:
 
 
 def learn_at_start(manifest: Manifest, root_fd: int) -> bool:
-    """What a mount has to know before it serves: a few looks, no read. Whether that has taught anything."""
+    """Learns what a mount has to know before it serves: a few looks, no read. Whether that has taught anything."""
     return learn(manifest, [look_at(manifest, root_fd, entry) for entry in files_spread(manifest, FILES_LOOKED_AT)])
 
 

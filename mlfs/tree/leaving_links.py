@@ -21,7 +21,7 @@ _SHARE: Final = 0.9
 
 
 class LeavingLinks(NamedTuple):
-    """What was found.
+    """The links that were found.
 
     Attributes:
         leaving: links that lead out, of so many (`of`) that were looked at. there: how many there are.

@@ -285,7 +285,7 @@ class Manifest:
         return entry
 
     def target(self, entry: int) -> bytes:
-        """What a symbolic link points to. ValueError for anything else."""
+        """The text of a symbolic link. ValueError for anything else."""
         at = _index_of(self._link_view, entry)
         if at < 0:
             raise ValueError(f"entry {entry} is not a symbolic link")
@@ -302,7 +302,7 @@ class Manifest:
         self.unreadable_errno = np.array([errors[entry] for entry in ids], dtype=np.uint32)
 
     def unreadable_error(self, directory: int) -> int:
-        """What listing the directory failed with at the scan, an errno; 0 if it was listed."""
+        """The errno with which listing the directory failed at the scan; 0 if it was listed."""
         at = _index_of(self.unreadable.data, directory)
         return int(self.unreadable_errno[at]) if 0 <= at < len(self.unreadable_errno) else 0
 
@@ -313,11 +313,11 @@ class Manifest:
         return stat.S_ISREG(self.mode_view[entry])
 
     def rights(self, entry: int) -> Rights:
-        """Who may read the entry."""
+        """The rights on the entry."""
         return Rights(self.mode_view[entry], self.uid_view[entry], self.gid_view[entry], self.nlink_view[entry])
 
     def as_known(self, entry: int, seen: FileAttributes) -> FileAttributes:
-        """What a look at a file has seen, with the times of the manifest in the place of those that prove nothing."""
+        """A look at a file, with the times of the manifest in the place of those that prove nothing."""
         times = self.times
         if times.both:
             return seen

@@ -14,7 +14,7 @@ MOST: Final = 65_536
 
 
 class Past(NamedTuple):
-    """What stat(2) said of a content."""
+    """The attributes of a content, as stat(2) had them."""
 
     mode: int
     nlink: int
@@ -29,8 +29,6 @@ class Past(NamedTuple):
 
 
 class PastContents:
-    """See the module."""
-
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._past: dict[tuple[int, int], Past] = {}
@@ -40,7 +38,7 @@ class PastContents:
         return len(self._past)
 
     def keep(self, entry: int, generation: int, attributes: Past) -> None:
-        """That generation of the entry is no more what the source has."""
+        """Keeps a generation of the entry that the source has no more."""
         self._past[entry, generation] = attributes
         if len(self._past) > self._most:
             del self._past[next(iter(self._past))]

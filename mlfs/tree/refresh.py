@@ -1,4 +1,4 @@
-"""What has changed in a tree since it was scanned: compares a new scan with the manifest of a mount.
+"""Compares a new scan of a tree with the manifest of a mount, and says what has changed.
 
 In: the manifest of a mount, a directory of it, and a manifest that was just scanned below that directory. Out: a
 `Difference`: the form of the tree as a growth of the manifest, and the files that have other attributes. Pure; called
@@ -25,7 +25,7 @@ _TYPE = stat.S_IFMT(0xFFFFFFFF)
 
 
 class Difference(NamedTuple):
-    """What has changed below a directory.
+    """The changes below a directory.
 
     Attributes:
         growth: the form of the tree, and attributes of what is no regular file.
@@ -79,7 +79,6 @@ class _Comparison:
         self._unproved = [name for name, proves in proved.items() if not proves]
 
     def run(self, top: int) -> Difference:
-        """See `difference`."""
         self._attributes(np.array([top]), np.array([ROOT]))
         self._pairs.append((top, ROOT))
         while self._pairs:
@@ -243,7 +242,7 @@ class _Comparison:
     def _linked(self) -> list[list[int]]:
         """Entries that are names of one file each, where the mount's manifest says otherwise.
 
-        What has a name where nobody has looked now stays as it is.
+        Names where nobody has looked now stay as they are.
         """
         links = self._old.hard_links
         groups: dict[int, list[int]] = {}
@@ -300,7 +299,7 @@ def as_scanned(manifest: Manifest) -> Manifest:
 
 
 def _errors(manifest: Manifest) -> dict[int, int]:
-    """What listing a directory failed with, of those that could not be listed."""
+    """The errors of directories that could not be listed."""
     return dict(zip(manifest.unreadable.tolist(), manifest.unreadable_errno.tolist(), strict=True))
 
 

@@ -77,7 +77,7 @@ class Samples(ABC):
 
     @abstractmethod
     def offset_of(self, sample: int) -> int:
-        """Where in the file the sample begins, in bytes."""
+        """The offset of the sample in its file, in bytes."""
 
     @abstractmethod
     def length_of(self, sample: int) -> int:
@@ -144,8 +144,8 @@ class _WholeFiles(Samples):
 class _Parts(Samples):
     """Three columns, 20 bytes a sample; and where files do not ascend, the ids sorted by file, 4 bytes more.
 
-    Where the parts lie was read from the files when they had the size that the manifest had then. A file that changes
-    later keeps its parts: those that it has become too short for are read short.
+    The places of the parts were read from the files when they had the size that the manifest had then. A file that
+    changes later keeps its parts: those that it has become too short for are read short.
     """
 
     def __init__(self, manifest: Manifest, files: NDArray[Any], offsets: NDArray[Any], lengths: NDArray[Any]) -> None:

@@ -5,8 +5,8 @@ to reuse a saved one, when a mount starts, before any request is served.
 
 The scan goes level by level. The directories of one depth are listed in parallel, and their listings are appended in
 order, which gives the breadth-first ids of the manifest without sorting the whole. Each listing is packed into arrays
-by the thread that made it, so no Python object of a file outlives its directory. Where the source takes its time to
-answer, a directory's entries are looked at by all threads that have nothing else to do (`mlfs.tree.scan_entries`).
+by the thread that made it, so no Python object of a file outlives its directory. All threads that have nothing else to
+do look at a directory's entries where the source takes its time to answer (`mlfs.tree.scan_entries`).
 """
 
 from __future__ import annotations

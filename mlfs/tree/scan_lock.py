@@ -39,7 +39,7 @@ Stamp = tuple[int, int] | None
 
 
 class Holder(NamedTuple):
-    """Who holds a lock.
+    """The process that holds a lock.
 
     Attributes:
         token: differs with each lock. machine: where it runs (the kernel's boot and the namespace of process numbers).
@@ -163,14 +163,14 @@ class ScanLock:
                 os.utime(self._path)
 
     def _holder(self) -> Holder | None:
-        """Who made the lock; None where it does not say so, or not yet."""
+        """The process that made the lock; None where it does not say so, or not yet."""
         try:
             return Holder(**json.loads(self._path.read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
     def _take_over(self, dead: tuple[int, int], still_s: float) -> bool:
-        """Put a lock of one's own in the place of a dead owner's. Of those who try at once one may: it makes the claim.
+        """Put a lock of one's own in the place of a dead owner's. One of those who try at once may: it makes the claim.
 
         Args:
             dead: the stamp of the lock that stands still. still_s: for how long it does.

@@ -55,7 +55,7 @@ def is_settled(ctime_ns: int, mtime_ns: int) -> bool:
 
 
 def _settled(look: Callable[[int], S], fd: int, stamps: Callable[[S], tuple[int, int]]) -> S:
-    """What `look` finds; if the file has just been changed, after waits of `ROUNDS` ticks at most."""
+    """The result of `look`; if the file has just been changed, that after waits of `ROUNDS` ticks at most."""
     found = look(fd)
     for _ in range(ROUNDS):
         wait_ns = _left_ns(stamps(found))
@@ -67,7 +67,7 @@ def _settled(look: Callable[[int], S], fd: int, stamps: Callable[[S], tuple[int,
 
 
 def settled_status(fd: int) -> os.stat_result:
-    """What fstat says once the stamps are a tick old. Raises: OSError."""
+    """The status of fstat once the stamps are a tick old. Raises: OSError."""
     return _settled(os.fstat, fd, lambda status: (status.st_ctime_ns, status.st_mtime_ns))
 
 

@@ -1,7 +1,8 @@
 """`mlfs advise gpus|servers|batch|workers`: how many GPUs, parameter servers and workers, which mini-batch size.
 
 In: parsed arguments from `mlfs.cli.commands`; with --from-mount the status of a mount. Out: the formula with its
-numbers and the result, or JSON. mlfs.lab.sizing has the mathematics. What cannot be answered is a ConfigError.
+numbers and the result, or JSON. mlfs.lab.sizing has the mathematics. A question that cannot be answered is a
+ConfigError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `mlfs advise batch` prints: the memory of a network, and the batch size and algorithms that train fastest.
+"""Prints the memory of a network, and the batch size and algorithms that train fastest: `mlfs advise batch`.
 
 In: a checked model file. Out: numbers and lines. Called by mlfs.lab.commands.advise. ValueError for a model that does
 not fit.

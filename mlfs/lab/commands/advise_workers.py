@@ -1,4 +1,4 @@
-"""What `mlfs advise workers` prints: how many loader workers each rank should have, and what that gains.
+"""Prints how many loader workers each rank should have, and what that gains: `mlfs advise workers`.
 
 In: the status of a mount, or of one of its jobs. Out: numbers and lines. Called by mlfs.lab.commands.advise.
 ConfigError where the mount has not seen enough.
@@ -71,7 +71,7 @@ def _job(status: dict[str, Any], name: str | None) -> dict[str, Any]:
 
 
 def _rank_load(rank: int, of: dict[str, Any]) -> RankLoad:
-    """What a status tells of a rank's loader."""
+    """A rank's loader, as a status has it."""
     return RankLoad(
         rank,
         of["workers"],
@@ -89,7 +89,7 @@ def _rank_load(rank: int, of: dict[str, Any]) -> RankLoad:
 
 
 def _what_helps(job: dict[str, Any]) -> str:
-    """What has the mount see more of a loader than it has seen."""
+    """Words on how the mount can see more of a loader than it has seen."""
     batch = part(part(job, "loader"), "batch_size").get("value")
     if batch is None:
         return "how large its batches are is not known: register it with --batch-size"

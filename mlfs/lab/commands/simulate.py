@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 def _beside(
     job: Like | None, simulation: Simulation, results: Sequence[PolicyResult], shrink: int
 ) -> dict[str, Any] | None:
-    """What was measured of a job that runs, beside what is expected; None where there is none, or its policy is not."""
+    """Figures of a job that runs, beside what is expected; None where there is none, or its policy is not."""
     found = next((result for result in results if result.policy == DETAILED_POLICY), None)
     return None if job is None or found is None else simulate_like.beside(job, simulation, found, shrink)
 

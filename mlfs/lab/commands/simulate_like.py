@@ -1,4 +1,4 @@
-"""What `mlfs simulate --like` says besides: a job that really runs, measured, beside what the simulator expects of it.
+"""A job that really runs, measured, beside what the simulator expects of it: what `mlfs simulate --like` says besides.
 
 In: a mount or a saved status; the scenario simulated. Out: numbers and lines. Called by `mlfs.lab.commands.simulate`.
 """

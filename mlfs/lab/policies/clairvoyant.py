@@ -60,7 +60,8 @@ class Clairvoyant:
 
 
 def placement(view: View) -> Placement:
-    """Who owns and copies what: the same on every node, for the fast estimate and for each node's scheduler."""
+    """The owner and the copies of each sample: the same on every node, for the fast estimate and for each node's
+    scheduler."""
     if view.kept is not None:
         placed = _around(view, view.kept)
     else:
@@ -69,8 +70,8 @@ def placement(view: View) -> Placement:
 
 
 def _around(view: View, kept: Partition) -> Placement:
-    """What a served order takes to be kept is kept there, as in a running cluster (`mlfs.plan.members`); the rest is
-    placed in the room that is left."""
+    """A served order names samples that nodes keep: they are kept there, as in a running cluster (`mlfs.plan.members`);
+    the rest is placed in the room that is left."""
     owner, storage = kept.node.copy(), kept.level.copy()
     left = view.model.node_capacities_bytes()
     is_kept = owner != NOBODY
@@ -85,7 +86,7 @@ def _around(view: View, kept: Partition) -> Placement:
 def _in_time(view: View, placed: Placement) -> list[Copies]:
     """The copies without those that would make a slow class the limit where a peer's faster one is not.
 
-    Of the copies that a peer holds in a faster class, behind a faster network, a class serves the most read ones that
+    A peer may hold the copies in a faster class, behind a faster network. Then a class serves the most read ones that
     it can read in half the time that an epoch is computed, beside what else it has to serve: not all steps ask for the
     same.
     """

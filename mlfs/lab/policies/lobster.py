@@ -68,7 +68,7 @@ class Lobster:
         self.copies[kept] += 1
 
     def _publish(self) -> None:
-        """Where peers find a copy: the fastest class, then the lowest node."""
+        """Notes for each sample the copy that peers find: in the fastest class, then on the lowest node."""
         self.peer[:], self.peer_storage[:] = PFS, PFS
         order: list[tuple[int, int]] = [
             (j, node) for j in reversed(range(len(self.view.model.classes))) for node in reversed(range(len(self.held)))

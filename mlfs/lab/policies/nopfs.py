@@ -25,7 +25,7 @@ Slots = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 class Share(NamedTuple):
-    """What a node has chosen to keep: ids ascending, their class, and since when it has them (in epochs)."""
+    """A node's own choice of what to keep: ids ascending, their class, and since when it has them (in epochs)."""
 
     ids: Ids
     storage: Storages

@@ -1,4 +1,4 @@
-"""What a policy is: the one interface behind which every way of caching and fetching stands.
+"""The one interface behind which every way of caching and fetching stands.
 
 Pure: numpy in, numpy out. In: a `View` of the run (performance model, sizes, who reads what in which epoch). Out:
 for each epoch the `Reads`: who reads which sample from where. Called by the simulator.
@@ -24,7 +24,7 @@ from mlfs.served.partition import Partition
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a policy may know: everything, for the seed tells the future.
+    """Everything that a policy may know; the seed tells the future, so that is all.
 
     Attributes:
         model: the cluster and the job's shape.
@@ -106,7 +106,7 @@ class Traits:
 
 
 class Preload(NamedTuple):
-    """What is fetched before the first step: bytes of each class at each node, and how many nodes read at once.
+    """Bytes that are fetched before the first step, for each class at each node, and how many nodes read at once.
 
     With one reader the data go to all nodes (a broadcast); else each node fetches its own.
     """
@@ -120,7 +120,7 @@ class Run(Protocol):
 
     @property
     def preload(self) -> Preload | None:
-        """What is fetched before the first step."""
+        """The bytes that are fetched before the first step."""
 
     def epoch(self, epoch: int, ids: Ids) -> Reads:
         """Say where the epoch's reads come from; `ids` as the sampler deals them, shape (steps, nodes, batch)."""

@@ -81,16 +81,16 @@ class Loading:
         return lambda threads: cost if paper else np.concatenate([[threads / share], cost[1:]])
 
     def _pfs_rate(self, readers: int) -> float:
-        """What so many readers get from the PFS together."""
+        """The rate of the PFS for so many readers together."""
         return min(float(self.model.pfs.at(readers)), readers * self.model.node_pfs_bytes_per_s)
 
     def _pfs_rate_ahead(self, tally: Tally) -> float:
-        """What all nodes get together while they read ahead: t(gamma), gamma being how many read at a time.
+        """The rate that all nodes get together while they read ahead: t(gamma), gamma being how many read at a time.
 
-        Equal nodes own as much as one another, so all read all the time. Of nodes that differ, one that owns little has
-        few reads under way, and often none. All threads together have N * p_0 under way, and a node's part of them is
-        its part of the bytes; that it has none is as likely as with arrivals at random (Poisson), beside the node with
-        the largest part, which always has some.
+        Equal nodes own as much as one another, so all read all the time. A node that owns little has few reads under
+        way, and often none, where nodes differ. All threads together have N * p_0 under way, and a node's part of them
+        is its part of the bytes; that it has none is as likely as with arrivals at random (Poisson), beside the node
+        with the largest part, which always has some.
         """
         drawn = tally.drawn + tally.background
         if not self.model.capacities_by_node or not drawn.any():

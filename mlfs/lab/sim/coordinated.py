@@ -29,7 +29,7 @@ from mlfs.plan.threads import (
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """What a node of several GPUs has besides the values of NoPFS's Table 2, which knows nodes only.
+    """Values of a node of several GPUs besides those of NoPFS's Table 2, which knows nodes only.
 
     Attributes:
         gpus: M, all alike; each trains c / M bytes per second.
@@ -70,7 +70,7 @@ class Batch:
 
     @property
     def size_bytes(self) -> float:
-        """What it loads by all routes."""
+        """Bytes that it loads by all routes."""
         return float(self.route_bytes.sum())
 
 
@@ -118,7 +118,7 @@ def divided(
 ) -> Threads:
     """How many threads load for each GPU's queue in each step; all of them are given out.
 
-    Where no GPU of the node is predicted to be late, threads are divided in proportion to the queues (Section 4.2).
+    Threads are divided in proportion to the queues where no GPU of the node is predicted to be late (Section 4.2).
     Otherwise Algorithm 1 divides them (Section 4.4), and threads that it leaves over go to the GPU that has most to
     load for each thread.
 

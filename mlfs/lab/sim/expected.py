@@ -1,4 +1,4 @@
-"""What the simulator expects of a job that really runs: how unevenly its ranks on one node load.
+"""The simulator's expectation of a job that really runs: how unevenly its ranks on one node load.
 
 Pure. In: the node as it was measured, the sizes of what its ranks read and where it lies, how long their loaders work.
 Out: the imbalance, to be held beside the measured one. Called by `mlfs.lab.commands.simulate_like`. The arithmetic is
@@ -6,7 +6,7 @@ that of the simulated run (mlfs.lab.sim.step_loads) for the policy that mounts h
 
 The simulator takes all ranks of a node to be alike: each has workers of its own, which preprocess a byte as fast as all
 do on average. So it expects what follows from files' sizes, from where they lie and from how fast places are, which
-ranks share. What is seen beyond that has other causes.
+ranks share. Unevenness beyond that has other causes.
 """
 
 from __future__ import annotations

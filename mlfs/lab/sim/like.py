@@ -41,7 +41,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Part(BaseModel):
-    """What a status says besides is not asked for here."""
+    """The rest of the status is not asked for here."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -130,7 +130,7 @@ class _Status(_Part):
 
 
 class EpochMeasured(NamedTuple):
-    """What an epoch that is over took: seconds, and bytes from the source for this node."""
+    """One epoch that is over, measured: seconds, and bytes from the source for this node."""
 
     seconds: float
     pfs_bytes: int
@@ -195,7 +195,7 @@ def like(status: Any, name: str | None = None) -> Like:
 
 
 def _loads(job: _Job) -> list[RankLoad]:
-    """What each rank's loader does, of those that have read some batches."""
+    """Each rank's loader, for ranks that have read some batches."""
     return [
         RankLoad(
             number, of.workers, of.batches, of.batch_bytes, of.waiting_s, of.preprocess_s, of.handing_s, of.idle_s,

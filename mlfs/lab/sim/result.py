@@ -1,4 +1,4 @@
-"""What a simulation says about one policy.
+"""The result of a simulation for one policy.
 
 In: sums that `mlfs.lab.sim.run` collects. Out: frozen records, and plain values for JSON. Called by the command and the
 plots.

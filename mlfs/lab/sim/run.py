@@ -48,7 +48,7 @@ class Simulation:
         return account.result()
 
     def view(self, sharing: Sharing) -> View:
-        """What a policy may know of this run."""
+        """Everything of this run that a policy may know."""
         return View(
             self.model,
             self.sizes,
@@ -59,7 +59,7 @@ class Simulation:
         )
 
     def _thread_rate(self, sharing: Sharing) -> float:
-        """What one prefetch thread gets from the PFS while all nodes read."""
+        """The rate of one prefetch thread at the PFS while all nodes read."""
         share = self.model.pfs_share_bytes_per_s(self.model.nodes)
         if sharing is Sharing.PAPER:
             return share

@@ -229,7 +229,7 @@ class Scenario(_Table):
 
     @property
     def node(self) -> GpuNode:
-        """What the performance model does not know of a node: its GPUs and how they preprocess."""
+        """A node's GPUs and how they preprocess, which the performance model does not know."""
         cluster, points = self.cluster, self.cluster.preprocess_MBps
         curves = {size: _to_curve(curve) for size, curve in points.items()} if isinstance(points, dict) else {}
         return GpuNode(cluster.gpus, curves, cluster.preprocess_threads)

@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def samples_per_s(self) -> float:
-        """What the choice computes, 0 when nothing fits."""
+        """The samples that the choice computes in a second, 0 when nothing fits."""
         if not self.fits:
             return 0.0
         return self.batch / self.seconds if self.seconds else math.inf

@@ -52,7 +52,7 @@ class LayerPart(_Part):
 
 
 class ModelFile(_Part):
-    """What the file says."""
+    """The content of the file."""
 
     name: str = "model"
     gpu_memory: Bytes
@@ -64,7 +64,6 @@ class ModelFile(_Part):
 
     @property
     def network(self) -> Network:
-        """The network."""
         layers = tuple(Layer(p.name, p.filter, p.stride, p.padding, p.filters, p.groups) for p in self.layer)
         return Network(LayerShape(*self.input), layers, self.classifier)
 

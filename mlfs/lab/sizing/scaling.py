@@ -105,7 +105,7 @@ def overhead_from_stalls(stall_s: float, wall_s: float, gpus: int) -> float:
     """R = T_O / T_C from the stalls of a run; the mount counts the stalls of all its ranks together.
 
     Each of G GPUs ran for `wall_s` and stalled stall_s / G on average, so T_O = stall_s / G and T_C = wall_s - T_O.
-    Where ranks wait for each other, the stalls of one hide those of another, and the result is an upper bound.
+    Ranks that wait for each other hide each other's stalls, and the result is an upper bound then.
 
     Raises:
         ValueError: nothing ran, or all of the time (or more) were stalls, so that T_C is not known.

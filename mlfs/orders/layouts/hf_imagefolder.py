@@ -6,8 +6,8 @@ folder_based_builder (datasets 5.2): every file at any depth by the code points 
 and directories and without directories that start with "__". Links to files count, linked directories are not gone
 into.
 
-What it does not know: data sets whose names make `datasets` cut them into splits (directories or files called train,
-test, valid, ...: give the split's directory as "root"), metadata files and zip archives, which bring their own order.
+It does not know data sets whose names make `datasets` cut them into splits (directories or files called train, test,
+valid, ...: give the split's directory as "root"), nor metadata files and zip archives, which bring their own order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a layout sees of the source tree, and what it gives back.
+"""The source tree as a layout sees it, and the sample list that it gives back.
 
 In: a tree (`mlfs.tree.manifest.Manifest` is one). Out: sample ids, the entry of each dataset index. Used by the
 layouts.
@@ -53,4 +53,4 @@ class Tree(Protocol):
         """The entry at a path relative to the root, -1 when absent. Links are not followed."""
 
     def target(self, entry: int) -> bytes:
-        """What a symbolic link points to."""
+        """The text of a symbolic link."""

@@ -26,7 +26,7 @@ _MAX_LINKS = 40
 
 
 class LinkTarget(NamedTuple):
-    """What is behind an entry.
+    """The file or directory behind an entry.
 
     Attributes:
         is_directory: whether os.path.isdir would say so.
@@ -112,7 +112,7 @@ class Links:
         return walk.entry
 
     def look(self, entry: int) -> LinkTarget:
-        """What an entry of the tree is once links are followed."""
+        """An entry of the tree with links followed."""
         if self._is(entry, stat.S_IFLNK):
             found = self.follow(self._tree.path(entry))
             if found == LEAVES:
@@ -125,7 +125,7 @@ class Links:
         return LinkTarget(False, True, entry if self._is(entry, stat.S_IFREG) else NOT_HERE)
 
     def listed(self, entries: Sequence[int]) -> Listed:
-        """What a directory's entries are. Raises JobError as `look` does."""
+        """The entries of a directory. Raises JobError as `look` does."""
         types = entry_types(self._tree, entries)
         samples = ids_of(entries)
         samples[types != stat.S_IFREG] = NOT_HERE

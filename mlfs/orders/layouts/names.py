@@ -27,7 +27,8 @@ def encode(name: str) -> bytes:
 
 
 def code_point_order(names: Sequence[bytes]) -> npt.NDArray[np.int64] | None:
-    """Where sorting by code point puts names that are sorted by bytes; None when it changes nothing."""
+    """The positions that sorting by code point gives to names that are sorted by bytes; None when it changes
+    nothing."""
     if all(map(bytes.isascii, names)):
         return None
     decoded = [decode(name) for name in names]

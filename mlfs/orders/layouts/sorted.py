@@ -39,7 +39,7 @@ def find_samples(tree: Tree, root: int, links: Links, extensions: tuple[str, ...
 
 
 def _list(tree: Tree, directory: int, links: Links, endings: Endings | None) -> list[SampleIds | int]:
-    """What is in a directory in the order of whole paths: runs of samples, and sub-directories between them."""
+    """A directory's content in the order of whole paths: runs of samples, and sub-directories between them."""
     entries = tree.children(directory)
     types = entry_types(tree, entries)
     samples = ids_of(entries)

@@ -55,7 +55,7 @@ def find_samples(
 def _matching(
     tree: Tree, links: Links, directory: int, part: re.Pattern[str], prefix: bytes
 ) -> Iterator[tuple[bytes, int, bool]]:
-    """What matches in a directory: path, entry with links followed, whether it is a directory."""
+    """The entries of a directory that match: path, entry with links followed, whether it is a directory."""
     for entry in tree.children(directory):
         name = tree.name(entry)
         if part.match(decode(name)):

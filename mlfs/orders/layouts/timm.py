@@ -82,7 +82,7 @@ class _Finder:
         return found
 
     def _list(self, prefix: str, directory: int) -> tuple[_Files, list[tuple[str, LinkTarget]]]:
-        """What is right in a directory: its samples with their keys, and its sub-directories."""
+        """A directory's own samples with their keys, and its sub-directories."""
         entries = self._tree.children(directory)
         names = [decode(self._tree.name(entry)) for entry in entries]
         samples, is_file, below, _ = self._links.listed(entries)

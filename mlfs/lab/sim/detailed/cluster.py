@@ -1,4 +1,4 @@
-"""What the nodes of a simulated cluster share, and how long bytes take to move: PFS, storage classes, links.
+"""The parts of a simulated cluster that its nodes share, and how long bytes take to move: PFS, storage classes, links.
 
 In: items of fetches. Out: their ends, on the event heap. Each resource is a pipe that serves in order; bytes that pass
 several pipes do so at once and are there when the slowest is through (docs/simulator.md, "The detailed simulator").
@@ -156,7 +156,7 @@ class Cluster:
         return job.load_epoch(epoch)
 
     def plan(self, node: Node) -> Plan | None:
-        """What the node keeps."""
+        """The samples that the node keeps."""
         return self._plans[node.number]
 
     def begins_anew(self, node: Node, job: JobRun) -> None:

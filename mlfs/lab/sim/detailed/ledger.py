@@ -1,4 +1,4 @@
-"""Who read what from the PFS and who gave what to others, epoch by epoch, in a cluster run in detail.
+"""Counts who read what from the PFS and who gave what to others, epoch by epoch, in a cluster run in detail.
 
 In: each sample that has landed on a node, and where it came from. Out: bytes by epoch, and by epoch and node. A fetch
 runs ahead of its reader, often across the end of an epoch, so the clock does not tell which epoch it is for: the order
@@ -60,7 +60,7 @@ class Ledger:
         return int(epochs[min(done, len(epochs) - 1)]) if len(epochs) else 0
 
     def load(self, epoch: int) -> float:
-        """What the busiest node gave in an epoch, over the mean of all nodes that own anything; 0 if none gave."""
+        """The busiest node's bytes given in an epoch, over the mean of all nodes that own anything; 0 if none gave."""
         owners = np.bincount(self._owner[self._owner >= 0], minlength=self.given_bytes.shape[1]) > 0
         given = self.given_bytes[epoch][owners]
         return float(given.max() / given.mean()) if len(given) and given.any() else 0.0

@@ -1,12 +1,12 @@
 """A node of a simulated cluster: carries out what its scheduler commands, and tells it what came of it.
 
 In: commands of a scheduler, readers who open and close samples, peers who ask. Out: events for the scheduler, answers
-for readers and peers. What takes time is the world's affair (`World`): it moves bytes and drops pages, in modelled
+for readers and peers. All that takes time is the world's affair (`World`): it moves bytes and drops pages, in modelled
 time (mlfs.lab.sim.detailed.cluster) or in drawn time and with drawn faults (tests/lab/sim).
 
-The life of a sample that a reader finds in place: `open` says so, and tells the scheduler a moment later. Of one
-that is not: `open` hands the scheduler a ticket; its Fetch gets a `Lane`, which asks the world for one item after the
-other; the last one's end is told as FetchEnded; the scheduler's Answer calls the reader back.
+The life of a sample that a reader finds in place: `open` says so, and tells the scheduler a moment later. For one that
+is not, `open` hands the scheduler a ticket; its Fetch gets a `Lane`, which asks the world for one item after the other;
+the last one's end is told as FetchEnded; the scheduler's Answer calls the reader back.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Lane:
 
 
 class World(Protocol):
-    """What surrounds a node."""
+    """The surroundings of a node."""
 
     def get(self, node: Node, lane: Lane) -> None:
         """Get the item that a lane is at; tell its end by `node.got`."""
@@ -82,7 +82,7 @@ class World(Protocol):
         """The order of an epoch, None if it cannot be known."""
 
     def plan(self, node: Node) -> Plan | None:
-        """What the node shall keep."""
+        """Takes over which samples the node keeps."""
 
     def begins_anew(self, node: Node, job: JobRun) -> None:
         """A job's reads fit its beginning."""
@@ -206,7 +206,8 @@ class Node:
 
     def open(self, sample: int, process: int, parent: int, told: Told) -> bool:
         """A process opens a sample: whether it is in place; else `told` is called once, with IN_PLACE, an errno, or
-        what to do. Who goes on then says Opened, and Released when he closes it; who does not says Refused."""
+        what to do. A reader who goes on then says Opened, and Released when he closes it; one who does not says
+        Refused."""
         state = self._state[sample]
         if state == State.DROPPING:
             self.tell(e.Touched(sample))
@@ -279,7 +280,7 @@ class Node:
         return kept
 
     def _keep_soon(self, kept: list[tuple[e.Landed, int]]) -> None:
-        """What was fetched for readers is kept together, a moment later."""
+        """Keeps together, a moment later, what was fetched for readers."""
         if kept and not self._keeping:
             self._heap.at(self._heap.now_s + KEEP_DELAY_S, self._keep)
         self._keeping += kept

@@ -66,7 +66,7 @@ class NothingMeasured:
 
 @dataclass(frozen=True, slots=True)
 class DetailedResult:
-    """What came out.
+    """The result of a run in detail.
 
     Attributes:
         seconds: simulated run time. epochs_s: by epoch. compute_s: what no stalls would take.
@@ -182,7 +182,8 @@ class Detailed:
         self._ledger.landed(node, sample, origin)
 
     def _read(self, node: Node, sample: int) -> None:
-        """A sample is read. Who owns it reads it from a class; what nobody owns the estimate reads from the PFS."""
+        """A sample is read. The owner reads its sample from a class; a sample that nobody owns the estimate reads from
+        the PFS."""
         self._reads += 1
         if self._unowned[sample]:
             fresh = self._fresh[node.number]

@@ -39,7 +39,7 @@ class OrderStreams:
 
     @property
     def steps(self) -> int:
-        """Of all epochs."""
+        """The number over all epochs."""
         return int(self._starts[-1])
 
     def first_step(self, epoch: int) -> int:
@@ -55,18 +55,18 @@ class OrderStreams:
         return int(self._starts[epoch + 1] - self._starts[epoch]) * self.batch_files
 
     def epoch_ids(self, epoch: int, rank: int) -> npt.NDArray[np.int64]:
-        """What a rank reads in an epoch, `NOTHING` where a batch is short."""
+        """A rank's samples of an epoch, `NOTHING` where a batch is short."""
         ids = self._order.epoch(epoch)[:, rank // self._gpus, rank % self._gpus :: self._gpus]
         padded = np.full((len(ids), self.batch_files), NOTHING, dtype=np.int64)
         padded[:, : ids.shape[1]] = ids
         return padded.ravel()
 
     def refill(self, epoch: int, ranks: Sequence[int]) -> Refill | None:
-        """What a node fetches in the order of the tree, as of the registered job."""
+        """A node's fetches in the order of the tree, as of the registered job."""
         return self._order.streams.refill(epoch, ranks) if isinstance(self._order, RegisteredOrder) else None
 
     def batch(self, rank: int, step: int) -> list[int]:
-        """What a rank reads in a step, counted from the job's begin; nothing after its end."""
+        """A rank's samples of a step, counted from the job's begin; nothing after its end."""
         if step >= self.steps:
             return []
         epoch = self.epoch_of_step(step)
