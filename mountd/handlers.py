@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from mlfs.engine.engine import Engine
+from mlfs.engine.opens import WaitingReader
 from mlfs.engine.pagecache import Buffer
 from mlfs.engine.ranges import FIRST_LARGE_HANDLE
 from mountd.asked_again import AskedAgain
@@ -68,20 +69,113 @@ class Opened(NamedTuple):
     direct: bool
 
 
-class Answer(Protocol):
-    """The answer to an open, which a worker may give or the loop, but only one of them."""
+class Replies(Protocol):
+    """Where the answers to OPENs that wait go. Each OPEN has a number, `unique`."""
 
-    def take(self) -> bool:
+    def opens(self, unique: int, handle: int) -> None:
+        """From any thread: answer that it is open. What closes the handle waits for `noted`."""
+
+    def failed(self, unique: int, error: Exception) -> None:
+        """On the loop: answer with an error."""
+
+    def noted(self, handle: int) -> None:
+        """On the loop, last: what an open counts for has been noted. `handle`: as it was answered, 0 for none yet."""
+
+    def noted_before(self, handle: int) -> None:
+        """From any thread: the same of an open that is answered only now, after the loop had noted it."""
+
+
+class WaitingOpen(WaitingReader):
+    """An OPEN that waits, from the request to its answer: the worker gives it that has the bytes in place, or the loop.
+
+    Where the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks it
+    up and opens that one. So where a directory above has: the kernel may have let in whom the source refuses.
+    """
+
+    __slots__ = (
+        "_changes", "_counted", "_due", "_first", "_generation", "_given", "_handlers", "_is_noted", "_pid", "_replies",
+        "_unique",
+    )  # fmt: skip
+
+    def __init__(self, handlers: Handlers, replies: Replies, unique: int, inode: int, pid: int) -> None:
+        entry = entry_of(inode)
+        self._first = handlers.again.take(entry, pid)
+        super().__init__(handlers.opens, entry, counts=self._first is None)
+        self._handlers, self._replies, self._unique, self._pid = handlers, replies, unique, pid
+        self._generation = generation_of(inode)
+        self._changes = handlers.looks.changes
+        self._counted = handlers.manifest.unsized.counted(entry)
+        self._due = [True]  # the right to answer, taken out by whoever does, which is atomic
+        self._given = 0  # the handle
+        self._is_noted = False
+
+    def begin(self) -> None:
+        """Have it wait; it counts from now on: what the process opens next, in any of its threads, counts after it."""
+        handlers, first = self._handlers, self._first
+        if first is None:
+            handlers.digest.waits(self.sample, self._pid)
+        elif first.handle:
+            if handlers.ranges.generation_of(first.handle) == self._generation:
+                self.over(None, first.handle, 0)
+                return
+            handlers.ranges.close_large(first.handle)
+        handlers.opens.wait(self)
+
+    def in_place(self, source_bytes: int) -> bool:
+        """From a worker: answer, if what the kernel was told still holds."""
+        due = self._is_as_told() and self._take()
+        if due:
+            self._handlers.digest.goes_on_in_worker(self.sample, self._pid, self._gave(source_bytes))
+            self._give(0)
+        return due
+
+    def over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
+        """On the loop: answer, unless a worker has; and note what came of the open."""
+        handlers, entry, pid = self._handlers, self.sample, self._pid
+        if not self._take():
+            if handle:  # a worker that had been given up on has answered
+                handlers.ranges.close_large(handle)
+            handlers.digest.soon()
+        elif error is not None:
+            handlers.failures.note(entry, error)
+            handlers.digest.refused(entry, pid)
+            self._replies.failed(self._unique, error)
+        elif not self._is_as_told():
+            if handlers.manifest.generation_view[entry] != self._generation:
+                handlers.again.comes(entry, pid, self._gave(source_bytes), handle)
+            else:
+                handlers.does_not_come(entry, pid, handle)
+            self._replies.failed(self._unique, stale())
+        else:
+            handlers.digest.goes_on(entry, pid, self._gave(source_bytes))
+            self._give(handle)
+        self._is_noted = True
+        self._replies.noted(self._given)
+
+    def _take(self) -> bool:
         """Whether the answer is still to be given: by whoever asks, then. From any thread."""
+        try:
+            return self._due.pop()
+        except IndexError:
+            return False
 
-    def give(self, handle: int) -> None:
-        """From any thread, after `take`: the reader may go on."""
+    def _give(self, handle: int) -> None:
+        """From any thread: the reader may go on. `handle`: a large file's, or 0."""
+        self._given = handle or handle_of(self.sample, self._generation)
+        self._replies.opens(self._unique, self._given)
+        if self._is_noted:  # this is a worker that had been given up on
+            self._replies.noted_before(self._given)
 
-    def refuse(self, error: Exception) -> None:
-        """On the loop, after `take`: the reader gets the error."""
+    def _gave(self, source_bytes: int) -> int:
+        """What the source gave for this read, also for its first open."""
+        return source_bytes + (self._first.source_bytes if self._first is not None else 0)
 
-    def over(self) -> None:
-        """On the loop, last: what the open counts for has been noted."""
+    def _is_as_told(self) -> bool:
+        """Whether the kernel, which has let the reader in, was told what the source has."""
+        entry, manifest = self.sample, self._handlers.manifest
+        is_same = manifest.generation_view[entry] == self._generation
+        is_same = is_same and manifest.unsized.counted(entry) == self._counted
+        return is_same and not self._handlers.looks.changed_since(entry, self._changes)
 
 
 def stale() -> OSError:
@@ -105,15 +199,15 @@ class Handlers:
     ) -> None:
         self.manifest, self.looks = engine.manifest, engine.looks
         self._first_looks, self._extended = first_looks, extended
-        self._failures = failures
+        self.failures = failures
         self._missed = misses.missed
         self._below: os.statvfs_result | None = None
         self._virtual = virtual
         self._pages = pages
         self._inode_primer = inode_primer
-        self._opens, self._digest, self._ranges = engine.opens, engine.digest, engine.ranges
+        self.opens, self.digest, self.ranges = engine.opens, engine.digest, engine.ranges
         self._holes = engine.holes
-        self._again = AskedAgain(engine.clock, self._does_not_come)
+        self.again = AskedAgain(engine.clock, self.does_not_come)
         self._runner, self._source = engine.runner, engine.source
         self._hit, self._opened = engine.opens.hit, engine.digest.opened  # on the way of every staged open
         self._generations = engine.manifest.generation_view
@@ -302,83 +396,29 @@ class Handlers:
         entry = self._entry_of(inode)
         if pid == self._pages.looking:
             return LOOKING_HANDLE
-        first = self._again.take(entry, pid)
+        first = self.again.take(entry, pid)
         if first is None:
             if not self._hit(entry):
                 return 0
             self._opened(entry, pid)
             return handle_of(entry, generation_of(inode))
-        if first.handle or not self._opens.hit_again(entry):
-            self._again.comes(entry, pid, first.source_bytes, first.handle)  # to `open_soon`
+        if first.handle or not self.opens.hit_again(entry):
+            self.again.comes(entry, pid, first.source_bytes, first.handle)  # to `open_soon`
             return 0
-        self._digest.goes_on(entry, pid, first.source_bytes)
+        self.digest.goes_on(entry, pid, first.source_bytes)
         return handle_of(entry, generation_of(inode))
 
-    def _does_not_come(self, entry: int, pid: int, handle: int) -> None:
-        """Who was to ask again for a file that has changed."""
-        self._digest.refused(entry, pid)
+    def does_not_come(self, entry: int, pid: int, handle: int) -> None:
+        """A reader does not ask again for a file that has changed."""
+        self.digest.refused(entry, pid)
         if handle:
-            self._ranges.close_large(handle)
+            self.ranges.close_large(handle)
 
-    def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
-        """Begin to fetch what an open needs; False for what is no file. The worker that has it in place answers.
-
-        The open counts from now on: what the process opens next, in this thread or in another one, counts after it.
-        Where the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks
-        it up and opens that one. So where a directory above has: the kernel may have let in whom the source refuses.
-        """
+    def open_soon(self, inode: int, pid: int, unique: int, replies: Replies) -> bool:
+        """Have an OPEN wait for what it needs, and answered then; False for what is no file."""
         if inode >= FIRST_VIRTUAL:
             return False
-        entry, generation = entry_of(inode), generation_of(inode)
-        generations, handle_there = self._generations, handle_of(entry, generation)
-        looks, before = self.looks, self.looks.changes
-        unsized, counted = self.manifest.unsized, self.manifest.unsized.counted(entry)
-        first = self._again.take(entry, pid)
-        given, handle_then = (first.source_bytes, first.handle) if first is not None else (0, 0)
-
-        def is_as_told() -> bool:
-            """Whether the kernel, which has let the reader in, was told what the source has."""
-            is_same = generations[entry] == generation and unsized.counted(entry) == counted
-            return is_same and not looks.changed_since(entry, before)
-
-        def in_place(source_bytes: int) -> bool:
-            due = is_as_told() and answer.take()
-            if due:
-                self._digest.goes_on_in_worker(entry, pid, given + source_bytes)
-                answer.give(handle_there)
-            return due
-
-        def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
-            if not answer.take():
-                if handle:  # a worker that had been given up on has answered
-                    self._ranges.close_large(handle)
-                self._digest.soon()
-            elif error is not None:
-                self._failures.note(entry, error)
-                self._digest.refused(entry, pid)
-                answer.refuse(error)
-            elif not is_as_told():
-                if generations[entry] != generation:
-                    self._again.comes(entry, pid, given + source_bytes, handle)
-                else:
-                    self._does_not_come(entry, pid, handle)
-                answer.refuse(stale())
-            else:
-                self._digest.goes_on(entry, pid, given + source_bytes)
-                answer.give(handle or handle_there)
-            answer.over()
-
-        if handle_then and self._ranges.generation_of(handle_then) == generation:
-            if answer.take():
-                self._digest.goes_on(entry, pid, given)
-                answer.give(handle_then)
-            answer.over()
-            return True
-        if handle_then:
-            self._ranges.close_large(handle_then)
-        if first is None:
-            self._digest.waits(entry, pid)
-        self._opens.begin(entry, in_place, landed, first is not None)
+        WaitingOpen(self, replies, unique, inode, pid).begin()
         return True
 
     async def open(self, inode: int, flags: int, pid: int, uid: int, gid: int) -> Opened:
@@ -390,13 +430,13 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             return self._virtual.read(handle, offset, size)
         large = handle >= FIRST_LARGE_HANDLE
-        entry = self._ranges.entry_of(handle) if large else entry_of_handle(handle)
+        entry = self.ranges.entry_of(handle) if large else entry_of_handle(handle)
         try:
             if large:
-                return await self._ranges.read_large(handle, offset, size)
-            return await self._ranges.read(entry, generation_of_handle(handle), offset, size)
+                return await self.ranges.read_large(handle, offset, size)
+            return await self.ranges.read(entry, generation_of_handle(handle), offset, size)
         except Exception as error:
-            self._failures.note(entry, error)
+            self.failures.note(entry, error)
             raise
 
     async def seek(self, handle: int, offset: int, whence: int) -> int:
@@ -404,7 +444,7 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # all of these have size 0
         if handle >= FIRST_LARGE_HANDLE:
-            return await self._holes.of_open(self._ranges.opened(handle), offset, whence)
+            return await self._holes.of_open(self.ranges.opened(handle), offset, whence)
         return await self._holes.of_entry(entry_of_handle(handle), generation_of_handle(handle), offset, whence)
 
     async def write(self, handle: int, data: bytes, offset: int) -> int:
@@ -424,9 +464,9 @@ class Handlers:
         if handle >= FIRST_VIRTUAL_HANDLE:
             self._virtual.release(handle)
         elif handle >= FIRST_LARGE_HANDLE:
-            self._digest.released(self._ranges.close_large(handle))
+            self.digest.released(self.ranges.close_large(handle))
         else:
-            self._digest.released(entry_of_handle(handle))
+            self.digest.released(entry_of_handle(handle))
 
     async def statvfs(self) -> os.statvfs_result | None:
         """Sizes of the source's file system, as they were while it is gone; None if nobody has asked before.

@@ -52,41 +52,6 @@ T = TypeVar("T")
 Waiting = Coroutine[Any, Any, None]
 
 
-class _Answer:
-    """The answer to an OPEN that waits: given once, by the worker that has the bytes in place or by the loop."""
-
-    def __init__(self, requests: Requests, unique: int) -> None:
-        self._requests = requests
-        self._unique = unique
-        self._due = [True]  # taken out by whoever answers, which is atomic
-        self._given = 0  # the handle
-        self._over = False
-
-    def take(self) -> bool:
-        """See mountd.handlers.Answer."""
-        try:
-            return self._due.pop()
-        except IndexError:
-            return False
-
-    def give(self, handle: int) -> None:
-        """See mountd.handlers.Answer."""
-        self._given = handle
-        self._requests.answers_early(handle)  # before the reader can close it
-        self._requests.opened(self._unique, handle, wire.DIRECT_IO if is_passed_on(handle) else wire.KEEP_CACHE)
-        if self._over:  # by a worker that had been given up on
-            self._requests.answered_late(handle)
-
-    def refuse(self, error: Exception) -> None:
-        """See mountd.handlers.Answer."""
-        self._requests.failed(self._unique, error)
-
-    def over(self) -> None:
-        """See mountd.handlers.Answer."""
-        self._over = True
-        self._requests.noted(self._given)
-
-
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
     """Requests so far, by kind."""
@@ -236,7 +201,7 @@ class Requests:
                 handle = self.handlers.open_staged(inode, flags, pid)
                 if handle:
                     self.opened(unique, handle, wire.KEEP_CACHE)
-                elif self.handlers.open_soon(inode, pid, _Answer(self, unique)):
+                elif self.handlers.open_soon(inode, pid, unique, self):
                     self._wait.calm()
                 else:
                     return self._open(unique, inode, flags, pid, uid, wire.U32.unpack_from(self._buffer, wire.GID)[0])
@@ -383,12 +348,13 @@ class Requests:
         except Exception as error:
             self.failed(unique, error)
 
-    def answers_early(self, handle: int) -> None:
-        """From a worker: it answers an open that the loop has not finished."""
-        self.early.add(handle)
+    def opens(self, unique: int, handle: int) -> None:
+        """See mountd.handlers.Replies."""
+        self.early.add(handle)  # before the reader can close it
+        self.opened(unique, handle, wire.DIRECT_IO if is_passed_on(handle) else wire.KEEP_CACHE)
 
-    def answered_late(self, handle: int) -> None:
-        """From a worker: the loop had finished the open before."""
+    def noted_before(self, handle: int) -> None:
+        """See mountd.handlers.Replies."""
         self.early.discard(handle)
 
     async def _all_noted(self) -> None:
@@ -398,7 +364,7 @@ class Requests:
                 await self._noted.wait()
 
     def noted(self, handle: int) -> None:
-        """The loop has done what an open leaves to do that a worker may have answered; 0: there is no handle."""
+        """See mountd.handlers.Replies."""
         self.early.discard(handle)
         if self._noted.statistics().tasks_waiting:
             self._noted.set()

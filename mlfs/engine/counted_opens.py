@@ -35,11 +35,8 @@ class CountedOpens:
             del self._brought[entry]
         self._counters.read(PAGE_CACHE, self._sizes[entry])
 
-    def brought(self, entry: int, kind: PlaceKind | None) -> None:
-        """A reader who waited goes on. `kind`: from where the bytes came for him; None: they came for others."""
-        if kind is None:
-            self.staged(entry)
-            return
+    def brought(self, entry: int, kind: PlaceKind) -> None:
+        """A reader who waited goes on. `kind`: from where the bytes came for him."""
         self._counters.read(kind, self._sizes[entry])
         self._brought[entry] = None
         if len(self._brought) > MOST_REMEMBERED:

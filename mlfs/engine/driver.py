@@ -1,7 +1,7 @@
 """Drives the scheduler: hands it events, and has its commands carried out.
 
 In: events, on the loop. Out: commands for those who carry them out: lanes (mlfs.engine.lanes), readers who wait
-(mlfs.engine.tickets), jobs (mlfs.engine.mount_jobs); drops and time are dealt with here. All decisions are the
+(mlfs.engine.demand), jobs (mlfs.engine.mount_jobs); drops and time are dealt with here. All decisions are the
 scheduler's (mlfs.plan.scheduler), which knows nothing of threads; nothing is decided here. One step at a time: an event
 that arises while commands are carried out waits for the next one.
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 import trio
 
+from mlfs.engine.demand import Demand
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.runner import Runner, start
-from mlfs.engine.tickets import Tickets
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.scheduler import Scheduler
@@ -40,7 +40,7 @@ class Driver:
         scheduler: Scheduler,
         fetcher: Fetcher,
         lanes: Lanes,
-        tickets: Tickets,
+        demand: Demand,
         counters: Counters,
         runner: Runner,
         clock: Callable[[], float],
@@ -49,7 +49,7 @@ class Driver:
         self._scheduler = scheduler
         self._fetcher = fetcher
         self._lanes = lanes
-        self._tickets = tickets
+        self._demand = demand
         self._counters = counters
         self._runner = runner
         self._clock = clock
@@ -66,7 +66,7 @@ class Driver:
             c.Count: self._count,
             c.Fault: self._fault,
             **lanes.carry_out(),
-            **tickets.carry_out(),
+            **demand.carry_out(),
             **others,
         }
 
@@ -97,14 +97,13 @@ class Driver:
         self.step(e.Stopped(stop))
 
     def _fetch(self, fetch: c.Fetch) -> None:
-        (self._tickets if fetch.waited_for else self._lanes).fetch(fetch)
+        (self._demand if fetch.waited_for else self._lanes).fetch(fetch)
 
     def _fault(self, fault: c.Fault) -> None:
         """A bug of the scheduler: it costs what the event was about, never the mount, and no reader his read."""
         log.error("the scheduler failed over %r", fault.event, exc_info=fault.error)
         self._counters.error("scheduler_fault")
-        if isinstance(fault.event, e.ReadWaits):
-            self._tickets.past_the_scheduler(fault.event.ticket)
+        self._demand.scheduler_failed(fault.event)
 
     # -- drops, time, words
 

@@ -24,9 +24,11 @@ import trio
 from mlfs.engine.aside import ReadsAside
 from mlfs.engine.background import Background
 from mlfs.engine.counted_opens import CountedOpens
+from mlfs.engine.demand import Demand
 from mlfs.engine.digest import Digest, kin_of, name_of
 from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetcher
+from mlfs.engine.giving import Giving
 from mlfs.engine.holes import Holes
 from mlfs.engine.lanes import Lanes
 from mlfs.engine.looked_up import Groups
@@ -44,7 +46,6 @@ from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
-from mlfs.engine.tickets import Tickets
 from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.errors import JobError
@@ -60,7 +61,6 @@ from mlfs.places.place import FileChange, Places
 from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.routing import known_source
@@ -175,28 +175,27 @@ class Engine:
             self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
             self._step, self._measure_places, explainer, listeners, name_of,
         )  # fmt: skip
-        tickets = Tickets(
-            self._step, infos, self._fetcher, self._nearest, self._write_behind, self.counters, runner,
+        demand = Demand(
+            self._step, self.scheduler, places, self._fetcher, self._write_behind, self.counters, runner,
             limits.timeout_s, self._shortages,
         )  # fmt: skip
         self._lanes = Lanes(
-            self._step, infos, self._fetcher, self._nearest, tickets.anybody, self.counters, runner, samples.sizes,
-            clock, cpu_clock, self._prefetch_failed, self._shortages,
-            limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
+            self._step, self.scheduler, places, self._fetcher, self.counters, runner, clock, cpu_clock,
+            self._prefetch_failed, self._shortages, limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
         )  # fmt: skip
         aside = ReadsAside(self._step, self._write_behind)
         self._driver = Driver(
-            self.scheduler, self._fetcher, self._lanes, tickets, self.counters, runner, clock,
+            self.scheduler, self._fetcher, self._lanes, demand, self.counters, runner, clock,
             {**self._jobs.carry_out(), **aside.carry_out()},
         )  # fmt: skip
         self.digest = Digest(self._driver.step, self._jobs.opened, clock, kin_of)
         counted = CountedOpens(samples.manifest.size_view, self.counters)
         self.ranges = Ranges(
-            samples, self.scheduler, self._driver, infos, self._fetcher, aside, self.digest, counted, self.counters,
+            samples, self.scheduler, self._driver, places, self._fetcher, aside, self.digest, counted, self.counters,
             runner, clock, bounds, self._shortages, limits.most_open_files, limits.buffer_bytes // 8,
         )  # fmt: skip
         self.holes = Holes(self.manifest, self._fetcher, runner, bounds.hedge_s)
-        self.opens = Opens(self.scheduler, self._driver, tickets, self.ranges, counted, self.counters, clock)
+        self.opens = Opens(self.scheduler, self._driver, places, self.ranges, counted, self.counters, clock)
         self._page_watch = PageWatch(
             self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
         )
@@ -205,9 +204,11 @@ class Engine:
             self._jobs, self._planner, self._shared_plan, runner, build, lambda: self.scheduler.capacities_bytes,
             limits.staging_bytes // 2,
         )  # fmt: skip
+        showcase = showcase or Showcase()
+        giving = Giving(samples, self._fetcher, showcase, self._step, runner, clock)
         self.peering = Peering(
-            agent_socket, samples, self.scheduler, self._step, tickets, self._fetcher, places, infos,
-            showcase or Showcase(), runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
+            agent_socket, samples, self.scheduler, self._step, giving, places, infos, showcase, runner,
+            self._shared, self._shared_plan, RollCall(self._figures), clock,
         )  # fmt: skip
         self._changed_files = 0
         self._measure_places()
@@ -238,11 +239,6 @@ class Engine:
     def _step(self, *events: e.Event) -> None:
         """Tell the scheduler: for those who are made before the driver."""
         self._driver.step(*events)
-
-    def _nearest(self, item: c.Item) -> int:
-        """In a worker: the place to ask; a copy may have been kept since it was decided to ask the source."""
-        by_choice = item.place or item.instead
-        return item.place if by_choice else self.scheduler.table.held_by[item.sample]
 
     # -- jobs
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
 from mlfs.engine.runner import Runner, start
 from mlfs.engine.shortages import Shortages
+from mlfs.places.place import Places
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
-from mlfs.plan.scheduler.config import SOURCE, PlaceInfo
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.stats import Counters
 
 T = TypeVar("T")
@@ -59,23 +61,19 @@ class Lanes:
     """See the module.
 
     Args:
-        step: takes events for the scheduler. nearest: in a worker, the place to ask for an item.
-        waited_for: from any thread, whether a reader waits for a sample.
-        sizes: bytes by sample. clock: seconds, monotone; cpu_clock: seconds that the calling thread has computed; both
-            are called by workers. failed: told of each prefetch that failed: (sample, error).
+        step: takes events for the scheduler. clock: seconds, monotone; cpu_clock: seconds that the calling thread has
+            computed; both are called by workers. failed: told of each prefetch that failed: (sample, error).
         most_kept_bytes: of what a lane collects.
     """
 
     def __init__(
         self,
         step: Callable[..., None],
-        places: Sequence[PlaceInfo],
+        scheduler: Scheduler,
+        places: Places,
         fetcher: Fetcher,
-        nearest: Callable[[c.Item], int],
-        waited_for: Callable[[int], bool],
         counters: Counters,
         runner: Runner,
-        sizes: memoryview,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
         failed: Callable[[int, OSError], None],
@@ -83,13 +81,12 @@ class Lanes:
         most_kept_bytes: int,
     ) -> None:
         self._step = step
+        self._scheduler = scheduler
         self._places = places
         self._fetcher = fetcher
-        self._nearest = nearest
-        self._waited_for = waited_for
         self._counters = counters
         self._runner = runner
-        self._sizes = sizes
+        self._sizes = scheduler.table.sizes
         self._clock = clock
         self._cpu_clock = cpu_clock
         self._failed = failed
@@ -133,13 +130,15 @@ class Lanes:
                 if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
                     fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
                 else:
-                    fetched = self._fetcher.fetch(item.sample, self._nearest(item), item.instead, stage=batch.stage)
+                    fetched = self._fetcher.fetch(
+                        item.sample, self._scheduler.place_of(item), item.instead, stage=batch.stage
+                    )
                 landed = landed_of(batch.fetch, fetched)
-                if item.keep_in and not landed.error and self._places[landed.place].is_afar:
+                if item.keep_in and not landed.error and self._places[landed.place].kind.is_afar:
                     keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here
                 batch.done[item.sample] = landed
                 over.landed.append(landed)
-                if self._waited_for(item.sample):
+                if self._scheduler.waiters(item.sample):
                     self._runner.post(self._tell_early, batch, item.sample)
                 if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)

@@ -13,93 +13,102 @@ import trio
 
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.driver import Driver
+from mlfs.engine.fetch import Fetched
 from mlfs.engine.ranges import Ranges
-from mlfs.engine.tickets import Tickets
 from mlfs.limits import lacking
-from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.events import Touched
+from mlfs.places.place import Places
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.plan.scheduler.events import Touched, Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
 from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
 
-InPlace = Callable[[int], bool]
-"""Called by the worker that fetched the bytes, with what the source gave for this open. Whether the reader goes on."""
-Landed = Callable[[Exception | None, int, int], None]
-"""Told in the end, on the loop: the error if there was one, a large file's handle or 0, what the source gave."""
 
+class WaitingReader(Waiter):
+    """A reader whose open is not answered yet: one object from the request to its answer (see `Answerable`).
 
-class _Open:
-    """A reader who waits: a mlfs.engine.tickets.Ticket."""
+    What is here holds for each reader: how the open counts, and that one for whom nothing can be staged reads by
+    ranges. Whose open it is, and where its answer goes, is a subclass's: `in_place` and `over`. A file is opened as the
+    one sample that it is; a file of several samples is read by ranges.
 
-    __slots__ = ("_again", "_began_s", "_entry", "_landed", "_opens", "in_place")
+    Args:
+        counts: whether the open is to be counted; not where it was before.
+    """
 
-    def __init__(
-        self, opens: Opens, entry: int, in_place: InPlace, landed: Landed, began_s: float, again: bool
-    ) -> None:
+    __slots__ = ("_counts", "_opens")
+
+    def __init__(self, opens: Opens, entry: int, counts: bool = True) -> None:
+        super().__init__(entry, opens.clock())
         self._opens = opens
-        self._again = again
-        self._entry = entry
-        self._landed = landed
-        self._began_s = began_s
-        self.in_place = in_place
+        self._counts = counts
 
-    def answer(self, brought: PlaceKind | None, source_bytes: int) -> None:
-        """See Ticket."""
-        if not self._again:
-            self._opens.counted.brought(self._entry, brought)
-        self._over(None, 0, source_bytes)
+    def in_place(self, source_bytes: int) -> bool:
+        """From a worker: see Answerable."""
+        raise NotImplementedError
+
+    def over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
+        """On the loop, in the end: the error if there was one, a large file's handle or 0, what the source gave."""
+        raise NotImplementedError
+
+    def answer(self, brought: Fetched | None) -> None:
+        """See Answerable."""
+        source_bytes = brought.size_bytes if brought is not None and brought.place == SOURCE else 0
+        if self._counts:
+            self._opens.count(self.sample, brought)
+        self._end(None, 0, source_bytes)
 
     def open_direct(self, unstaged: bool) -> None:
-        """See Ticket."""
+        """See Answerable."""
         if unstaged:
-            if not self._again:
-                self._opens.counted.staged(self._entry)  # the READ that follows tells where the bytes came from
-            self._over(None, 0, 0)
+            if self._counts:
+                self._opens.count(self.sample, None)  # the READ that follows tells where the bytes came from
+            self._end(None, 0, 0)
         else:
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
 
     def refuse(self, error: OSError) -> None:
-        """See Ticket. What this process lacks for the whole file, it may have for a part at a time; and where nobody
-        knows how long the whole is, it is read as it comes."""
-        if lacking(error) is not None or self._opens.ranges.is_unsized(self._entry):
+        """See Answerable. What this process lacks for the whole file, it may have for a part at a time; and where
+        nobody knows how long the whole is, it is read as it comes."""
+        if lacking(error) is not None or self._opens.ranges.is_unsized(self.sample):
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
         else:
-            self._over(error, 0, 0)
+            self._end(error, 0, 0)
 
     async def _read_by_ranges(self) -> None:
+        ranges = self._opens.ranges
         try:
-            handle = await self._opens.ranges.open(self._entry)
+            handle = await ranges.open(self.sample)
         except Exception as error:
-            if lacking(error) is None or self._opens.ranges.is_unsized(self._entry):
-                self._over(error, 0, 0)
+            if lacking(error) is None or ranges.is_unsized(self.sample):
+                self._end(error, 0, 0)
                 return
             handle = 0  # no descriptor is left to hold the file open: each READ opens it for itself
-        if not self._again:
+        if self._counts:
             self._opens.counted.direct()
-        self._over(None, handle, 0)
+        self._end(None, handle, 0)
 
-    def _over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
-        self._opens.stalled(self._began_s)
+    def _end(self, error: Exception | None, handle: int, source_bytes: int) -> None:
+        self._opens.stalled(self.since_s)
         try:
-            self._landed(error, handle, source_bytes)
+            self.over(error, handle, source_bytes)
         except Exception:  # a bug there costs the reader, never the mount
             log.exception("the end of a fetch could not be told")
 
 
 class Opens:
-    """See the module. A file is opened as the one sample that it is; a file of several samples is read by ranges.
+    """See the module.
 
     Attributes:
-        ranges: for readers who read the source by ranges. counted: counts what was opened.
+        ranges: for readers who read the source by ranges. counted: counts what was opened. clock: seconds, monotone.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         driver: Driver,
-        tickets: Tickets,
+        places: Places,
         ranges: Ranges,
         counted: CountedOpens,
         counters: Counters,
@@ -107,12 +116,12 @@ class Opens:
     ) -> None:
         self._table = scheduler.table
         self._driver = driver
-        self._tickets = tickets
+        self._places = places
         self.ranges = ranges
         self.counted = counted
         self._counted_staged = counted.staged
         self._counters = counters
-        self._clock = clock
+        self.clock = clock
 
     def hit(self, entry: int) -> bool:
         """Whether the file's pages are in place; counts the read if so. No waiting: the path of every staged open."""
@@ -131,30 +140,17 @@ class Opens:
             self._driver.step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
-    def begin(self, entry: int, in_place: InPlace, landed: Landed, again: bool = False) -> None:
-        """A reader waits for a file that was not in place. `landed` is told, before this returns maybe.
+    def wait(self, reader: WaitingReader) -> None:
+        """A reader waits for a file that was not in place: `over` is told once, before this returns maybe."""
+        self._driver.step(Waits(reader))
 
-        Args:
-            again: his read was counted already.
-        """
-        self._tickets.wait(entry, _Open(self, entry, in_place, landed, self._clock(), again))
+    def count(self, entry: int, brought: Fetched | None) -> None:
+        """A reader who waited goes on. `brought`: what was fetched for him; None: it came for others."""
+        if brought is None:
+            self.counted.staged(entry)
+        else:
+            self.counted.brought(entry, self._places[brought.place].kind)
 
-    async def open(self, entry: int) -> tuple[int, int]:
-        """Wait for a file: 0 or a large file's handle, and what the source gave. Raises: OSError."""
-        over = trio.Event()
-        result: list[tuple[Exception | None, int, int]] = []
-
-        def landed(error: Exception | None, handle: int, source_bytes: int) -> None:
-            result.append((error, handle, source_bytes))
-            over.set()
-
-        self.begin(entry, lambda _: False, landed)
-        await over.wait()
-        error, handle, source_bytes = result[0]
-        if error is not None:
-            raise error
-        return handle, source_bytes
-
-    def stalled(self, began_s: float) -> None:
+    def stalled(self, since_s: float) -> None:
         """A reader has waited since then."""
-        self._counters.stall(self._clock() - began_s)
+        self._counters.stall(self.clock() - since_s)

@@ -1,9 +1,9 @@
-"""The server's side of the agent: it lets this node's agent in, joins the nodes that it speaks for, serves its wishes.
+"""The server's side of the agent: it lets this node's agent in, and joins the nodes that the agent speaks for.
 
 In: an agent's connection on a Unix socket that only this user can open; what its peers want; what became of what this
-node wants. Out: places for the scheduler (PeersJoined), samples for peers, words of peers' servers. One agent at a
-time; when it dies or leaves, its peers are lost, and this node goes on alone. Runs on the loop; what agents send is
-read there, what lanes ask of peers is sent from their threads (mlfs.peers.desk).
+node wants. Out: places for the scheduler (PeersJoined), samples that peers want (for mlfs.engine.giving), words of
+peers' servers. One agent at a time; when it dies or leaves, its peers are lost, and this node goes on alone. Runs on
+the loop; what agents send is read there, what lanes ask of peers is sent from their threads (mlfs.peers.desk).
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import trio
 
 from mlfs.engine.agent_door import Hello, hello_of, listen, refusal
 from mlfs.engine.agent_session import AgentSession
-from mlfs.engine.fetch import Fetched, Fetcher
+from mlfs.engine.giving import GIVING, Giving
 from mlfs.engine.roll_call import MemberStatistics, RollCall
 from mlfs.engine.runner import Runner, start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
-from mlfs.engine.tickets import Tickets
 from mlfs.peers import link
-from mlfs.peers.link import Ready
 from mlfs.peers.place import NodePlace
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.on_disk import OnDisk
@@ -54,9 +52,6 @@ OTHER_TIMES = (
 # The most lanes to all peers. Over a slow link each waits for one sample at a time, and few leave it empty meanwhile:
 # an epoch (442 kB, 150 Mbit/s, four nodes) took 1.25 times what the model says with 4 lanes, 1.12 with 8, 1.08 with 16.
 PEER_LANES = 16
-# The pool of threads that put samples where the agent can send them from. It is none of those in which lanes wait for
-# peers: else all lanes of two nodes would wait for each other, and nobody would be left to give.
-GIVING = "giving"
 HELLO_PATIENCE_S = 5.0
 # How often this node looks who is lost for good and whether its neighbour is there, and tells the others how it does.
 LOOK_EVERY_S = 1.0
@@ -90,23 +85,6 @@ class PeeringStatistics:
     under_way: int = 0
 
 
-class _Wish:
-    """A peer's wish for a sample: see PeerTicket."""
-
-    def __init__(self, peering: Peering, session: AgentSession, token: int, sample: int, version: Version) -> None:
-        self._peering = peering
-        self._session = session
-        self._token = token
-        self._sample = sample
-        self._version = version
-
-    def ready(self, brought: Fetched | None) -> None:
-        self._peering.hand_over(self._session, self._token, self._sample, self._version, brought)
-
-    def missing(self) -> None:
-        self._peering.answer(self._session, self._token, self._sample, self._version, Ready.MISSING)
-
-
 class Peering:
     """See the module.
 
@@ -120,8 +98,7 @@ class Peering:
         samples: Samples,
         scheduler: Scheduler,
         step: Callable[..., None],
-        tickets: Tickets,
-        fetcher: Fetcher,
+        giving: Giving,
         places: Places,
         infos: list[PlaceInfo],
         showcase: Showcase,
@@ -136,8 +113,7 @@ class Peering:
         self._fingerprint = ""
         self._scheduler = scheduler
         self._step = step
-        self._tickets = tickets
-        self._fetcher = fetcher
+        self._giving = giving
         self._places = places
         self._infos = infos
         self._showcase = showcase
@@ -149,17 +125,16 @@ class Peering:
         self._plan = plan
         self._roll = roll
         self._clock = clock
-        self._wanted = 0
 
     def statistics(self) -> PeeringStatistics:
         """Frozen figures."""
         session, view = self._session, self._plan.view
         if session is None:
-            return PeeringStatistics(wanted=self._wanted)
+            return PeeringStatistics(wanted=self._giving.wanted)
         return PeeringStatistics(
             session.node, session.nodes, session.pid, session.keeper, session.silent, session.joined,
             tuple(sorted(session.unreachable)), view.away, view.number, self._roll.members(session, self._clock()),
-            dict(session.refused), self._wanted, session.desk.under_way,
+            dict(session.refused), self._giving.wanted, session.desk.under_way,
         )  # fmt: skip
 
     # -- agents come and go
@@ -346,8 +321,9 @@ class Peering:
 
     def _heed(self, session: AgentSession, packet: link.Packet, nursery: trio.Nursery) -> None:
         if packet.kind is link.Kind.WANTED:
+            self._plan.adopt()  # whoever asks by a new plan knows that all have it
             for token, sample, size_bytes, mtime_ns, ctime_ns in packet.records.tolist():
-                self._wish(session, token, sample, Version(size_bytes, mtime_ns, ctime_ns))
+                self._giving.ask(session, token, sample, Version(size_bytes, mtime_ns, ctime_ns))
         elif packet.kind is link.Kind.LOST:
             self._lose(session, packet.records["node"].tolist())
         elif packet.kind is link.Kind.BACK:
@@ -446,53 +422,6 @@ class Peering:
         """These may be asked again."""
         places = [place for node in nodes if (place := self._place_of(node)) is not None]
         self._step(*(e.PeerBack(place) for place in places))
-
-    # -- what peers want
-
-    def _wish(self, session: AgentSession, token: int, sample: int, version: Version) -> None:
-        self._wanted += 1
-        self._plan.adopt()  # whoever asks by a new plan knows that all have it
-        if not 0 <= sample < len(self._samples) or self._samples.version_of(sample) != version:
-            session.send(link.pack(link.Kind.READY, [(token, Ready.MISSING, 0, 0)])[0])
-            return
-        self._tickets.ask(sample, _Wish(self, session, token, sample, version))
-
-    def hand_over(
-        self, session: AgentSession, token: int, sample: int, version: Version, brought: Fetched | None
-    ) -> None:
-        """On the loop: a sample that a peer wants is in place; its bytes are put where the agent can send them from."""
-
-        def over(answer: tuple[Ready, int] | None, error: BaseException | None) -> None:
-            if error is not None:
-                log.error("a peer's wish failed", exc_info=error)
-            how, offset = answer or (Ready.MISSING, 0)
-            self.answer(session, token, sample, version, how, offset)
-
-        self._runner.start(GIVING, self._lay_out, session, sample, version, brought, then=over)
-
-    def _lay_out(
-        self, session: AgentSession, sample: int, version: Version, brought: Fetched | None
-    ) -> tuple[Ready, int]:
-        """In a worker: where the agent finds the bytes."""
-        if self._showcase.shows(sample, version):
-            return Ready.LOOK, 0
-        fetched = (
-            brought if brought is not None and brought.data is not None else self._fetcher.for_peer(sample, version)
-        )
-        if fetched is None or fetched.data is None or fetched.version != version:
-            return Ready.MISSING, 0
-        offset = session.landing.reserve(version.size_bytes)
-        if offset is None:
-            return Ready.MISSING, 0
-        session.landing.write(offset, fetched.data)
-        return Ready.LIES, offset
-
-    def answer(
-        self, session: AgentSession, token: int, sample: int, version: Version, how: Ready, offset: int = 0
-    ) -> None:
-        """On the loop: tell the agent, and be done with the sample."""
-        session.send(link.pack(link.Kind.READY, [(token, how, offset, version.size_bytes)])[0])
-        self._step(e.Released(sample))
 
 
 def _log_error(_: object, error: BaseException | None) -> None:

@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -30,9 +30,10 @@ from mlfs.engine.pagecache import Buffer
 from mlfs.engine.runner import Runner
 from mlfs.engine.shortages import Shortages, patiently
 from mlfs.limits import Resource, lacking
+from mlfs.places.place import Places
 from mlfs.places.source import OpenFile
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
+from mlfs.plan.scheduler.config import SOURCE, Limits
 from mlfs.plan.scheduler.events import Outdated, SourceHung
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.waiting import FINAL_ERRORS
@@ -82,7 +83,7 @@ class Ranges:
         samples: Samples,
         scheduler: Scheduler,
         driver: Driver,
-        places: Sequence[PlaceInfo],
+        places: Places,
         fetcher: Fetcher,
         aside: ReadsAside,
         digest: Digest,
@@ -270,7 +271,7 @@ class Ranges:
         self._counted.answered_elsewhere(entry, kind)
         if fetched.place == SOURCE:
             self._digest.source_gave(entry, fetched.size_bytes)
-        if self._places[fetched.place].is_afar:
+        if self._places[fetched.place].kind.is_afar:
             self._aside.got(fetched)
         self._remember(sample, generation, fetched.data)
         return fetched.data

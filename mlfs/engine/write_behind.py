@@ -1,7 +1,7 @@
 """Has places keep what was fetched for readers, behind their backs.
 
 In: fetched samples with their bytes, on the loop. Out: copies, made in a worker thread; `Kept` for the scheduler. Until
-then they stand in `Fetcher.to_keep` and answer opens. Used by mlfs.engine.tickets; prefetch lanes keep their own.
+then they stand in `Fetcher.to_keep` and answer opens. Used by mlfs.engine.demand; prefetch lanes keep their own.
 """
 
 from __future__ import annotations

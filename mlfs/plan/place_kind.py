@@ -13,3 +13,8 @@ class PlaceKind(StrEnum):
     SSD = "ssd"
     LMDB = "lmdb"
     PEER = "peer"
+
+    @property
+    def is_afar(self) -> bool:
+        """Whether such a place is outside of this node: what comes from there may be kept here."""
+        return self in (PlaceKind.SOURCE, PlaceKind.PEER)

@@ -18,7 +18,7 @@ import trio
 import trio.testing
 
 from mountd import wire
-from mountd.handlers import Answer, Attributes, Handlers, Listed, Opened
+from mountd.handlers import Attributes, Handlers, Listed, Opened, Replies
 from mountd.inodes import FIRST_CHANGED, FIRST_VIRTUAL
 from mountd.misses import NEGATIVE_S
 from mountd.poll_wait import PollWait
@@ -65,7 +65,8 @@ class Scripted:
         self.staged = HANDLE
         self.manifest = SimpleNamespace(past={})
         self.looks = SimpleNamespace(needed=False)
-        self.answer: Answer
+        self.unique = 0
+        self.replies: Replies
 
     def forget(self, inode: int, count: int) -> None:
         self.told.append(("forget", inode, count))
@@ -93,19 +94,14 @@ class Scripted:
             raise OSError(errno.EROFS, "read-only")
         return self.staged
 
-    def open_soon(self, inode: int, pid: int, answer: Answer) -> bool:
+    def open_soon(self, inode: int, pid: int, unique: int, replies: Replies) -> bool:
         """A worker answers; what is left to do for the loop is done when the test says."""
         if inode >= FIRST_VIRTUAL or inode == 8:
             return False
-        self.answer = answer
+        self.unique, self.replies = unique, replies
         if inode == 9:
             return True
-
-        def work() -> None:
-            if answer.take():
-                answer.give(HANDLE)
-
-        worker = threading.Thread(target=work)
+        worker = threading.Thread(target=replies.opens, args=(unique, HANDLE))
         worker.start()
         worker.join()
         return True
@@ -284,8 +280,7 @@ def test_a_worker_answers_and_the_close_waits_for_the_loop() -> None:
             status = await kernel.send(wire.OPEN, FIRST_VIRTUAL, struct.pack("<II", os.O_RDONLY, 0))
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert requests.early == {HANDLE}
-            assert not handlers.answer.take()
-            handlers.answer.over()
+            handlers.replies.noted(HANDLE)
             assert await kernel.answer() == (closing, 0, b"")  # and no second answer to the open
             assert handlers.told[-1] == ("release", HANDLE)
             assert (await kernel.answer())[:2] == (status, 0)  # which counts the read, so not before
@@ -302,19 +297,18 @@ def test_the_loop_answers_where_no_worker_did() -> None:
             for error in (None, OSError(errno.EIO, "the source failed")):
                 opening = await kernel.send(wire.OPEN, 9, struct.pack("<II", os.O_RDONLY, 0))
                 assert (await kernel.ask(wire.GETATTR))[0] == 0  # others are served meanwhile
-                assert handlers.answer.take()
                 if error is None:
-                    handlers.answer.give(HANDLE)
+                    handlers.replies.opens(handlers.unique, HANDLE)
                 else:
-                    handlers.answer.refuse(error)
-                handlers.answer.over()
+                    handlers.replies.failed(handlers.unique, error)
+                handlers.replies.noted(0 if error else HANDLE)
                 assert (await kernel.answer())[:2] == (opening, error.errno if error else 0)
                 assert not requests.early
             opening = await kernel.send(wire.OPEN, 9, struct.pack("<II", os.O_RDONLY, 0))
             assert (await kernel.ask(wire.GETATTR))[0] == 0
-            assert handlers.answer.take()
-            handlers.answer.over()
-            handlers.answer.give(HANDLE)  # a worker that had been given up on, and had just taken the answer
+            handlers.replies.noted(0)
+            handlers.replies.opens(handlers.unique, HANDLE)  # a worker that had been given up on
+            handlers.replies.noted_before(HANDLE)
             assert (await kernel.answer())[:2] == (opening, 0)
             assert not requests.early
             assert await kernel.ask(wire.RELEASE, 7, struct.pack("<QIIQ", HANDLE, 0, 0, 0)) == (0, b"")

@@ -20,6 +20,7 @@ import trio.testing
 
 from mlfs.engine.engine import Engine, Limits
 from mlfs.engine.looks import Looks
+from mlfs.engine.opens import Opens, WaitingReader
 from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import nameless
 from mlfs.job import JobSpec, parse_job
@@ -209,6 +210,30 @@ class CountingSource(PosixSource):
         return super().read_whole(entry, close_later)
 
 
+class Waiting(WaitingReader):
+    """A reader whose open waits, as tests wait for it: the loop answers."""
+
+    def __init__(self, opens: Opens, entry: int) -> None:
+        super().__init__(opens, entry)
+        self._told = trio.Event()
+        self._result: tuple[Exception | None, int, int]
+
+    def in_place(self, source_bytes: int) -> bool:
+        return False
+
+    def over(self, error: Exception | None, handle: int, source_bytes: int) -> None:
+        self._result = error, handle, source_bytes
+        self._told.set()
+
+    async def result(self) -> tuple[int, int]:
+        """0 or a large file's handle, and what the source gave."""
+        await self._told.wait()
+        error, handle, source_bytes = self._result
+        if error is not None:
+            raise error
+        return handle, source_bytes
+
+
 class Mount:
     """An engine over a tree, with all its parts at hand."""
 
@@ -235,7 +260,9 @@ class Mount:
             return 0
         engine.digest.waits(entry, pid)
         try:
-            handle, source_bytes = await engine.opens.open(entry)
+            reader = Waiting(engine.opens, entry)
+            engine.opens.wait(reader)
+            handle, source_bytes = await reader.result()
         except OSError:
             engine.digest.refused(entry, pid)
             raise

@@ -92,7 +92,7 @@ COSTS = {
     ),
     "a demand read that no job follows": (
         Cost(398, 5.5, 21200, 1.2),
-        "a ticket, a fetch by a worker (open, statx, read, close), a push, a copy to keep",
+        "a waiter, a fetch by a worker (open, statx, read, close), a push, a copy to keep",
     ),
     "a sample that is fetched ahead": (
         Cost(218, 5.5, 14000, 0.15),

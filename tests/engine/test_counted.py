@@ -82,7 +82,7 @@ def test_opens_are_moved_once_and_never_what_was_brought_for_them() -> None:
     counted.staged(0)
     counted.staged(1)
     counted.brought(2, PlaceKind.SSD)
-    counted.brought(2, None)  # it was there for others
+    counted.staged(2)  # it was there for others
     counted.answered_elsewhere(1, PlaceKind.RAM)
     assert reads() == {"page_cache": Tally(2, 40), "ram": Tally(1, 20), "ssd": Tally(1, 30)}
     counted.brought(0, PlaceKind.SOURCE)

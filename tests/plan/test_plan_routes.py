@@ -59,6 +59,16 @@ def node(disk_bytes_per_s: float, peers_bytes_per_s: float) -> Scheduler:
     return scheduler
 
 
+def reader(sample: int) -> e.Waits:
+    """A reader of this node opens a sample that is not in place."""
+    return e.Waits(e.Waiter(sample, 3.0))
+
+
+def peer(sample: int) -> e.Waits:
+    """Another node asks for a sample."""
+    return e.Waits(e.Waiter(sample, 3.0, is_peer=True))
+
+
 def fetch_for(scheduler: Scheduler, event: Any) -> c.Item:
     """What is fetched for somebody who waits."""
     [fetch] = [command for command in scheduler.step(3.0, [event]) if isinstance(command, c.Fetch)]
@@ -69,38 +79,39 @@ def fetch_for(scheduler: Scheduler, event: Any) -> c.Item:
 @given(RATES, RATES)
 def test_a_copy_on_a_slow_disk_is_left_for_the_owner_behind_a_fast_network(disk: float, peers: float) -> None:
     scheduler = node(disk, peers)
-    item = fetch_for(scheduler, e.ReadWaits(1, 0))
+    item = fetch_for(scheduler, reader(0))
     if disk and peers > FARTHER_FACTOR * disk:
         assert (item.place, item.instead, item.keep_in) == (3, 2, ())  # and it is not written to the disk once more
     else:
         assert item.place == 2
-    assert fetch_for(scheduler, e.ReadWaits(2, 1)).place == 2  # nobody else has what this node owns
+    assert fetch_for(scheduler, reader(1)).place == 2  # nobody else has what this node owns
 
 
 def test_a_lost_owner_is_not_asked_however_fast_it_was() -> None:
     scheduler = node(1e6, 1e9)
     scheduler.step(2.5, [e.PeerLost(3)])
-    assert fetch_for(scheduler, e.ReadWaits(1, 0)).place == 2
-    assert fetch_for(scheduler, e.ReadWaits(2, 2)).place == 4
+    assert fetch_for(scheduler, reader(0)).place == 2
+    assert fetch_for(scheduler, reader(2)).place == 4
 
 
 def test_what_this_node_owns_is_fetched_and_kept_by_whoever_needs_it_first() -> None:
     """A planned sample that is needed before its turn: a reader, or a peer, has it fetched at once, and it stays."""
-    for event in (e.ReadWaits(1, 3), e.PeerAsks(1, 3)):
+    for event in (reader(3), peer(3)):
         item = fetch_for(node(0, 0), event)
         assert (item.place, item.keep_in) == (SOURCE, (2,))
 
 
 def test_what_a_peer_does_not_have_comes_from_the_source_at_once_and_is_counted() -> None:
     scheduler = node(0, 0)
-    [fetch] = [command for command in scheduler.step(3.0, [e.ReadWaits(1, 2)]) if isinstance(command, c.Fetch)]
+    waits = reader(2)
+    [fetch] = [command for command in scheduler.step(3.0, [waits]) if isinstance(command, c.Fetch)]
     assert fetch.items[0].place == 4
     assert scheduler.statistics().peers_missed == 0
     landed = e.Landed(fetch.fetch, 2, SOURCE, 100_000, True)  # the driver asked the source itself
-    assert c.Answer(1, 2) in scheduler.step(3.1, [landed])
+    assert c.Answer(waits.waiter) in scheduler.step(3.1, [landed])
     assert scheduler.statistics().peers_missed == 1
     other = node(0, 0)
-    [fetch] = [command for command in other.step(3.0, [e.ReadWaits(1, 2)]) if isinstance(command, c.Fetch)]
+    [fetch] = [command for command in other.step(3.0, [reader(2)]) if isinstance(command, c.Fetch)]
     [again] = [
         command
         for command in other.step(3.1, [e.FetchEnded(fetch.fetch, [e.Landed(fetch.fetch, 2, 4, error=2)])])
@@ -113,15 +124,17 @@ def test_what_a_peer_does_not_have_comes_from_the_source_at_once_and_is_counted(
 def test_what_lies_only_in_this_nodes_page_cache_is_fetched_once_more_for_a_peer_and_kept_then() -> None:
     """Pages cannot be sent. After owners changed, much of what a node owns by now lies in its pages alone."""
     scheduler = node(0, 0)
-    [fetch] = [command for command in scheduler.step(3.0, [e.ReadWaits(1, 3)]) if isinstance(command, c.Fetch)]
+    [fetch] = [command for command in scheduler.step(3.0, [reader(3)]) if isinstance(command, c.Fetch)]
     scheduler.step(3.1, [e.ReadSeen(3, 1, 1, 3.1), e.Landed(fetch.fetch, 3, SOURCE, 100_000, True)])
-    assert c.Answer(2, 3) in scheduler.step(3.2, [e.PeerAsks(2, 3)])  # a copy is about to be kept: it can be sent
+    node_2, node_3, late = peer(3), peer(3), reader(3)
+    assert c.Answer(node_2.waiter) in scheduler.step(3.2, [node_2])  # a copy is about to be kept: it can be sent
     scheduler.step(3.3, [e.Kept(fetch.fetch, 3, 0)])
-    item = fetch_for(scheduler, e.PeerAsks(3, 3))
+    item = fetch_for(scheduler, node_3)
     assert (item.place, item.keep_in) == (SOURCE, (2,))
-    assert scheduler.step(3.5, [e.ReadWaits(4, 3)]) == []  # a reader waits for the same fetch
+    assert scheduler.step(3.5, [late]) == []  # a reader waits for the same fetch
     commands = scheduler.step(3.6, [e.Landed(fetch.fetch + 1, 3, SOURCE, 100_000, True)])
-    assert [command for command in commands if isinstance(command, c.Answer)] == [c.Answer(3, 3), c.Answer(4, 3)]
+    answers = [command for command in commands if isinstance(command, c.Answer)]
+    assert answers == [c.Answer(node_3.waiter), c.Answer(late.waiter)]
 
 
 def test_what_was_read_past_the_fetches_is_kept_where_the_plan_wants_a_copy_and_there_is_none() -> None:

@@ -6,7 +6,7 @@ the same durations under trio's mock clock, is held to the same commands (tests/
 What is told when, so that another driver can do the same:
 
 - `first` at 0 s, in one step. A job's epochs are known, and Planned is told, in the step after the one that asked.
-- A reader opens a sample: ReadSeen; and ReadWaits in a step of its own, unless the table says STAGED or RECENT; Touched
+- A reader opens a sample: ReadSeen; and Waits in a step of its own, unless the table says STAGED or RECENT; Touched
   before that where it says DROPPING. Told Answer, it has read and closed the sample at once: Opened, if it has waited,
   and Released. It opens the next one `think_s` later.
 - ReadSeen, Opened and Released are handed in together, EVENTS_DELAY_S after the first of them came, in a step of

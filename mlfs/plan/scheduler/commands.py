@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlfs.follow.job import JobRun
-from mlfs.plan.scheduler.events import Event
+from mlfs.plan.scheduler.events import Event, Waiter
 
 
 class Item(NamedTuple):
@@ -85,33 +85,30 @@ class Evict(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The sample is in place: the reader with this ticket may go on."""
+    """The sample is in place: whoever waits for it may go on."""
 
-    ticket: int
-    sample: int
+    waiter: Waiter
 
 
 class OpenDirect(NamedTuple):
-    """The reader with this ticket reads the source by himself, range by range: open it for him alone.
+    """A reader reads the source by himself, range by range: open it for him alone.
 
     Attributes:
         unstaged: open nothing, and let the reader go on: his READ requests are answered from this node's copy.
     """
 
-    ticket: int
-    sample: int
+    waiter: Waiter
     unstaged: bool = False
 
 
 class Refuse(NamedTuple):
-    """The reader with this ticket gets an error, an errno.
+    """Whoever waits gets an error, an errno.
 
     Attributes:
         timed_out: the error is that the source did not answer, twice.
     """
 
-    ticket: int
-    sample: int
+    waiter: Waiter
     error: int
     timed_out: bool = False
 

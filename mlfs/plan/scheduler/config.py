@@ -44,11 +44,6 @@ class PlaceInfo:
     footprint_bytes: Callable[[int], int] = int
     node: int = -1
 
-    @property
-    def is_afar(self) -> bool:
-        """Whether the place is outside of this node: what comes from there may be kept here."""
-        return self.kind in (PlaceKind.SOURCE, PlaceKind.PEER)
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -1,8 +1,8 @@
 """Events: what a driver tells the scheduler.
 
-Pure. Each event is a record; its time is that of `step(now_s, ...)`. Samples, places, fetches and tickets are numbers:
-place 0 is the source, then come this node's tiers, then its peers (`PlaceInfo` in mlfs.plan.scheduler.config). The
-scheduler numbers fetches; the driver numbers tickets, one for each reader who waits.
+Pure. Each event is a record; its time is that of `step(now_s, ...)`. Samples, places and fetches are numbers: place 0
+is the source, then come this node's tiers, then its peers (`PlaceInfo` in mlfs.plan.scheduler.config). The scheduler
+numbers fetches. Whoever waits for a sample is an object of the driver's, of which the scheduler knows a `Waiter`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,25 @@ from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.keeping import Plan
+
+
+class Waiter:
+    """Whoever waits for a sample: a reader of this node whose open is not answered yet, or another node that asks.
+
+    It is one object from the request to its answer. A driver makes it, of a class that knows how it is answered. The
+    scheduler holds it while it waits, and names it in the one command that answers it.
+
+    Attributes:
+        sample: what it waits for. since_s: since when.
+        is_peer: whether it is another node, which gets the sample's bytes and not its pages.
+    """
+
+    __slots__ = ("is_peer", "sample", "since_s")
+
+    def __init__(self, sample: int, since_s: float, is_peer: bool = False) -> None:
+        self.sample = sample
+        self.since_s = since_s
+        self.is_peer = is_peer
 
 
 class ReadSeen(NamedTuple):
@@ -67,11 +86,15 @@ class Released(NamedTuple):
     sample: int
 
 
-class ReadWaits(NamedTuple):
-    """A reader opened a sample that is not in place, and waits until his ticket is answered."""
+class Waits(NamedTuple):
+    """Somebody waits for a sample: `Answer`, `OpenDirect` or `Refuse` follows, once.
 
-    ticket: int
-    sample: int
+    A reader of this node has opened what is not in place. Another node wants what this one owns: it is refused where
+    the source fails, or where this node's plan says that a third node owns the sample. However that ends, the driver
+    reports Released when it is done with the sample for a node.
+    """
+
+    waiter: Waiter
 
 
 class ReadersWaited(NamedTuple):
@@ -268,17 +291,6 @@ class PeersJoined(NamedTuple):
     places: Sequence[PlaceInfo]
 
 
-class PeerAsks(NamedTuple):
-    """Another node wants a sample that this one owns; the ticket is answered once it is in place here.
-
-    It is refused where the source fails, or where this node's plan says that a third node owns the sample. However it
-    ends, the driver reports Released when it is done with the sample.
-    """
-
-    ticket: int
-    sample: int
-
-
 class PeerLost(NamedTuple):
     """A peer does not answer: nothing is asked of it until PeerBack."""
 
@@ -308,8 +320,8 @@ class TimePassed(NamedTuple):
 
 
 Event = (
-    ReadSeen | Opened | Refused | Released | ReadWaits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
+    ReadSeen | Opened | Refused | Released | Waits | ReadersWaited | SourceGave | Touched | Landed | FetchEnded
     | Recalled | Kept | CopiesFound | CopyLost | Dropped | Evicted | PagesLost | ReadAside | Outdated | Resized
     | JobInstalled | JobEnded | EpochKnown | EpochUnknown | Planned | HeldBy | JobBroken | SourceHung
-    | PlacesMeasured | PeersJoined | PeerAsks | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
+    | PlacesMeasured | PeersJoined | PeerLost | PeerBack | WarmUp | Stopped | TimePassed
 )  # fmt: skip

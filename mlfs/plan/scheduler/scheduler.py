@@ -23,7 +23,7 @@ from mlfs.follow.job import JobRun
 from mlfs.plan.loader_load import JobLoad
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.beside import Beside
-from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, WakeAt
+from mlfs.plan.scheduler.commands import Command, Count, Digested, Fault, Item, WakeAt
 from mlfs.plan.scheduler.config import SOURCE, Limits, PlaceInfo
 from mlfs.plan.scheduler.evicting import Evicting
 from mlfs.plan.scheduler.fetching import Fetching
@@ -92,7 +92,7 @@ class Scheduler:
             e.Opened: lambda opened, now_s: self._following.opened(opened),
             e.Refused: self._released,
             e.Released: self._released,
-            e.ReadWaits: self._read_waits,
+            e.Waits: self._waits,
             e.ReadersWaited: self._readers_waited,
             e.SourceGave: self._source_gave,
             e.Touched: self._touched,
@@ -118,7 +118,6 @@ class Scheduler:
             e.HeldBy: self._held_by,
             e.PlacesMeasured: lambda measured, now_s: self._keeping.measured(measured.bytes_per_s),
             e.PeersJoined: self._peers_joined,
-            e.PeerAsks: self._peer_asks,
             e.PeerLost: self._peer_lost,
             e.PeerBack: self._peer_back,
             e.WarmUp: lambda warm_up, now_s: self._warming.begin(warm_up.samples),
@@ -155,6 +154,16 @@ class Scheduler:
     def capacities_bytes(self) -> list[int]:
         """What a plan fills; see `Keeping`."""
         return self._keeping.capacities_bytes
+
+    def waiters(self, sample: int) -> Sequence[e.Waiter]:
+        """Those who wait for a sample, the first to come first. From any thread."""
+        return self._waiting.of(sample)
+
+    def place_of(self, item: Item) -> int:
+        """The place to get an item from now: a copy may have been kept here since the source was chosen. From any
+        thread."""
+        by_choice = item.place or item.instead
+        return item.place if by_choice else self.table.held_by[item.sample]
 
     def where(self, sample: int) -> tuple[int, int]:
         """The place to read the sample from now, and this node's place with a copy for when that fails, 0 for none."""
@@ -255,9 +264,10 @@ class Scheduler:
             self._rank_waits.closed(released.sample)
             self._window.retire(released.sample)
 
-    def _read_waits(self, reader: e.ReadWaits, now_s: float) -> None:
-        self._waiting.wait(reader.ticket, reader.sample, now_s)
-        self._reading_times.waiting(self._waiting.waiting)
+    def _waits(self, waits: e.Waits, now_s: float) -> None:
+        self._waiting.wait(waits.waiter, now_s)
+        if not waits.waiter.is_peer:
+            self._reading_times.waiting(self._waiting.waiting)
 
     def _readers_waited(self, waited: e.ReadersWaited, now_s: float) -> None:
         self._read_waited_s += waited.seconds
@@ -351,10 +361,10 @@ class Scheduler:
         if self._warming.is_under_way(sample):
             self._warming.landed(landed)
             self._stage_again(sample, now_s)
-        if wanted is not None and not landed.staged and self._waiting.anybody(sample):
+        if wanted is not None and not landed.staged and self._waiting.of(sample):
             self._waiting.begin(sample, now_s)
             return
-        read_soon = self._waiting.anybody(sample)
+        read_soon = self._waiting.of(sample)
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
             self._window.retire(sample)
@@ -404,7 +414,7 @@ class Scheduler:
     def _dropped(self, dropped: e.Dropped, now_s: float) -> None:
         self._window.dropped(tuple(dropped.samples))
         for sample in dropped.samples:
-            if self._waiting.anybody(sample):
+            if self._waiting.of(sample):
                 self._waiting.begin(sample, now_s)
         self._look = True
 
@@ -478,9 +488,6 @@ class Scheduler:
     def _peers_joined(self, joined: e.PeersJoined, now_s: float) -> None:
         self._routing.joined(joined.places)
         self._fetching.joined(joined.places)
-
-    def _peer_asks(self, asks: e.PeerAsks, now_s: float) -> None:
-        self._waiting.peer_asks(asks.ticket, asks.sample, now_s)
 
     def _peer_lost(self, lost: e.PeerLost, now_s: float) -> None:
         self._routing.peer_lost(lost.place, True)

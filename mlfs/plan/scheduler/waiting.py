@@ -1,19 +1,20 @@
-"""Readers who wait: who waits for which sample, when a fetch has taken too long, and how readers are answered.
+"""Those who wait for samples: when a fetch for them has taken too long, and how each is answered.
 
-Pure. In: readers who opened what is not in place, ends of fetches, time. Out: fetches for them, answers, refusals. A
-reader joins a fetch that is under way, and takes over a sample that still waits for a lane. When the fetch hangs, the
-place is asked once more. A reader gets an error only when the source failed or hung twice.
+Pure. In: readers who opened what is not in place, other nodes that ask, ends of fetches, time. Out: fetches for them,
+answers, refusals. A waiter joins a fetch that is under way, and takes over a sample that still waits for a lane. When
+the fetch hangs, the place is asked once more. A reader gets an error only when the source failed or hung twice.
 """
 
 from __future__ import annotations
 
 import errno
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES, SAME_TIME_S, SOURCE, Limits
+from mlfs.plan.scheduler.events import Waiter
 from mlfs.plan.scheduler.fetching import Fetching
 from mlfs.plan.scheduler.keeping import Keeping
 from mlfs.plan.scheduler.rank_waits import RankWaits
@@ -30,17 +31,9 @@ FINAL_ERRORS = frozenset(
 URGENT_S = 0.2
 
 
-class Waiter(NamedTuple):
-    """A reader who waits since `since_s`; or another node, which is nobody's rank here."""
-
-    ticket: int
-    since_s: float
-    is_peer: bool = False
-
-
 @dataclass(slots=True)
 class Flight:
-    """A fetch for readers who wait, on the first or second attempt; at `due_s` it has taken too long."""
+    """A fetch for those who wait, on the first or second attempt; at `due_s` it has taken too long."""
 
     fetch: int
     place: int
@@ -91,26 +84,28 @@ class Waiting:
 
     @property
     def waiting(self) -> int:
-        """How many readers wait."""
+        """How many wait."""
         return sum(map(len, self._waiters.values()))
 
-    def anybody(self, sample: int) -> bool:
-        """Whether somebody waits for the sample."""
-        return sample in self._waiters
+    def of(self, sample: int) -> Sequence[Waiter]:
+        """Those who wait for the sample, the first to come first. Workers ask, too."""
+        return self._waiters.get(sample, ())
 
-    def wait(self, ticket: int, sample: int, now_s: float, is_peer: bool = False) -> None:
-        """A reader opened a sample that was not in place when the driver looked."""
-        state = self._table.state[sample]
+    def wait(self, waiter: Waiter, now_s: float) -> None:
+        """Somebody wants a sample that was not in place when the driver looked: answer now, or once it is fetched."""
+        if waiter.is_peer and not self._peer_may_wait(waiter):
+            return
+        sample, state = waiter.sample, self._table.state[waiter.sample]
         if state == State.DROPPING and self._window.rescue(sample):
             state = self._table.move(sample, Verb.TOUCH)
         if state in (State.STAGED, State.RECENT):
-            self._out.append(Answer(ticket, sample))
+            self._out.append(Answer(waiter))
             return
-        if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._largest_whole_bytes(is_peer):
-            self._out.append(OpenDirect(ticket, sample))
+        if state in (State.ABSENT, State.QUEUED) and self._table.sizes[sample] > self._largest_whole_bytes(waiter):
+            self._out.append(OpenDirect(waiter))
             return
-        self._waiters.setdefault(sample, []).append(Waiter(ticket, now_s, is_peer))
-        self._readers += not is_peer
+        self._waiters.setdefault(sample, []).append(waiter)
+        self._readers += not waiter.is_peer
         if state in (State.ABSENT, State.QUEUED):
             self.begin(sample, now_s)
         elif state == State.FETCHING and sample not in self._flights and sample not in self._lane_due_s:
@@ -118,8 +113,8 @@ class Waiting:
             self._hedges.append((due_s, sample))
             self._out.append(Recall(self._fetching.fetch_of(sample), sample))
 
-    def peer_asks(self, ticket: int, sample: int, now_s: float) -> None:
-        """Another node wants a sample that this one owns: it gets a copy at once, else it waits as a reader does.
+    def _peer_may_wait(self, peer: Waiter) -> bool:
+        """Another node wants a sample: whether it waits as a reader does, as it cannot be answered at once.
 
         Pages cannot be sent. Where they are all that is here, they count as lost, and the sample is fetched once more:
         this time a place keeps it. A copy that is about to be kept can be sent already.
@@ -128,26 +123,27 @@ class Waiting:
         peer's plan is then another one, and nodes that passed questions on could wait for each other. The peer asks
         the source instead.
         """
-        table, promised = self._table, self._keeping.is_promised(sample)
+        table, sample = self._table, peer.sample
+        promised = self._keeping.is_promised(sample)
         table.opened(sample)
         if table.held_by[sample]:
-            self._out.append(Answer(ticket, sample))
-            return
+            self._out.append(Answer(peer))
+            return False
         state = table.state[sample]
         if state == State.DROPPING and self._window.rescue(sample):
             state = table.move(sample, Verb.TOUCH)
         in_place = state in (State.STAGED, State.RECENT)
         if self._routing.is_elsewhere(self._keeping.owner(sample)) and not (in_place and promised):
-            self._out.append(Refuse(ticket, sample, errno.ENOENT))
-            return
-        if in_place and not promised and table.sizes[sample] <= self._largest_whole_bytes(is_peer=True):
+            self._out.append(Refuse(peer, errno.ENOENT))
+            return False
+        if in_place and not promised and table.sizes[sample] <= self._largest_whole_bytes(peer):
             table.move(sample, Verb.LOSE)
-        self.wait(ticket, sample, now_s, is_peer=True)
+        return True
 
-    def _largest_whole_bytes(self, is_peer: bool) -> int:
-        """What is fetched whole for who waits: a reader here is served sooner by parts; a peer gets all or nothing."""
+    def _largest_whole_bytes(self, waiter: Waiter) -> int:
+        """The largest sample that is fetched whole: a reader is served sooner by parts, a node gets all or nothing."""
         whole_bytes = self._limits.largest_whole_bytes
-        return max(whole_bytes, LARGEST_KEPT_BYTES) if is_peer else whole_bytes
+        return max(whole_bytes, LARGEST_KEPT_BYTES) if waiter.is_peer else whole_bytes
 
     def begin(self, sample: int, now_s: float) -> None:
         """Fetch a sample for those who wait for it, even if the window has no room."""
@@ -179,8 +175,8 @@ class Waiting:
         self._flights.pop(sample, None)
         self._lane_due_s.pop(sample, None)
         for waiter in self._waiters.pop(sample, ()):
-            self._count(sample, waiter, now_s)
-            self._out.append(Answer(waiter.ticket, sample))
+            self._count(waiter, now_s)
+            self._out.append(Answer(waiter))
 
     def outdated(self, sample: int) -> None:
         """The sample's fetch has ended, but what it brought may be outdated.
@@ -215,17 +211,17 @@ class Waiting:
         self._table.move(sample, Verb.FAIL)
         self._window.landed(sample, False)
         for waiter in self._waiters.pop(sample, ()):
-            self._count(sample, waiter, now_s)
-            self._out.append(Refuse(waiter.ticket, sample, error, timed_out))
+            self._count(waiter, now_s)
+            self._out.append(Refuse(waiter, error, timed_out))
 
-    def _count(self, sample: int, waiter: Waiter, now_s: float) -> None:
-        """A reader's wait is over."""
+    def _count(self, waiter: Waiter, now_s: float) -> None:
+        """A wait is over."""
         seconds = now_s - waiter.since_s
         self.waited_s += seconds
         if not waiter.is_peer:
             self._readers -= 1
             self._waited_at_s = now_s
-            self._rank_waits.waited(sample, seconds)
+            self._rank_waits.waited(waiter.sample, seconds)
 
     # -- time
 
@@ -280,5 +276,5 @@ class Waiting:
             self._routing.come_back(now_s)
         small = self._table.sizes[sample] <= self._limits.largest_whole_bytes
         for waiter in self._waiters.pop(sample, ()):
-            self._count(sample, waiter, now_s)
-            self._out.append(OpenDirect(waiter.ticket, sample, unstaged and small))
+            self._count(waiter, now_s)
+            self._out.append(OpenDirect(waiter, unstaged and small))

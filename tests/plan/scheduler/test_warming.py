@@ -30,7 +30,7 @@ class Node:
         self.scheduler = Scheduler(memoryview(array.array("q", [PAGE] * N)), places, Limits(64 * PAGE), Rates())
         self.fetches: list[c.Fetch] = []
         self.read: list[int] = []  # what the source was asked for, in order
-        self.answered: set[int] = set()
+        self.answered: set[e.Waiter] = set()
         self.held = 0
         self.now_s = 0.0
         self.seconds = 0.004  # that a fetch takes
@@ -46,7 +46,7 @@ class Node:
                 self.fetches.append(command)
                 self.read += [item.sample for item in command.items if item.place == SOURCE]
             elif isinstance(command, c.Answer | c.Refuse):
-                self.answered.add(command.ticket)
+                self.answered.add(command.waiter)
             elif isinstance(command, c.Recall) and self.rng.random() < 0.5:  # the lane had not begun it
                 self.take_back(command)
             elif isinstance(command, c.Drop):
@@ -106,20 +106,20 @@ def test_each_sample_is_counted_once_and_no_place_holds_more_than_it_may(seed: i
     failing = node.rng.choice([0.0, 0.1])
     node.step(e.CopiesFound(1, wanted[: room // 4].tolist()))
     node.step(e.WarmUp(wanted))
-    tickets = 0
+    waiters: list[e.Waiter] = []
     while node.told.state is WarmingState.RUNNING and node.fetches:
         assert sum(not fetch.stage for fetch in node.fetches) <= LANES
         if node.rng.random() < 0.2:
-            tickets += 1
             under_way = [item.sample for fetch in node.fetches for item in fetch.items]
-            node.step(e.ReadWaits(tickets, node.rng.choice([*under_way, node.rng.randrange(N)])))
+            waiters.append(e.Waiter(node.rng.choice([*under_way, node.rng.randrange(N)]), node.now_s))
+            node.step(e.Waits(waiters[-1]))
         node.end_one(failing)
-        assert node.scheduler.statistics().window_bytes <= PAGE * (64 + tickets)
+        assert node.scheduler.statistics().window_bytes <= PAGE * (64 + len(waiters))
     node.run(failing)
     assert node.told.state is WarmingState.FINISHED
     assert node.told.whole.samples == len(wanted) == counted(node.told)
     assert node.held <= room * PAGE
-    assert node.answered == set(range(1, tickets + 1))
+    assert node.answered == set(waiters)
     if room >= 2 * N:
         assert node.told.no_room.samples == node.told.not_kept.samples == 0
 
@@ -193,8 +193,8 @@ def test_what_others_fetch_meanwhile_does_not_hold_its_end_up(seed: int) -> None
     node.step(e.WarmUp(np.arange(40)))
     node.run()
     others = rng.sample(range(40, N), rng.randrange(8, 60))
-    for ticket, sample in enumerate(others, 1):
-        node.step(e.ReadWaits(ticket, sample))
+    for sample in others:
+        node.step(e.Waits(e.Waiter(sample, node.now_s)))
     node.step(e.WarmUp(np.array(rng.sample(range(N), N) if rng.random() < 0.5 else others)))
     while node.fetches or (node.told.state is WarmingState.RUNNING and node.scheduler._warming.has_more):
         node.end_some(rng.randrange(1, 20)) if node.fetches else node.step(e.TimePassed())

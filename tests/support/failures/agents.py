@@ -262,7 +262,7 @@ class Seat:
         return memoryview(data), checksum(data, sample, version)
 
     def _wish(self, token: int, sample: int, version: Version) -> None:
-        """The server is asked for what is not on the shelf. As in `mlfs.engine.peering`."""
+        """The server is asked for what is not on the shelf. As in `mlfs.engine.giving`."""
         if not self.node.lives:
             return
         sizes = self.node.sizes

@@ -37,7 +37,7 @@ class Watch:
         self._used_bytes = [place.used_bytes for place in places]
         # Samples that may take more room than the window has: fetched for a reader who waited, or grown at the source.
         self._beyond: set[int] = set()
-        self._asked: dict[int, tuple[float, int, bool]] = {}  # tickets that wait: since when, what for, a peer's
+        self._waiting: set[e.Waiter] = set()
         self._now_s = 0.0
         self.longest_wait_s = 0.0
         # Samples of which a reader was told that they are in place. The scheduler does not know of the read yet.
@@ -79,8 +79,8 @@ class Watch:
 
     def _take_read(self, event: e.Event) -> None:
         match event:
-            case e.ReadWaits() | e.PeerAsks():
-                self._asked[event.ticket] = self._now_s, event.sample, isinstance(event, e.PeerAsks)
+            case e.Waits():
+                self._waiting.add(event.waiter)
             case e.Touched():
                 self._coming.add(event.sample)
             case e.ReadSeen() | e.Opened():
@@ -111,12 +111,13 @@ class Watch:
                 for sample in list(self._lanes.get(command.fetch, ())):
                     self._forget(command.fetch, sample)
             case c.Answer() | c.OpenDirect() | c.Refuse():
-                asked = self._asked.pop(command.ticket, None)
-                if asked is None:
-                    raise Broken(f"ticket {command.ticket} is answered, and nobody waits with it")
-                self.longest_wait_s = max(self.longest_wait_s, self._now_s - asked[0])
+                waiter = command.waiter
+                if waiter not in self._waiting:
+                    raise Broken(f"somebody is answered about sample {waiter.sample} who does not wait for it")
+                self._waiting.remove(waiter)
+                self.longest_wait_s = max(self.longest_wait_s, self._now_s - waiter.since_s)
                 if isinstance(command, c.Answer):
-                    self._coming.add(command.sample)
+                    self._coming.add(waiter.sample)
 
     def _begun(self, fetch: c.Fetch) -> None:
         self._lanes[fetch.fetch] = {item.sample for item in fetch.items}
@@ -128,7 +129,7 @@ class Watch:
             if fetch.waited_for:
                 self._beyond.add(sample)
                 if self._places[item.place].node >= 0 and all(
-                    peer for _, of, peer in self._asked.values() if of == sample
+                    waiter.is_peer for waiter in self._waiting if waiter.sample == sample
                 ):
                     raise Broken(f"sample {sample} is asked of another node only because a node asked for it here")
             if item.keep_in and not self._table.held_by[sample]:  # else it takes the room of the copy that is there
@@ -211,7 +212,7 @@ class Watch:
             if table.pending[sample]:
                 raise Broken(f"at the end sample {sample} has {table.pending[sample]} uses to come")
         left = {
-            "tickets": len(self._asked),
+            "who were not answered": len(self._waiting),
             "readers who wait": statistics.waiting,
             "open samples": len(table.readers),
             "fetches": statistics.fetches + len(self._flying),

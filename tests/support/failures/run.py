@@ -432,7 +432,7 @@ class Trial:
             if watch.longest_wait_s > self._patience_s:
                 raise Broken(f"node {node.number}: a reader waited {watch.longest_wait_s} s for an answer")
             if node.waiting:
-                raise Broken(f"node {node.number}: {node.waiting} tickets were not answered")
+                raise Broken(f"node {node.number}: {node.waiting} waiters were not answered")
         if self.agents is not None:
             self.agents.check_end({fault.kind for fault in self.case.faults})
         if not self.case.faults:

@@ -5,15 +5,15 @@ for readers and peers. All that takes time is the world's affair (`World`): it m
 time (mlfs.lab.sim.detailed.cluster) or in drawn time and with drawn faults (tests/lab/sim).
 
 The life of a sample that a reader finds in place: `open` says so, and tells the scheduler a moment later. For one that
-is not, `open` hands the scheduler a ticket; its Fetch gets a `Lane`, which asks the world for one item after the other;
-the last one's end is told as FetchEnded; the scheduler's Answer calls the reader back.
+is not, `open` hands the scheduler a `_Caller`; its Fetch gets a `Lane`, which asks the world for one item after the
+other; the last one's end is told as FetchEnded; the scheduler's Answer calls the reader back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.job import JobRun
@@ -38,6 +38,16 @@ UNSTAGED: Final = -2
 """He is to read the copy that the node holds by himself."""
 
 Told = Callable[[int], None]
+
+
+class _Caller(e.Waiter):
+    """Whoever waits, and is called back."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, sample: int, since_s: float, is_peer: bool, told: Told) -> None:
+        super().__init__(sample, since_s, is_peer)
+        self.told = told
 
 
 @dataclass(eq=False, slots=True)
@@ -123,8 +133,8 @@ class Node:
         self._as_good_as_kept: dict[int, int] = {}  # samples that wait to be kept, and where
         self._keeping: list[tuple[e.Landed, int]] = []
         self._lanes: dict[int, Lane] = {}
-        self._tickets: dict[int, Told] = {}
-        self._last_ticket = self._alarm = 0
+        self._waiting: set[_Caller] = set()
+        self._alarm = 0
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.Fetch: self._fetch,
             c.Abandon: self._abandon,
@@ -155,9 +165,8 @@ class Node:
 
     def came_from(self, item: c.Item) -> int:
         """The place that an item's bytes come from: what waits to be kept, or was kept since it was decided to ask the
-        source, need not come from there. As in the daemon (`nearest` in mlfs.engine.engine)."""
-        place = self._as_good_as_kept.get(item.sample, 0) or item.place
-        return place if place or item.instead else self.held_by(item.sample)
+        source, need not come from there."""
+        return self._as_good_as_kept.get(item.sample, 0) or self.scheduler.place_of(item)
 
     def has_pages(self, sample: int) -> bool:
         """Whether the sample is in the page cache."""
@@ -169,8 +178,8 @@ class Node:
 
     @property
     def waiting(self) -> int:
-        """Tickets that were not answered yet."""
-        return len(self._tickets)
+        """How many readers and nodes were not answered yet."""
+        return len(self._waiting)
 
     # -- events in, commands out
 
@@ -200,7 +209,7 @@ class Node:
         self.lives = False
         self._inbox.clear()
         self._soon.clear()
-        self._tickets.clear()
+        self._waiting.clear()
 
     # -- readers and peers
 
@@ -216,13 +225,12 @@ class Node:
         self.soon(e.ReadSeen(sample, process, parent, self._heap.now_s, waits=not in_place))
         if in_place:
             return True
-        self.tell(e.ReadWaits(self._ticket(told), sample))
+        self._waits(_Caller(sample, self._heap.now_s, False, told))
         return False
 
-    def _ticket(self, told: Told) -> int:
-        self._last_ticket += 1
-        self._tickets[self._last_ticket] = told
-        return self._last_ticket
+    def _waits(self, caller: _Caller) -> None:
+        self._waiting.add(caller)
+        self.tell(e.Waits(caller))
 
     def soon(self, *events: e.Event) -> None:
         """Events of reads and releases: the scheduler hears of them a moment later, together."""
@@ -236,16 +244,22 @@ class Node:
 
     def asked(self, sample: int, told: Told) -> None:
         """Another node asks for a sample; it says `Released` when it has it."""
-        self.tell(e.PeerAsks(self._ticket(told), sample))
+        self._waits(_Caller(sample, self._heap.now_s, True, told))
 
     def _answer(self, command: c.Answer) -> None:
-        self._tickets.pop(command.ticket)(IN_PLACE)
+        self._call_back(command.waiter, IN_PLACE)
 
     def _open_direct(self, command: c.OpenDirect) -> None:
-        self._tickets.pop(command.ticket)(UNSTAGED if command.unstaged else DIRECT)
+        self._call_back(command.waiter, UNSTAGED if command.unstaged else DIRECT)
 
     def _refuse(self, command: c.Refuse) -> None:
-        self._tickets.pop(command.ticket)(command.error)
+        self._call_back(command.waiter, command.error)
+
+    def _call_back(self, waiter: e.Waiter, how: int) -> None:
+        """Tell whoever waits. A second answer, which must not be, finds nobody: KeyError."""
+        caller = cast(_Caller, waiter)
+        self._waiting.remove(caller)
+        caller.told(how)
 
     # -- fetches
 

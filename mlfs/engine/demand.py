@@ -1,0 +1,162 @@
+"""Fetches for whoever waits, made at once in threads of their own, and the answers.
+
+In: the scheduler's commands about those who wait. Out: fetches, answers. The worker that has a reader's bytes in place
+lets the reader go on before the loop hears of it. The scheduler's Answer comes behind, and finds that done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, cast
+
+from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, landed_of
+from mlfs.engine.runner import Call, Runner, start
+from mlfs.engine.shortages import Shortages, patiently
+from mlfs.engine.write_behind import WriteBehind
+from mlfs.places.place import Places
+from mlfs.plan.scheduler import commands as c
+from mlfs.plan.scheduler.config import SOURCE
+from mlfs.plan.scheduler.events import Event, Waiter, Waits
+from mlfs.plan.scheduler.scheduler import Scheduler
+from mlfs.stats import Counters
+
+
+class Answerable(Protocol):
+    """Whoever waits for a sample of this mount: answered by one of the last three, once, on the loop."""
+
+    def in_place(self, source_bytes: int) -> bool:
+        """From a worker: the bytes are in place. Whether this let somebody go on, who need not wait for the loop then.
+
+        Args:
+            source_bytes: what the source gave for it.
+        """
+
+    def answer(self, brought: Fetched | None) -> None:
+        """The sample is in place. `brought`: what was fetched for this very waiter; None: it was there, or others'."""
+
+    def open_direct(self, unstaged: bool) -> None:
+        """The source is to be read by ranges; or, unstaged, a copy of this node without pages."""
+
+    def refuse(self, error: OSError) -> None:
+        """The source failed."""
+
+
+class Demand:
+    """See the module.
+
+    Args:
+        step: takes events for the scheduler. timeout_s: the patience with a second try, for the message.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., None],
+        scheduler: Scheduler,
+        places: Places,
+        fetcher: Fetcher,
+        write_behind: WriteBehind,
+        counters: Counters,
+        runner: Runner,
+        timeout_s: float,
+        shortages: Shortages,
+    ) -> None:
+        self._step = step
+        self._scheduler = scheduler
+        self._places = places
+        self._fetcher = fetcher
+        self._write_behind = write_behind
+        self._counters = counters
+        self._runner = runner
+        self._timeout_s = timeout_s
+        self._shortages = shortages
+        self._brought: dict[int, Fetched] = {}  # the end of a fetch, while it is told
+        self._calls: dict[int, Call] = {}
+        self._past: set[Waiter] = set()  # answered past a scheduler that failed over them, and may answer them yet
+
+    def carry_out(self) -> dict[type, Callable[[Any], None]]:
+        """Who carries out the commands about those who wait, by the command's class."""
+        return {
+            c.Answer: self._answer,
+            c.OpenDirect: self._open_direct,
+            c.Refuse: self._refuse,
+            c.Abandon: self._abandon,
+        }
+
+    # -- answers
+
+    def _answer(self, command: c.Answer) -> None:
+        if waiter := self._who(command.waiter):
+            # The fetch was one reader's, the first one's: for the others its sample was there. A node may have it, too.
+            take = self._brought.get if command.waiter.is_peer else self._brought.pop
+            waiter.answer(take(command.waiter.sample, None))
+
+    def _open_direct(self, command: c.OpenDirect) -> None:
+        if waiter := self._who(command.waiter):
+            waiter.open_direct(command.unstaged)
+
+    def _refuse(self, command: c.Refuse) -> None:
+        text = f"the source did not answer within {self._timeout_s:g} s, twice"
+        error = OSError(command.error, text if command.timed_out else os.strerror(command.error))
+        brought = self._brought.get(command.waiter.sample)
+        if waiter := self._who(command.waiter):
+            waiter.refuse(brought.error if brought and brought.error else error)
+
+    def _who(self, waiter: Waiter) -> Answerable | None:
+        """Who is to be answered now; None for one who was."""
+        if waiter in self._past:
+            self._past.remove(waiter)
+            return None
+        return cast(Answerable, waiter)
+
+    def scheduler_failed(self, event: Event | None) -> None:
+        """A bug of the scheduler showed over an event: a reader whom it was about reads the source by himself."""
+        if isinstance(event, Waits):
+            self._past.add(event.waiter)
+            cast(Answerable, event.waiter).open_direct(unstaged=False)
+
+    # -- fetches
+
+    def fetch(self, fetch: c.Fetch) -> None:
+        """Fetch for those who wait, in a thread for them."""
+        item = fetch.items[0]
+        then = partial(self._arrived, fetch.fetch, item)
+        call = start(self._runner, "demand", self._fetch_for_reader, item, then=then)
+        if call is not None:
+            self._calls[fetch.fetch] = call
+
+    def _fetch_for_reader(self, item: c.Item) -> Fetched:
+        """In a worker: fetch, and let those who wait go on."""
+        sample, place = item.sample, self._scheduler.place_of(item)
+        try:
+            fetched = patiently(self._shortages, self._fetcher.fetch, sample, place, item.instead, True)  # close later
+            gave = fetched.size_bytes if fetched.place == SOURCE else 0  # for the first one's read
+            answered: list[bool] = []
+            for waiter in tuple(self._scheduler.waiters(sample)) if fetched.staged else ():
+                answered.append(cast(Answerable, waiter).in_place(0 if answered else gave))
+        finally:
+            self._fetcher.close_read()
+        if answered == [True]:
+            self._runner.unhurried()
+        return fetched
+
+    def _arrived(self, fetch: int, item: c.Item, fetched: Fetched | None, error: BaseException | None) -> None:
+        self._calls.pop(fetch, None)
+        if fetched is None:
+            self._shortages.noticed(error)
+            fetched = Fetched(item.sample, error=as_os_error(error))
+        landed = landed_of(fetch, fetched)
+        if not landed.error:
+            by_choice = bool(item.instead) and landed.place == SOURCE
+            self._counters.fetch(self._places[landed.place].kind, landed.size_bytes, by_choice)
+        self._brought[item.sample] = fetched
+        self._step(landed)
+        self._brought.pop(item.sample, None)
+        if item.keep_in and not landed.error and self._places[landed.place].kind.is_afar:
+            self._write_behind.keep(fetch, fetched, item.keep_in)
+
+    def _abandon(self, abandon: c.Abandon) -> None:
+        call = self._calls.pop(abandon.fetch, None)
+        if call is not None:
+            call.give_up()
