@@ -30,7 +30,8 @@ import trio
 from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
-from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.context import MountLimits
+from mlfs.engine.engine import Cluster, DataSet, Engine, Machine, Observers
 from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.peering import PEER_LANES
@@ -328,17 +329,19 @@ class _Service:
         descriptors: Descriptors,
     ) -> Engine:
         config = self.config
-        limits = Limits(
+        limits = MountLimits(
             config.staging_bytes, config.pfs_threads,
             hedge_s=min(10.0, config.source_timeout_s), timeout_s=config.source_timeout_s,
             most_open_files=descriptors.open_files, buffer_bytes=config.buffer_bytes,
             **calibrated_limits(config, self.places),
         )  # fmt: skip
         return Engine(
-            self.samples, self.source, self.places, self.pages, runner, limits, time.monotonic, explainer, listeners,
-            showcase=self.showcase, agent_socket=runtime.agent_socket(config.mountpoint), build=self._build_streams,
-            shortages=shortages, seen=self.seen,
-        )  # fmt: skip
+            DataSet(self.samples, self.source, self.places, self.pages, self.seen),
+            Machine(runner, time.monotonic, shortages),
+            limits,
+            Observers(explainer, listeners),
+            Cluster(runtime.agent_socket(config.mountpoint), self.showcase, self._build_streams),
+        )
 
     def _mount(
         self,
@@ -578,7 +581,7 @@ def too_low(what: Resource, needs: str) -> MlfsError:
 # -- what earlier measurements tell a mount, and what the mount tells the next one, in the daemon's terms
 #
 # In: the mount's config and its places; at the end the statistics of its engine. Out: fields of
-# `mlfs.engine.engine.Limits`; the file of refined bandwidths. The work is mlfs.measure.earlier's.
+# `mlfs.engine.context.MountLimits`; the file of refined bandwidths. The work is mlfs.measure.earlier's.
 
 
 class Calibrated(TypedDict, total=False):

@@ -6,21 +6,23 @@ lets the reader go on before the loop hears of it. The scheduler's Answer comes 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, cast
 
+from mlfs.engine.context import Context
 from mlfs.engine.fetch import Fetched, Fetcher, as_os_error, landed_of
-from mlfs.engine.runner import Call, Runner, start
-from mlfs.engine.shortages import Shortages, patiently
+from mlfs.engine.runner import Call, start
+from mlfs.engine.shortages import patiently
 from mlfs.engine.write_behind import WriteBehind
-from mlfs.places.place import Places
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler.config import SOURCE
-from mlfs.plan.scheduler.events import Event, Waiter, Waits
+from mlfs.plan.scheduler.events import Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.stats import Counters
+
+log = logging.getLogger("mlfs.engine")
 
 
 class Answerable(Protocol):
@@ -47,30 +49,22 @@ class Demand:
     """See the module.
 
     Args:
-        step: takes events for the scheduler. timeout_s: the patience with a second try, for the message.
+        timeout_s: the patience with a second try, for the message.
     """
 
     def __init__(
-        self,
-        step: Callable[..., None],
-        scheduler: Scheduler,
-        places: Places,
-        fetcher: Fetcher,
-        write_behind: WriteBehind,
-        counters: Counters,
-        runner: Runner,
-        timeout_s: float,
-        shortages: Shortages,
+        self, context: Context, scheduler: Scheduler, fetcher: Fetcher, write_behind: WriteBehind, timeout_s: float
     ) -> None:
-        self._step = step
-        self._scheduler = scheduler
-        self._places = places
+        self._step = context.step
+        self._runner = context.runner
+        self._counters = context.counters
+        self._shortages = context.shortages
+        self._place_of = scheduler.place_of
+        self._waiters = scheduler.waiters
         self._fetcher = fetcher
+        self._places = fetcher.places
         self._write_behind = write_behind
-        self._counters = counters
-        self._runner = runner
         self._timeout_s = timeout_s
-        self._shortages = shortages
         self._brought: dict[int, Fetched] = {}  # the end of a fetch, while it is told
         self._calls: dict[int, Call] = {}
         self._past: set[Waiter] = set()  # answered past a scheduler that failed over them, and may answer them yet
@@ -82,6 +76,7 @@ class Demand:
             c.OpenDirect: self._open_direct,
             c.Refuse: self._refuse,
             c.Abandon: self._abandon,
+            c.Fault: self._fault,
         }
 
     # -- answers
@@ -110,11 +105,14 @@ class Demand:
             return None
         return cast(Answerable, waiter)
 
-    def scheduler_failed(self, event: Event | None) -> None:
-        """A bug of the scheduler showed over an event: a reader whom it was about reads the source by himself."""
-        if isinstance(event, Waits):
-            self._past.add(event.waiter)
-            cast(Answerable, event.waiter).open_direct(unstaged=False)
+    def _fault(self, fault: c.Fault) -> None:
+        """A bug of the scheduler costs what its event was about, never the mount, and no reader his read: whoever waits
+        reads the source by himself."""
+        log.error("the scheduler failed over %r", fault.event, exc_info=fault.error)
+        self._counters.error("scheduler_fault")
+        if isinstance(fault.event, Waits):
+            self._past.add(fault.event.waiter)
+            cast(Answerable, fault.event.waiter).open_direct(unstaged=False)
 
     # -- fetches
 
@@ -128,12 +126,12 @@ class Demand:
 
     def _fetch_for_reader(self, item: c.Item) -> Fetched:
         """In a worker: fetch, and let those who wait go on."""
-        sample, place = item.sample, self._scheduler.place_of(item)
+        sample, place = item.sample, self._place_of(item)
         try:
             fetched = patiently(self._shortages, self._fetcher.fetch, sample, place, item.instead, True)  # close later
             gave = fetched.size_bytes if fetched.place == SOURCE else 0  # for the first one's read
             answered: list[bool] = []
-            for waiter in tuple(self._scheduler.waiters(sample)) if fetched.staged else ():
+            for waiter in tuple(self._waiters.get(sample, ())) if fetched.staged else ():
                 answered.append(cast(Answerable, waiter).in_place(0 if answered else gave))
         finally:
             self._fetcher.close_read()
@@ -149,11 +147,11 @@ class Demand:
         landed = landed_of(fetch, fetched)
         if not landed.error:
             by_choice = bool(item.instead) and landed.place == SOURCE
-            self._counters.fetch(self._places[landed.place].kind, landed.size_bytes, by_choice)
+            self._counters.fetch(self._places.kinds[landed.place], landed.size_bytes, by_choice)
         self._brought[item.sample] = fetched
         self._step(landed)
         self._brought.pop(item.sample, None)
-        if item.keep_in and not landed.error and self._places[landed.place].kind.is_afar:
+        if item.keep_in and not landed.error and self._places.kinds[landed.place].is_afar:
             self._write_behind.keep(fetch, fetched, item.keep_in)
 
     def _abandon(self, abandon: c.Abandon) -> None:

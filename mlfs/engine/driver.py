@@ -1,24 +1,21 @@
 """Drives the scheduler: hands it events, and has its commands carried out.
 
-In: events, on the loop. Out: commands for those who carry them out: lanes (mlfs.engine.lanes), readers who wait
-(mlfs.engine.demand), jobs (mlfs.engine.mount_jobs); drops and time are dealt with here. All decisions are the
-scheduler's (mlfs.plan.scheduler), which knows nothing of threads; nothing is decided here. One step at a time: an event
-that arises while commands are carried out waits for the next one.
+In: events, on the loop. Out: commands for those who carry them out (mlfs.engine.engine has the list); drops and time
+are dealt with here. All decisions are the scheduler's (mlfs.plan.scheduler), which knows nothing of threads; nothing is
+decided here. One step at a time: an event that arises while commands are carried out waits for the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import trio
 
-from mlfs.engine.demand import Demand
 from mlfs.engine.fetch import Fetcher
-from mlfs.engine.lanes import Lanes
 from mlfs.engine.runner import Runner, start
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
@@ -32,42 +29,37 @@ class Driver:
     """See the module.
 
     Args:
-        clock: seconds, monotone. others: who carries out further commands, by the command's class.
+        clock: seconds, monotone. do: has a command carried out, and never raises.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         fetcher: Fetcher,
-        lanes: Lanes,
-        demand: Demand,
         counters: Counters,
         runner: Runner,
         clock: Callable[[], float],
-        others: Mapping[type, Callable[[Any], None]],
+        do: Callable[[c.Command], None],
     ) -> None:
         self._scheduler = scheduler
         self._fetcher = fetcher
-        self._lanes = lanes
-        self._demand = demand
         self._counters = counters
         self._runner = runner
         self._clock = clock
+        self._do = do
         self._inbox: list[e.Event] = []
         self._stepping = False
         self._alarm_s = math.inf
         self._alarm: trio.CancelScope | None = None
-        self._do: dict[type, Callable[[Any], None]] = {
-            c.Fetch: self._fetch,
+
+    def carry_out(self) -> dict[type, Callable[[Any], None]]:
+        """Who carries out the commands about drops, time and words, by the command's class."""
+        return {
             c.Drop: self._drop,
             c.Evict: self._evict,
             c.Warn: self._warn,
             c.WakeAt: self._wake_at,
             c.Count: self._count,
-            c.Fault: self._fault,
-            **lanes.carry_out(),
-            **demand.carry_out(),
-            **others,
         }
 
     def step(self, *events: e.Event) -> None:
@@ -80,30 +72,9 @@ class Driver:
             while self._inbox:
                 taken, self._inbox = self._inbox, []
                 for command in self._scheduler.step(self._clock(), taken):
-                    self._carry_out(command)
+                    self._do(command)
         finally:
             self._stepping = False
-
-    def _carry_out(self, command: c.Command) -> None:
-        try:
-            self._do[type(command)](command)
-        except Exception:  # a bug: it costs what the command is about, not the others
-            log.exception("a command of the scheduler could not be carried out: %r", command)
-            self._counters.error("driver_fault")
-
-    def stop(self, stop: bool) -> None:
-        """Fetch nothing ahead any more; or go on after all."""
-        self._lanes.stop(stop)
-        self.step(e.Stopped(stop))
-
-    def _fetch(self, fetch: c.Fetch) -> None:
-        (self._demand if fetch.waited_for else self._lanes).fetch(fetch)
-
-    def _fault(self, fault: c.Fault) -> None:
-        """A bug of the scheduler: it costs what the event was about, never the mount, and no reader his read."""
-        log.error("the scheduler failed over %r", fault.event, exc_info=fault.error)
-        self._counters.error("scheduler_fault")
-        self._demand.scheduler_failed(fault.event)
 
     # -- drops, time, words
 

@@ -14,15 +14,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import trio
 
-from mlfs.engine.aside import ReadsAside
 from mlfs.engine.background import Background
+from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.demand import Demand
 from mlfs.engine.digest import Digest, kin_of, name_of
@@ -61,6 +61,7 @@ from mlfs.places.place import FileChange, Places
 from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
+from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import config
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.routing import known_source
@@ -75,41 +76,66 @@ log = logging.getLogger("mlfs.engine")
 FIND_CHUNK = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Budgets and threads of a mount.
+class DataSet(NamedTuple):
+    """What is served.
 
     Attributes:
-        staging_bytes: the window. pfs_threads, tier_threads: most prefetch lanes of the PFS, and of each tier.
-        hedge_s, timeout_s: see mlfs.plan.scheduler.config.Limits.
-        calibrated: (lanes, bytes a second of all together) by a place's name, as measured before.
-        refined: the same as an earlier mount refined it, where that is newer.
-        calibrated_sample_bytes: of a sample that the source was calibrated with, 0 when nothing is known.
-        pfs_lanes_at_first: how many prefetch lanes the PFS is tried with first, 0 when nothing is known.
-        most_open_files: large files that are held open for readers at a time.
-        buffer_bytes: of what was fetched and is not kept yet, and of contents that several READs ask for.
+        samples: its samples, which lie in the files of `source`. places: where their bytes can be got and kept.
+        pages: the page cache of the mount. seen: a byte an entry, 1 for those that were looked at before the mount
+            (mlfs.engine.looks); None: nobody else reads, and nothing need be looked at.
     """
 
-    staging_bytes: int
-    pfs_threads: int = 16
-    tier_threads: int = 4
-    hedge_s: float = 10.0
-    timeout_s: float = 30.0
-    calibrated: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    refined: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    calibrated_sample_bytes: float = 0.0
-    pfs_lanes_at_first: int = 0
-    most_open_files: int = 1 << 20
-    buffer_bytes: int = 128 << 20
+    samples: Samples
+    source: Source
+    places: Places
+    pages: PageCache
+    seen: npt.NDArray[np.uint8] | None = None
+
+
+class Machine(NamedTuple):
+    """What the machine gives: threads, time, and who its processes are.
+
+    Attributes:
+        runner: has calls that block run in threads. clock: seconds, monotone. cpu_clock: seconds that the calling
+            thread has computed. shortages: hear of what the process lacks.
+        kin_of: the process of a thread, and its parent. name_of: the name of a process's program.
+    """
+
+    runner: Runner
+    clock: Callable[[], float]
+    shortages: Shortages
+    cpu_clock: Callable[[], float] = time.thread_time
+    kin_of: Callable[[int], tuple[int, int]] = kin_of
+    name_of: Callable[[int], str] = name_of
+
+
+class Observers(NamedTuple):
+    """Who hears of reads and jobs: what explains the reads of no job, and may have jobs installed; and all others."""
+
+    explainer: Observer
+    listeners: Sequence[Listener] = ()
+
+
+def _cannot_build(spec: JobSpec) -> JobStreams:
+    raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
+
+
+class Cluster(NamedTuple):
+    """How this node comes to others.
+
+    Attributes:
+        agent_socket: where the node's agent comes in; None: it cannot. showcase: what the agent gives by itself.
+        build: computes the streams of a job that another node was told, in a worker thread.
+    """
+
+    agent_socket: str | None = None
+    showcase: Showcase | None = None
+    build: Callable[[JobSpec], JobStreams] = _cannot_build
 
 
 def _name_forgotten(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("a name that leads to another content could not be forgotten: %s", error)
-
-
-def _cannot_build(spec: JobSpec) -> JobStreams:
-    raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
 
 
 class Engine:
@@ -122,95 +148,85 @@ class Engine:
     """
 
     def __init__(
-        self,
-        samples: Samples,
-        source: Source,
-        places: Places,
-        pages: PageCache,
-        runner: Runner,
-        limits: Limits,
-        clock: Callable[[], float],
-        explainer: Observer,
-        listeners: Sequence[Listener] = (),
-        kin_of: Callable[[int], tuple[int, int]] = kin_of,
-        cpu_clock: Callable[[], float] = time.thread_time,
-        name_of: Callable[[int], str] = name_of,
-        showcase: Showcase | None = None,
-        agent_socket: str | None = None,
-        build: Callable[[JobSpec], JobStreams] = _cannot_build,
-        shortages: Shortages | None = None,
-        seen: npt.NDArray[np.uint8] | None = None,
+        self, data: DataSet, machine: Machine, limits: MountLimits, observers: Observers, cluster: Cluster | None = None
     ) -> None:
+        samples, places, cluster = data.samples, data.places, cluster or Cluster()
+        runner, clock = machine.runner, machine.clock
         self.samples = samples
         self.manifest = samples.manifest
-        self.source = source
+        self.source = data.source
         self.places = places
         self.limits = limits
         self.clock = clock
         self.runner = runner
         self.counters = Counters()
-        self._shortages = shortages or Shortages()
-        self.background = Background(self._shortages)
-        rates = Rates()
-        infos = list(_place_infos(places, limits))
-        bounds = config.Limits(limits.staging_bytes, limits.pfs_lanes_at_first, limits.hedge_s, limits.timeout_s)
+        self._pages = data.pages
+        self._shortages = machine.shortages
+        self._changed_files = 0
+        self.background = Background(machine.shortages)
+
+        # What decides, and what fetches.
+        rates, infos = Rates(), list(_place_infos(places, limits))
         points = limits.refined.get(infos[0].name) or limits.calibrated.get(infos[0].name, ())
         known = known_source(best(points), limits.calibrated_sample_bytes)
-        self.scheduler = Scheduler(samples.sizes, infos, bounds, rates, known, goes_on=True)
+        self.scheduler = Scheduler(samples.sizes, infos, limits.of_scheduler(), rates, known, goes_on=True)
         measured = {n: MeasuredPlace(info.kind, info.name, info.capacity_bytes) for n, info in enumerate(infos)}
         self._speeds = Speeds(limits.calibrated, limits.refined, rates, measured, peers=len(infos))
-        self.looks = Looks(samples.manifest, source, self._adopt, clock, seen)
+        self.looks = Looks(samples.manifest, data.source, self._adopt, clock, data.seen)
         self._fetcher = Fetcher(
-            samples, source, places, pages, self._announce, self._regroup, self._forget_name, self.looks
+            samples, data.source, places, data.pages, self._announce, self._regroup, self._forget_name, self.looks
         )
-        self._pages = pages
-        self._write_behind = WriteBehind(
-            self._fetcher, runner, lambda kept: self._step(*kept), limits.buffer_bytes // 2
-        )
+        self._driver = Driver(self.scheduler, self._fetcher, self.counters, runner, clock, self._carry_out)
+        context = Context(self._driver.step, clock, runner, self.counters, machine.shortages)
+
+        # Fetches, and what becomes of what they bring.
+        self._write_behind = WriteBehind(context, self._fetcher, limits.buffer_bytes // 2)
+        self._demand = Demand(context, self.scheduler, self._fetcher, self._write_behind, limits.timeout_s)
+        most_kept_bytes = limits.buffer_bytes // 4 // max(1, limits.pfs_threads)
+        self._lanes = Lanes(context, self.scheduler, self._fetcher, machine.cpu_clock, most_kept_bytes)
+
+        # Jobs.
         self._planner = Planner(
             samples.sizes, lambda: self.scheduler.capacities_bytes, runner,
             lambda plan: self._shared_plan.plan_made(plan),  # noqa: PLW0108 - made later
         )  # fmt: skip
         self._jobs = MountJobs(
-            self.manifest, self.scheduler, self._planner, self.counters, runner, clock,
-            self._step, self._measure_places, explainer, listeners, name_of,
+            self.manifest, self.scheduler, self._planner, self.counters, runner, clock, context.step,
+            self._measure_places, *observers, machine.name_of,
         )  # fmt: skip
-        demand = Demand(
-            self._step, self.scheduler, places, self._fetcher, self._write_behind, self.counters, runner,
-            limits.timeout_s, self._shortages,
-        )  # fmt: skip
-        self._lanes = Lanes(
-            self._step, self.scheduler, places, self._fetcher, self.counters, runner, clock, cpu_clock,
-            self._prefetch_failed, self._shortages, limits.buffer_bytes // 4 // max(1, limits.pfs_threads),
-        )  # fmt: skip
-        aside = ReadsAside(self._step, self._write_behind)
-        self._driver = Driver(
-            self.scheduler, self._fetcher, self._lanes, demand, self.counters, runner, clock,
-            {**self._jobs.carry_out(), **aside.carry_out()},
-        )  # fmt: skip
-        self.digest = Digest(self._driver.step, self._jobs.opened, clock, kin_of)
+
+        # Reads.
         counted = CountedOpens(samples.manifest.size_view, self.counters)
+        self.digest = Digest(context.step, self._jobs.opened, clock, machine.kin_of)
         self.ranges = Ranges(
-            samples, self.scheduler, self._driver, places, self._fetcher, aside, self.digest, counted, self.counters,
-            runner, clock, bounds, self._shortages, limits.most_open_files, limits.buffer_bytes // 8,
+            context, limits, self.scheduler, self._fetcher, self._write_behind, self.digest, counted
         )  # fmt: skip
-        self.holes = Holes(self.manifest, self._fetcher, runner, bounds.hedge_s)
-        self.opens = Opens(self.scheduler, self._driver, places, self.ranges, counted, self.counters, clock)
+        self.holes = Holes(self._fetcher, runner, limits.hedge_s)
+        self.opens = Opens(context, self.scheduler, places, self.ranges, counted)
         self._page_watch = PageWatch(
-            self.scheduler.staged, self.scheduler.reads, pages, runner, self._driver.step, samples.file_of
+            self.scheduler.staged, self.scheduler.reads, data.pages, runner, context.step, samples.file_of
         )
-        self._shared_plan = SharedPlan(self._planner, runner, clock, self._step, self.scheduler.keeping.holds)
+
+        # Other nodes.
+        self._shared_plan = SharedPlan(self._planner, runner, clock, context.step, self.scheduler.keeping.holds)
         self._shared = SharedJobs(
-            self._jobs, self._planner, self._shared_plan, runner, build, lambda: self.scheduler.capacities_bytes,
-            limits.staging_bytes // 2,
+            self._jobs, self._planner, self._shared_plan, runner, cluster.build,
+            lambda: self.scheduler.capacities_bytes, limits.staging_bytes // 2,
         )  # fmt: skip
-        showcase = showcase or Showcase()
-        giving = Giving(samples, self._fetcher, showcase, self._step, runner, clock)
+        showcase = cluster.showcase or Showcase()
         self.peering = Peering(
-            agent_socket, samples, self.scheduler, self._step, giving, places, infos, showcase, runner,
-            self._shared, self._shared_plan, RollCall(self._figures), clock,
+            cluster.agent_socket, samples, self.scheduler, context.step, Giving(context, self._fetcher, showcase),
+            places, infos, showcase, runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
         )  # fmt: skip
-        self._changed_files = 0
+
+        self._hands: dict[type, Callable[[Any], None]] = {
+            c.Fetch: self._fetch,
+            **self._driver.carry_out(),
+            **self._demand.carry_out(),
+            **self._lanes.carry_out(),
+            **self._write_behind.carry_out(),
+            **self._jobs.carry_out(),
+        }
         self._measure_places()
 
     @property
@@ -236,9 +252,16 @@ class Engine:
                 self._fetcher.begin_finding()  # before the first read is served
                 nursery.start_soon(self.background.keep_going, "finding copies again", self._find_again)
 
-    def _step(self, *events: e.Event) -> None:
-        """Tell the scheduler: for those who are made before the driver."""
-        self._driver.step(*events)
+    def _carry_out(self, command: c.Command) -> None:
+        """Have a command of the scheduler carried out by whoever does that kind."""
+        try:
+            self._hands[type(command)](command)
+        except Exception:  # a bug: it costs what the command is about, not the others
+            log.exception("a command of the scheduler could not be carried out: %r", command)
+            self.counters.error("driver_fault")
+
+    def _fetch(self, fetch: c.Fetch) -> None:
+        (self._demand if fetch.waited_for else self._lanes).fetch(fetch)
 
     # -- jobs
 
@@ -274,7 +297,8 @@ class Engine:
     def stop_prefetching(self, stop: bool) -> None:
         """Before an unmount: fetch nothing ahead any more; or go on after all."""
         self._page_watch.pause(stop)
-        self._driver.stop(stop)
+        self._lanes.stop(stop)
+        self._driver.step(e.Stopped(stop))
 
     def _measure_places(self) -> None:
         """The classes that are the fastest by now are filled first."""
@@ -409,13 +433,8 @@ class Engine:
         self._changed_files += 1
         log.info("changed at the source: %r", manifest.path(entry))
 
-    def _prefetch_failed(self, sample: int, error: OSError) -> None:
-        if not self.counters.errors.get("prefetch_failed"):
-            path = self.manifest.path(self.samples.file_of(sample))
-            log.warning("prefetch of %r failed: %s (left to the reader; further ones are counted)", path, error)
 
-
-def _place_infos(places: Places, limits: Limits) -> Iterable[config.PlaceInfo]:
+def _place_infos(places: Places, limits: MountLimits) -> Iterable[config.PlaceInfo]:
     """The places as decisions see them."""
     yield config.PlaceInfo(PlaceKind.SOURCE, places.source.name, limits.pfs_threads)
     for place in places.storing:

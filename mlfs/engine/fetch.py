@@ -64,6 +64,7 @@ class Fetcher:
     """Blocking fetches; thread-safe.
 
     Attributes:
+        samples, places: what is fetched, and from where.
         to_keep: what fetches brought and no place keeps yet, by sample, and the place that shall: as good as kept.
             Whoever finds that the source has something else takes it out, and then it is not kept.
 
@@ -85,10 +86,10 @@ class Fetcher:
         forget_name: Callable[[int], None],
         looks: Looks,
     ) -> None:
-        self._samples = samples
+        self.samples = samples
         self._manifest = samples.manifest
         self._source = source
-        self._places = places
+        self.places = places
         self._pages = pages
         self._announce = announce
         self._looked_up = LookedUp(samples.manifest, source, regroup)
@@ -136,7 +137,7 @@ class Fetcher:
             stage: push it; without it the sample is for the places of this node alone.
         """
         try:
-            entry = self._samples.file_of(sample)
+            entry = self.samples.file_of(sample)
             if entry in self._manifest.unsized.files:
                 raise OSError(*UNSIZED)
             for _ in range(TRIES):
@@ -155,7 +156,7 @@ class Fetcher:
         held = self._waiting(sample)
         if held is None and (place or self._finding):
             held = self._held(sample, place)
-            if held is None and instead and place > len(self._places.storing):
+            if held is None and instead and place > len(self.places.storing):
                 held = self._held(sample, instead)  # the owner did not give it, and this node has a copy
             if held is not None and not self._verified[sample]:
                 instead = instead or held.place  # the source could not say whether it has another content
@@ -163,13 +164,13 @@ class Fetcher:
         content: Content | None = None
         if held is None:
             try:
-                content = self._places.source.read(sample, close_later)
+                content = self.places.source.read(sample, close_later)
             except OSError:
                 held = self._held(sample, instead)
                 if held is None:
                     raise
         if held is not None:
-            offset = self._samples.offset_of(sample)
+            offset = self.samples.offset_of(sample)
             return held._replace(staged=stage and self.push(entry, generation, offset, held.data or b""))
         assert content is not None
         if self._manifest.generation_view[entry] != generation:
@@ -180,7 +181,7 @@ class Fetcher:
             generation = self._manifest.generation_view[entry]
         self._looks.was_read(entry)
         self._verified[sample] = 1
-        staged = stage and self.push(entry, generation, self._samples.offset_of(sample), content.data)
+        staged = stage and self.push(entry, generation, self.samples.offset_of(sample), content.data)
         return Fetched(sample, SOURCE, len(content.data), content.data, content.version, staged)
 
     def read_bytes(self, sample: int, place: int, instead: int) -> Fetched:
@@ -194,7 +195,7 @@ class Fetcher:
             if held is not None and self._verified[sample]:
                 return held
             instead = instead or (held.place if held is not None else 0)
-            content = self._places.source.get(sample, self._samples.version_of(sample))
+            content = self.places.source.get(sample, self.samples.version_of(sample))
             if content.changed:
                 raise OSError(errno.ESTALE, "the file changed at the source since it was opened")
             return Fetched(sample, SOURCE, len(content.data), content.data, content.version)
@@ -210,27 +211,27 @@ class Fetcher:
 
     def close_read(self) -> None:
         """Close what `fetch(close_later=True)` left open."""
-        self._places.source.close_read()
+        self.places.source.close_read()
 
     # -- large samples
 
     def fetch_large(self, sample: int, go_on: Callable[[], bool]) -> Fetched:
         """Push a sample too large to be held whole, piece by piece, while `go_on()`; no tier keeps it."""
-        entry, first = self._samples.file_of(sample), self._samples.offset_of(sample)
+        entry, first = self.samples.file_of(sample), self.samples.offset_of(sample)
         try:
             with closing(self.open(entry)) as opened:
                 if opened.unsized:
                     raise OSError(*UNSIZED)
                 generation = self._manifest.generation_view[entry]
-                whole = self._samples.is_whole_file(sample)
-                size = opened.version.size if whole else self._samples.length_of(sample)
+                whole = self.samples.is_whole_file(sample)
+                size = opened.version.size if whole else self.samples.length_of(sample)
                 offset = 0
                 while offset < size and go_on():
                     piece = opened.read(first + offset, min(CHUNK_BYTES, size - offset))
                     if not self.push(entry, generation, first + offset, piece):
                         break
                     offset += len(piece)
-                return Fetched(sample, SOURCE, size, None, self._samples.version_of(sample), offset >= size)
+                return Fetched(sample, SOURCE, size, None, self.samples.version_of(sample), offset >= size)
         except (OSError, MemoryError) as error:
             return Fetched(sample, error=as_os_error(error))
 
@@ -243,7 +244,7 @@ class Fetcher:
                 version = opened.version
                 self._replace(entry, FileChange(version.size, version.mtime_ns, opened.ctime_ns, opened.rights))
             self._looks.was_read(entry)
-            for sample in self._samples.of_file(entry):
+            for sample in self.samples.of_file(entry):
                 self._verified[sample] = 1
         except BaseException:
             opened.close()
@@ -284,7 +285,7 @@ class Fetcher:
                 by_place.setdefault(keep_in[0], []).append(at)
             left = {at: keep_in[1:] for at, keep_in in left.items() if len(keep_in) > 1}
             for number, places in by_place.items():
-                place = self._places.storing[number - 1]
+                place = self.places.storing[number - 1]
                 kept = self._keep_in(place, [batch[at][0] for at in places])
                 used_bytes = place.used_bytes
                 for at, is_kept in zip(places, kept, strict=True):
@@ -297,12 +298,12 @@ class Fetcher:
     def evict(self, place: int, samples: Sequence[int]) -> int:
         """Have a place give up its copies of samples; returns its used bytes."""
         for sample in samples:
-            self._places.storing[place - 1].drop(sample)
+            self.places.storing[place - 1].drop(sample)
         return self.used_bytes(place)
 
     def used_bytes(self, place: int) -> int:
         """What a place that stores holds."""
-        return self._places.storing[place - 1].used_bytes
+        return self.places.storing[place - 1].used_bytes
 
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
         """Which of these a place keeps: none where it fails in a way of its own, which costs these copies only."""
@@ -327,13 +328,13 @@ class Fetcher:
 
         The other node believes that the source has this version: a copy is not given while the source cannot say so.
         """
-        if self._samples.version_of(sample) != version:
+        if self.samples.version_of(sample) != version:
             return None
         waiting = self._waiting(sample)
         held = waiting or self._held(sample, self.holder(sample))
         if held is None or not self._verified[sample]:
             return None
-        place = self._places[held.place]
+        place = self.places[held.place]
         if waiting is None and isinstance(place, TierPlace) and held.data is not None:
             place.show(Copy(sample, version, held.data))  # kept before the agent came: next time it gives it by itself
         return held
@@ -343,9 +344,9 @@ class Fetcher:
         """Within it, peers get ready what will be fetched from them: many samples are under way at once."""
         by_peer: dict[int, list[tuple[int, Version]]] = {}
         for item in items:
-            if item.place > len(self._places.storing):
-                by_peer.setdefault(item.place, []).append((item.sample, self._samples.version_of(item.sample)))
-        asked = [(peer, peer.ahead(wanted)) for place, wanted in by_peer.items() if (peer := self._places.peer(place))]
+            if item.place > len(self.places.storing):
+                by_peer.setdefault(item.place, []).append((item.sample, self.samples.version_of(item.sample)))
+        asked = [(peer, peer.ahead(wanted)) for place, wanted in by_peer.items() if (peer := self.places.peer(place))]
         try:
             yield
         finally:
@@ -355,7 +356,7 @@ class Fetcher:
     def _waiting(self, sample: int) -> Fetched | None:
         """What a place is about to keep, as if it had."""
         waiting = self.to_keep.get(sample)
-        if waiting is None or waiting[0].version != self._samples.version_of(sample):
+        if waiting is None or waiting[0].version != self.samples.version_of(sample):
             return None
         return waiting[0]._replace(place=waiting[1])
 
@@ -363,19 +364,19 @@ class Fetcher:
         """The copy of a place that stores."""
         if not place and self._finding:
             place = self.holder(sample)
-        if not place or (place <= len(self._places.storing) and not self._is_current(sample)):
+        if not place or (place <= len(self.places.storing) and not self._is_current(sample)):
             return None
-        version = self._samples.version_of(sample)
-        content = self._places[place].get(sample, version)
+        version = self.samples.version_of(sample)
+        content = self.places[place].get(sample, version)
         if content is None:
             return None
-        if place > len(self._places.storing):
+        if place > len(self.places.storing):
             self._verified[sample] = 1  # a peer gives only what it has seen at the source since its mount
         return Fetched(sample, place, len(content.data), content.data, version)
 
     def holder(self, sample: int) -> int:
         """The place that holds a copy, from an earlier mount maybe; 0 for none."""
-        for number, place in enumerate(self._places.storing, 1):
+        for number, place in enumerate(self.places.storing, 1):
             if place.contains(sample):
                 return number
         return 0
@@ -388,7 +389,7 @@ class Fetcher:
         """
         if self._verified[sample]:
             return True
-        entry = self._samples.file_of(sample)
+        entry = self.samples.file_of(sample)
         try:
             stat = self._source.stat(entry)
         except (FileNotFoundError, PermissionError):
@@ -417,11 +418,11 @@ class Fetcher:
     def drop(self, samples: Sequence[int]) -> None:
         """Drop the pages of samples."""
         for sample in samples:
-            self._pages.drop(self._samples.file_of(sample))
+            self._pages.drop(self.samples.file_of(sample))
 
     def replaced(self, entry: int, change: FileChange) -> None:
         """A scan has found something else, while nobody waits for it: a file's attributes, or a directory's."""
-        if self._samples.of_file(entry):
+        if self.samples.of_file(entry):
             self._replace(entry, change)
         else:
             self.adopt(entry, change)
@@ -431,7 +432,7 @@ class Fetcher:
         for sample in samples:
             self.to_keep.pop(sample, None)
             self._verified[sample] = 0
-            for place in self._places.storing:
+            for place in self.places.storing:
                 if place.contains(sample):
                     place.drop(sample)
 
@@ -452,7 +453,7 @@ class Fetcher:
         The kernel may be waiting for the look, with the directory locked: so no name is forgotten before it is over,
         nor is a lock waited for that somebody holds who has one forgotten. The kernel was not told of this name.
         """
-        if not self._samples.of_file(entry):
+        if not self.samples.of_file(entry):
             self._announce(entry, change)
             self._pages.drop(entry)
             return
@@ -463,9 +464,9 @@ class Fetcher:
 
     def _forget(self, entry: int, change: FileChange) -> None:
         self._announce(entry, change)
-        for sample in self._samples.of_file(entry):
+        for sample in self.samples.of_file(entry):
             self.to_keep.pop(sample, None)
-            for place in self._places.storing:
+            for place in self.places.storing:
                 if place.contains(sample):
                     place.drop(sample)
 

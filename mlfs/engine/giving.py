@@ -7,16 +7,16 @@ the landing memory, or are not to be had here. Used by mlfs.engine.peering.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from mlfs.engine.agent_session import AgentSession
+from mlfs.engine.context import Context
 from mlfs.engine.fetch import Fetched, Fetcher
-from mlfs.engine.runner import Runner, start
+from mlfs.engine.runner import start
 from mlfs.peers import link
 from mlfs.peers.link import Ready
 from mlfs.places.showcase import Showcase
 from mlfs.plan.scheduler.events import Released, Waiter, Waits
-from mlfs.tree.samples import Samples, Version
+from mlfs.tree.samples import Version
 
 log = logging.getLogger("mlfs.peers")
 
@@ -61,28 +61,17 @@ class WaitingPeer(Waiter):
 class Giving:
     """See the module.
 
-    Args:
-        step: takes events for the scheduler.
-
     Attributes:
         wanted: how many samples were asked for.
     """
 
-    def __init__(
-        self,
-        samples: Samples,
-        fetcher: Fetcher,
-        showcase: Showcase,
-        step: Callable[..., None],
-        runner: Runner,
-        clock: Callable[[], float],
-    ) -> None:
-        self._samples = samples
+    def __init__(self, context: Context, fetcher: Fetcher, showcase: Showcase) -> None:
+        self._step = context.step
+        self._runner = context.runner
+        self.clock = context.clock
+        self._samples = fetcher.samples
         self._fetcher = fetcher
         self._showcase = showcase
-        self._step = step
-        self._runner = runner
-        self.clock = clock
         self.wanted = 0
 
     def ask(self, session: AgentSession, token: int, sample: int, version: Version) -> None:

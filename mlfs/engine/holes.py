@@ -17,7 +17,6 @@ import trio
 from mlfs.engine.fetch import Fetcher
 from mlfs.engine.runner import Runner
 from mlfs.places.source import OpenFile
-from mlfs.tree.manifest import Manifest
 
 BLOCK_BYTES = 512  # of st_blocks, on all file systems
 
@@ -29,8 +28,8 @@ class Holes:
         patience_s: how long the source is waited for.
     """
 
-    def __init__(self, manifest: Manifest, fetcher: Fetcher, runner: Runner, patience_s: float) -> None:
-        self._manifest = manifest
+    def __init__(self, fetcher: Fetcher, runner: Runner, patience_s: float) -> None:
+        self._manifest = fetcher.samples.manifest
         self._fetcher = fetcher
         self._runner = runner
         self._patience_s = patience_s

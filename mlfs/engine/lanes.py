@@ -8,22 +8,22 @@ begun; and it leaves each result where the loop finds it, for a reader shall not
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from mlfs.engine.context import Context
 from mlfs.engine.fetch import LARGEST_WHOLE_BYTES, Fetched, Fetcher, as_os_error, landed_of
-from mlfs.engine.runner import Runner, start
-from mlfs.engine.shortages import Shortages
-from mlfs.places.place import Places
+from mlfs.engine.runner import start
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.stats import Counters
 
+log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
 
 # Bytes that a lane collects before it has a tier keep them in one write; a batch holds at most one sample more. Where
@@ -61,36 +61,28 @@ class Lanes:
     """See the module.
 
     Args:
-        step: takes events for the scheduler. clock: seconds, monotone; cpu_clock: seconds that the calling thread has
-            computed; both are called by workers. failed: told of each prefetch that failed: (sample, error).
-        most_kept_bytes: of what a lane collects.
+        cpu_clock: seconds that the calling thread has computed. most_kept_bytes: of what a lane collects.
     """
 
     def __init__(
         self,
-        step: Callable[..., None],
+        context: Context,
         scheduler: Scheduler,
-        places: Places,
         fetcher: Fetcher,
-        counters: Counters,
-        runner: Runner,
-        clock: Callable[[], float],
         cpu_clock: Callable[[], float],
-        failed: Callable[[int, OSError], None],
-        shortages: Shortages,
         most_kept_bytes: int,
     ) -> None:
-        self._step = step
-        self._scheduler = scheduler
-        self._places = places
-        self._fetcher = fetcher
-        self._counters = counters
-        self._runner = runner
+        self._step = context.step
+        self._clock = context.clock
+        self._runner = context.runner
+        self._counters = context.counters
+        self._shortages = context.shortages
+        self._place_of = scheduler.place_of
+        self._waiters = scheduler.waiters
         self._sizes = scheduler.table.sizes
-        self._clock = clock
+        self._fetcher = fetcher
+        self._places = fetcher.places
         self._cpu_clock = cpu_clock
-        self._failed = failed
-        self._shortages = shortages
         self._kept_at_once_bytes = min(KEPT_AT_ONCE_BYTES, most_kept_bytes)
         self._batches: dict[int, _Batch] = {}
         self._stopped = False
@@ -130,15 +122,13 @@ class Lanes:
                 if self._sizes[item.sample] > LARGEST_WHOLE_BYTES:
                     fetched = self._fetcher.fetch_large(item.sample, lambda: not self._stopped)
                 else:
-                    fetched = self._fetcher.fetch(
-                        item.sample, self._scheduler.place_of(item), item.instead, stage=batch.stage
-                    )
+                    fetched = self._fetcher.fetch(item.sample, self._place_of(item), item.instead, stage=batch.stage)
                 landed = landed_of(batch.fetch, fetched)
-                if item.keep_in and not landed.error and self._places[landed.place].kind.is_afar:
+                if item.keep_in and not landed.error and self._places.kinds[landed.place].is_afar:
                     keep.add(fetched, item.keep_in)  # before anybody can know of it: who asks now gets it from here
                 batch.done[item.sample] = landed
                 over.landed.append(landed)
-                if self._scheduler.waiters(item.sample):
+                if item.sample in self._waiters:
                     self._runner.post(self._tell_early, batch, item.sample)
                 if keep.bytes > self._kept_at_once_bytes:
                     over.keeping_s += keep.write(over.kept, self._clock)
@@ -182,11 +172,17 @@ class Lanes:
         batch.counted.add(landed.sample)
         if landed.error:
             self._shortages.noticed(landed.error)
-            self._failed(landed.sample, OSError(landed.error, os.strerror(landed.error)))
+            if not self._counters.errors.get("prefetch_failed"):
+                self._log_first_failure(landed)
         else:
             item = batch.item_of[landed.sample]
             by_choice = bool(item.instead) and landed.place == SOURCE
-            self._counters.fetch(self._places[landed.place].kind, landed.size_bytes, by_choice)
+            self._counters.fetch(self._places.kinds[landed.place], landed.size_bytes, by_choice)
+
+    def _log_first_failure(self, landed: e.Landed) -> None:
+        samples = self._fetcher.samples
+        path, why = samples.manifest.path(samples.file_of(landed.sample)), os.strerror(landed.error)
+        log.warning("prefetch of %r failed: %s (left to the reader; further ones are counted)", path, why)
 
 
 class _Keep:

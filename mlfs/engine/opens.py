@@ -7,12 +7,11 @@ when the source failed twice. The path of every staged open is `hit`: a look int
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import trio
 
+from mlfs.engine.context import Context
 from mlfs.engine.counted_opens import CountedOpens
-from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetched
 from mlfs.engine.ranges import Ranges
 from mlfs.limits import lacking
@@ -21,7 +20,6 @@ from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Touched, Waiter, Waits
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.states import State
-from mlfs.stats import Counters
 
 log = logging.getLogger("mlfs.engine")
 
@@ -106,28 +104,26 @@ class Opens:
 
     def __init__(
         self,
+        context: Context,
         scheduler: Scheduler,
-        driver: Driver,
         places: Places,
         ranges: Ranges,
         counted: CountedOpens,
-        counters: Counters,
-        clock: Callable[[], float],
     ) -> None:
+        self._step = context.step
+        self._counters = context.counters
+        self.clock = context.clock
         self._table = scheduler.table
-        self._driver = driver
         self._places = places
         self.ranges = ranges
         self.counted = counted
         self._counted_staged = counted.staged
-        self._counters = counters
-        self.clock = clock
 
     def hit(self, entry: int) -> bool:
         """Whether the file's pages are in place; counts the read if so. No waiting: the path of every staged open."""
         state = self._table.state[entry]
         if state == State.DROPPING:
-            self._driver.step(Touched(entry))
+            self._step(Touched(entry))
             state = self._table.state[entry]
         if state == State.STAGED or state == State.RECENT:  # noqa: PLR1714 - a tuple costs more
             self._counted_staged(entry)
@@ -137,19 +133,19 @@ class Opens:
     def hit_again(self, entry: int) -> bool:
         """The same for a reader whose read was counted already, when the file turned out to have changed."""
         if self._table.state[entry] == State.DROPPING:
-            self._driver.step(Touched(entry))
+            self._step(Touched(entry))
         return self._table.state[entry] in (State.STAGED, State.RECENT)
 
     def wait(self, reader: WaitingReader) -> None:
         """A reader waits for a file that was not in place: `over` is told once, before this returns maybe."""
-        self._driver.step(Waits(reader))
+        self._step(Waits(reader))
 
     def count(self, entry: int, brought: Fetched | None) -> None:
         """A reader who waited goes on. `brought`: what was fetched for him; None: it came for others."""
         if brought is None:
             self.counted.staged(entry)
         else:
-            self.counted.brought(entry, self._places[brought.place].kind)
+            self.counted.brought(entry, self._places.kinds[brought.place])
 
     def stalled(self, since_s: float) -> None:
         """A reader has waited since then."""

@@ -21,24 +21,20 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from mlfs.engine.aside import ReadsAside
+from mlfs.engine.context import Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.digest import Digest
-from mlfs.engine.driver import Driver
 from mlfs.engine.fetch import Fetched, Fetcher, as_os_error
 from mlfs.engine.pagecache import Buffer
-from mlfs.engine.runner import Runner
-from mlfs.engine.shortages import Shortages, patiently
+from mlfs.engine.shortages import patiently
+from mlfs.engine.write_behind import WriteBehind
 from mlfs.limits import Resource, lacking
-from mlfs.places.place import Places
 from mlfs.places.source import OpenFile
 from mlfs.plan.place_kind import PlaceKind
-from mlfs.plan.scheduler.config import SOURCE, Limits
+from mlfs.plan.scheduler.config import SOURCE
 from mlfs.plan.scheduler.events import Outdated, SourceHung
 from mlfs.plan.scheduler.scheduler import Scheduler
 from mlfs.plan.scheduler.waiting import FINAL_ERRORS
-from mlfs.stats import Counters
-from mlfs.tree.samples import Samples
 
 log = logging.getLogger("mlfs.engine")
 T = TypeVar("T")
@@ -71,47 +67,33 @@ class RangesStatistics:
 
 
 class Ranges:
-    """See the module.
-
-    Args:
-        most_open: large files that are held open for readers at a time; each takes a descriptor.
-        most_held_bytes: of contents whose pages the kernel took back; never more than HOT_BYTES.
-    """
+    """See the module."""
 
     def __init__(
         self,
-        samples: Samples,
+        context: Context,
+        limits: MountLimits,
         scheduler: Scheduler,
-        driver: Driver,
-        places: Places,
         fetcher: Fetcher,
-        aside: ReadsAside,
+        write_behind: WriteBehind,
         digest: Digest,
         counted: CountedOpens,
-        counters: Counters,
-        runner: Runner,
-        clock: Callable[[], float],
-        limits: Limits,
-        shortages: Shortages,
-        most_open: int,
-        most_held_bytes: int,
     ) -> None:
-        self._samples = samples
-        self._manifest = samples.manifest
+        self._step = context.step
+        self._runner = context.runner
+        self._counters = context.counters
+        self._shortages = context.shortages
+        self._limits = limits
+        self._largest_whole_bytes = limits.of_scheduler().largest_whole_bytes
+        self._most_held_bytes = min(HOT_BYTES, limits.buffer_bytes // 8)
         self._scheduler = scheduler
-        self._driver = driver
-        self._places = places
         self._fetcher = fetcher
-        self._aside = aside
-        self._counters = counters
-        self._runner = runner
+        self._samples, self._places = fetcher.samples, fetcher.places
+        self._manifest = fetcher.samples.manifest
+        self._write_behind = write_behind
         self._digest = digest
         self._counted = counted
-        self._waits = ReadWaits(clock, self._waited)
-        self._limits = limits
-        self._shortages = shortages
-        self._most_open = most_open
-        self._most_held_bytes = min(HOT_BYTES, most_held_bytes)
+        self._waits = ReadWaits(context.clock, self._waited)
         self._large: dict[int, LargeHandle] = {}
         self._large_numbers = itertools.count(FIRST_LARGE_HANDLE)
         self._hot: OrderedDict[int, tuple[int, Buffer]] = OrderedDict()
@@ -131,7 +113,7 @@ class Ranges:
         between the open in a worker and its result here: then what is open is of the past, and must not be read under
         the attributes of now.
         """
-        if len(self._large) >= self._most_open:
+        if len(self._large) >= self._limits.most_open_files:
             self._shortages.met(Resource.FILES)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for _ in range(OPEN_TRIES):
@@ -195,7 +177,7 @@ class Ranges:
         samples = self._samples.of_file(entry)
         whole = len(samples) == 1 and self._samples.is_whole_file(samples[0])
         try:
-            if not whole or self._manifest.size_view[entry] > self._limits.largest_whole_bytes:
+            if not whole or self._manifest.size_view[entry] > self._largest_whole_bytes:
                 return await self._read_part(entry, generation, offset, size)
             held = self._held(samples[0], generation)
             if held is None:
@@ -214,7 +196,7 @@ class Ranges:
             if error.errno not in REPLACED_ERRORS:
                 raise
             for sample in samples:
-                self._driver.step(Outdated(sample))  # or the next open would find it in place, too
+                self._step(Outdated(sample))  # or the next open would find it in place, too
             raise OSError(errno.ESTALE, "the file changed at the source since it was opened") from None
         return memoryview(data)[offset : offset + size]
 
@@ -265,14 +247,14 @@ class Ranges:
         if fetched.error is not None or fetched.data is None:
             raise fetched.error or OSError(errno.EIO, "no data")
         by_choice = bool(instead) and fetched.place == SOURCE
-        kind = self._places[fetched.place].kind
+        kind = self._places.kinds[fetched.place]
         self._counters.fetch(kind, fetched.size_bytes, by_choice)
         self._counters.error("pages_taken_back")
         self._counted.answered_elsewhere(entry, kind)
         if fetched.place == SOURCE:
             self._digest.source_gave(entry, fetched.size_bytes)
-        if self._places[fetched.place].kind.is_afar:
-            self._aside.got(fetched)
+        if self._places.kinds[fetched.place].is_afar:
+            self._write_behind.got_aside(fetched)
         self._remember(sample, generation, fetched.data)
         return fetched.data
 
@@ -311,7 +293,7 @@ class Ranges:
 
     def _too_slow(self) -> None:
         self._counters.error("source_timeout")
-        self._driver.step(SourceHung())
+        self._step(SourceHung())
 
 
 def _or_error(call: Callable[..., T], *args: object) -> T | OSError:

@@ -1,24 +1,26 @@
-"""Has places keep what was fetched for readers, behind their backs.
+"""Has places keep what was got for readers, behind their backs.
 
-In: fetched samples with their bytes, on the loop. Out: copies, made in a worker thread; `Kept` for the scheduler. Until
-then they stand in `Fetcher.to_keep` and answer opens. Used by mlfs.engine.demand; prefetch lanes keep their own.
+In: contents, on the loop, that were fetched for readers, or got past the fetches for a READ that found its pages gone.
+Out: copies, made in a worker thread; `Kept` for the scheduler. Until then they stand in `Fetcher.to_keep` and answer
+opens. Lanes keep what they fetch ahead by themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlfs.engine.coalesce import Coalesced
+from mlfs.engine.context import Context
 from mlfs.engine.fetch import Fetched, Fetcher
-from mlfs.engine.runner import Runner
-from mlfs.plan.scheduler.events import Kept
+from mlfs.plan.scheduler.commands import KeepCopy
+from mlfs.plan.scheduler.events import Kept, ReadAside
 
 # A hop to a thread costs more than keeping a sample: some are collected.
 KEEP_DELAY_S = 0.02
 
 
-class _Waiting(NamedTuple):
+class _ToKeep(NamedTuple):
     """A sample to keep, of which fetch, and the places that may."""
 
     fetch: int
@@ -30,33 +32,52 @@ class WriteBehind:
     """See the module.
 
     Args:
-        kept: told on the loop of what became of a batch.
         most_bytes: where the places' writer is this far behind, what comes is not kept: memory is bounded.
     """
 
-    def __init__(self, fetcher: Fetcher, runner: Runner, kept: Callable[[list[Kept]], None], most_bytes: int) -> None:
+    def __init__(self, context: Context, fetcher: Fetcher, most_bytes: int) -> None:
+        self._step = context.step
+        self._runner = context.runner
         self._fetcher = fetcher
-        self._runner = runner
-        self._kept = kept
         self._most_bytes = most_bytes
         self._waiting_bytes = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_ToKeep] = []
         self._soon = Coalesced(KEEP_DELAY_S)
+        self._aside: dict[int, Fetched] = {}  # got past the fetches, while the scheduler is told
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes that are not kept yet, at most `most_bytes`."""
         return self._waiting_bytes
 
+    def carry_out(self) -> dict[type, Callable[[Any], None]]:
+        """Who carries out the command about what was got past the fetches."""
+        return {KeepCopy: self._keep_aside}
+
     def keep(self, fetch: int, fetched: Fetched, keep_in: tuple[int, ...]) -> None:
         """Have a place keep it; skipped when the writer is far behind."""
         if fetched.data is None or self._waiting_bytes + fetched.size_bytes > self._most_bytes:
-            self._kept([Kept(fetch, fetched.sample, 0)])
+            self._step(Kept(fetch, fetched.sample, 0))
             return
         self._waiting_bytes += fetched.size_bytes
-        self._waiting.append(_Waiting(fetch, fetched, keep_in))
+        self._waiting.append(_ToKeep(fetch, fetched, keep_in))
         self._fetcher.keep_soon(fetched, keep_in[0])
         self._soon.call()
+
+    def got_aside(self, fetched: Fetched) -> None:
+        """A whole sample was got past the fetches, from the source or a peer: kept, if the scheduler wants a copy."""
+        self._aside[fetched.sample] = fetched
+        try:
+            self._step(ReadAside(fetched.sample))
+        finally:
+            del self._aside[fetched.sample]
+
+    def _keep_aside(self, keep: KeepCopy) -> None:
+        fetched = self._aside.get(keep.sample)
+        if fetched is None:  # it was told within another step, and is over
+            self._step(Kept(keep.fetch, keep.sample, 0))
+        else:
+            self.keep(keep.fetch, fetched, keep.keep_in)
 
     async def run(self) -> None:
         """For as long as the mount lives."""
@@ -69,9 +90,5 @@ class WriteBehind:
             finally:  # whatever became of it: these samples do not wait any more
                 self._waiting_bytes -= sum(one.fetched.size_bytes for one in batch)
                 self._fetcher.no_longer_kept_soon([one.fetched for one in batch])
-                self._kept(
-                    [
-                        Kept(one.fetch, one.fetched.sample, place, used)
-                        for one, (place, used) in zip(batch, kept, strict=True)
-                    ]
-                )
+                ends = [(one.fetch, one.fetched.sample, *end) for one, end in zip(batch, kept, strict=True)]
+                self._step(*(Kept(*end) for end in ends))

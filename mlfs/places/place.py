@@ -318,6 +318,7 @@ class Places(Sequence[Place]):
     Attributes:
         source: place 0.
         storing: the others: place `n` is `storing[n - 1]`.
+        kinds: of each place, peers among them; workers read it.
     """
 
     def __init__(self, source: SourcePlace, storing: Sequence[StoringPlace] = ()) -> None:
@@ -325,6 +326,7 @@ class Places(Sequence[Place]):
         self.storing: Final = tuple(storing)
         self._peers: tuple[PeerPlace, ...] = ()
         self._all: tuple[Place, ...] = (source, *self.storing)
+        self.kinds = tuple(place.kind for place in self._all)
         if len({place.name for place in self._all}) < len(self._all):
             raise ValueError("two places of a mount have the same name")
 
@@ -332,6 +334,7 @@ class Places(Sequence[Place]):
         """Other nodes are places from now on, behind those that are there, or in place of those that were joined."""
         self._peers = tuple(peers)
         self._all = (self.source, *self.storing, *peers)
+        self.kinds = tuple(place.kind for place in self._all)
 
     def peer(self, number: int) -> PeerPlace | None:
         """The place as a peer, None if it is none."""

@@ -18,9 +18,11 @@ import numpy as np
 import trio
 import trio.testing
 
-from mlfs.engine.engine import Engine, Limits
+from mlfs.engine.context import MountLimits
+from mlfs.engine.engine import DataSet, Engine, Machine, Observers
 from mlfs.engine.looks import Looks
 from mlfs.engine.opens import Opens, WaitingReader
+from mlfs.engine.shortages import Shortages
 from mlfs.explain.explainer import Explainer
 from mlfs.follow.job import nameless
 from mlfs.job import JobSpec, parse_job
@@ -327,15 +329,14 @@ async def running(
         source = CountingSource(fd, manifest)
         explainer = explainer or Explainer(None)
         pages, runner = FakePages(), runner or InlineRunner(seconds)
-        limits = Limits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
+        limits = MountLimits(staging, pfs_threads, hedge_s=hedge_s, timeout_s=timeout_s)
         samples = Samples.whole_files(manifest)
         tiers = [TierPlace(PlaceKind.RAM, RamTier(ram), samples)]
         tiers += [TierPlace(kind, tier, samples, largest) for kind, tier, largest in disks or []]
         places = Places(SourcePlace(source, samples), tiers)
-        engine = Engine(
-            samples, source, places, pages, runner, limits, trio.current_time, explainer, listeners,
-            kin, cpu_clock, nameless,
-        )  # fmt: skip
+        machine = Machine(runner, trio.current_time, Shortages(), cpu_clock, kin, nameless)
+        data = DataSet(samples, source, places, pages)
+        engine = Engine(data, machine, limits, Observers(explainer, listeners))
         mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:

@@ -135,15 +135,17 @@ def by_trio(drawn: Drawn, root: Path) -> tuple[Trace, int]:
             assert mount.files == list(range(first[0], first[0] + drawn.files))
             await trio.sleep(1)
             began_s = trio.current_time()
-            scheduler, driver = mount.engine.scheduler, mount.engine._driver
-            scheduler.step = noted(scheduler.step, trace, lambda at_s: at_s - began_s)  # type: ignore[method-assign]
-            begin = driver._do[c.Fetch]
+            scheduler = mount.engine.scheduler
+            noting = noted(scheduler.step, trace, lambda at_s: at_s - began_s)
 
-            def begun(fetch: c.Fetch) -> None:
-                runner.fetch_of |= {item.sample: fetch.fetch for item in fetch.items}
-                begin(fetch)
+            def step(now_s: float, events: Sequence[e.Event]) -> list[c.Command]:
+                commands: list[c.Command] = noting(now_s, events)
+                for fetch in commands:
+                    if isinstance(fetch, c.Fetch):
+                        runner.fetch_of |= {item.sample: fetch.fetch for item in fetch.items}
+                return commands
 
-            driver._do[c.Fetch] = begun
+            scheduler.step = step  # type: ignore[method-assign, assignment]
             async with trio.open_nursery() as nursery:
                 for reader in drawn.readers(first[0]):
                     nursery.start_soon(read_by_trio, mount, reader, began_s)

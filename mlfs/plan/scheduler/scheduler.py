@@ -155,9 +155,10 @@ class Scheduler:
         """What a plan fills; see `Keeping`."""
         return self._keeping.capacities_bytes
 
-    def waiters(self, sample: int) -> Sequence[e.Waiter]:
-        """Those who wait for a sample, the first to come first. From any thread."""
-        return self._waiting.of(sample)
+    @property
+    def waiters(self) -> Mapping[int, Sequence[e.Waiter]]:
+        """By sample, those who wait for it, the first to come first. From any thread."""
+        return self._waiting.waiters
 
     def place_of(self, item: Item) -> int:
         """The place to get an item from now: a copy may have been kept here since the source was chosen. From any
@@ -361,10 +362,10 @@ class Scheduler:
         if self._warming.is_under_way(sample):
             self._warming.landed(landed)
             self._stage_again(sample, now_s)
-        if wanted is not None and not landed.staged and self._waiting.of(sample):
+        if wanted is not None and not landed.staged and sample in self._waiting.waiters:
             self._waiting.begin(sample, now_s)
             return
-        read_soon = self._waiting.of(sample)
+        read_soon = sample in self._waiting.waiters
         self._waiting.landed(sample, now_s)
         if not read_soon and landed.staged:
             self._window.retire(sample)
@@ -414,7 +415,7 @@ class Scheduler:
     def _dropped(self, dropped: e.Dropped, now_s: float) -> None:
         self._window.dropped(tuple(dropped.samples))
         for sample in dropped.samples:
-            if self._waiting.of(sample):
+            if sample in self._waiting.waiters:
                 self._waiting.begin(sample, now_s)
         self._look = True
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mlfs.plan.scheduler.commands import Abandon, Answer, Command, Count, OpenDirect, Recall, Refuse
 from mlfs.plan.scheduler.config import LARGEST_KEPT_BYTES, SAME_TIME_S, SOURCE, Limits
@@ -45,6 +46,7 @@ class Waiting:
     """See the module.
 
     Attributes:
+        waiters: by sample, those who wait for it, the first to come first; workers read it.
         waited_s: seconds that readers waited, all together.
     """
 
@@ -68,6 +70,7 @@ class Waiting:
         self._fetching = fetching
         self._out = out
         self._waiters: dict[int, list[Waiter]] = {}
+        self.waiters: Mapping[int, Sequence[Waiter]] = MappingProxyType(self._waiters)
         self._flights: dict[int, Flight] = {}
         self._lane_due_s: dict[int, float] = {}  # of samples that a lane has and a reader waits for
         # (due_s, sample), ascending as all have the same waiting time: first attempts and readers behind lanes; then
@@ -86,10 +89,6 @@ class Waiting:
     def waiting(self) -> int:
         """How many wait."""
         return sum(map(len, self._waiters.values()))
-
-    def of(self, sample: int) -> Sequence[Waiter]:
-        """Those who wait for the sample, the first to come first. Workers ask, too."""
-        return self._waiters.get(sample, ())
 
     def wait(self, waiter: Waiter, now_s: float) -> None:
         """Somebody wants a sample that was not in place when the driver looked: answer now, or once it is fetched."""
