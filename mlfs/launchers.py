@@ -1,40 +1,101 @@
 """What the environment of a launcher says: which rank a process is, and which ranks of a job are this node's.
 
-Pure. In: environment variables of torchrun, Slurm, Open MPI, MPICH or Intel MPI. Out: numbers, where the variables are
-there and go together. Three ask, and each asks for something else: a process for its own rank, `mlfs mount` for the
-ranks of this node that it proposes to register, and `mlfs register --from-env` for those, or for what is missing.
+In: environment variables of torchrun, Slurm, Open MPI, MPICH or Intel MPI. Out: numbers, where the variables are there
+and go together. A process of a user's asks for its own rank (`mlfs.torch`), a search for an order asks for those of
+the processes that read, and the command asks for the ranks of this node, which `mlfs mount` proposes to register and
+`mlfs register --from-env` registers.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlfs.errors import JobError
 from mlfs.user_input import shortened
 
-# -- which rank of how many a process is
-#
-# `mlfs.explain.launchers` asks about others' processes, and `mlfs.torch.sampler` about its own.
 
-# Of the rank, and of the number of ranks. torchrun's come first, and Slurm's last: whatever Slurm has started starts
-# the others in a job, and its variables are there then too, those of the batch script or of the node.
-_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+class _Launcher(NamedTuple):
+    """The variables of a launcher.
+
+    Attributes:
+        world: the number of ranks. rank, local: a process's number among all of them, and among those of its node.
+        here: the ranks of a node. node: the node's number, from which its ranks follow where no process's are there.
+    """
+
+    name: str
+    world: str
+    rank: str
+    local: str
+    here: str
+    node: str = ""
+
+
+# torchrun comes first and Slurm last: whatever Slurm has started starts the others in a job, and its variables are
+# there then too, those of the batch script or of the node. All number the ranks of a node in a row, unless they are
+# told to deal them out.
+_LAUNCHERS = (
+    _Launcher("torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    _Launcher("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+              "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    _Launcher("MPI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Launcher("Slurm", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
+)  # fmt: skip
+# More digits than these are no number of ranks, and would be a long list of them.
+_MOST_DIGITS = 7
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+# -- which rank of how many a process is
 
 
 def told_rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Rank and world size by the first launcher whose variables are there and go together; None where none's do."""
-    for rank, world_size in _VARIABLES:
-        told = [environment.get(name, "") for name in (rank, world_size)]
-        if all(text.isascii() and text.isdecimal() for text in told) and int(told[0]) < int(told[1]):
-            return int(told[0]), int(told[1])
+    for of in _LAUNCHERS:
+        rank, world = _number(environment, of.rank), _number(environment, of.world)
+        if rank is not None and world is not None and rank < world:
+            return rank, world
     return None
+
+
+class Whose(NamedTuple):
+    """Whose process one is. Its launcher's word is a hint: its reads have to confirm it.
+
+    Attributes:
+        parent: its parent process, 0 where that is not known.
+        rank, world: which rank it reads for, of how many; -1 and 0 where nothing tells.
+    """
+
+    parent: int
+    rank: int = -1
+    world: int = 0
+
+
+_MOST_ENVIRONMENT_BYTES = 1 << 20
+
+
+def whose(kin: Sequence[tuple[int, int]]) -> list[Whose]:
+    """Whose processes these are, each given with its parent. It reads /proc, so call it in a worker thread.
+
+    A loader's workers have the environment of their rank. Nothing but the launchers' variables is looked at.
+    """
+    return [Whose(parent, *(told_rank(_environment(process)) or (-1, 0))) for process, parent in kin]
+
+
+def _environment(process: int) -> dict[str, str]:
+    try:
+        with Path(f"/proc/{process}/environ").open("rb") as file:
+            words = file.read(_MOST_ENVIRONMENT_BYTES).split(b"\0")
+    except OSError:
+        return {}  # the process has ended, or belongs to somebody else
+    return dict(os.fsdecode(word).split("=", 1) for word in words if b"=" in word)
 
 
 # -- a job's ranks: how many there are, and which of them are this node's
@@ -55,105 +116,63 @@ class Ranks(NamedTuple):
         return f"--world-size {self.world_size} --ranks {self.first}{f'-{last}' if last > self.first else ''}"
 
 
-# What each launcher sets: its name, the world's size, a process's rank in it and on its node, ranks of the node. All
-# number the ranks of a node in a row, unless they are told to deal them out.
-_BY_PROCESS = (
-    ("torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)  # fmt: skip
-
-
 def ranks_seen(environment: Mapping[str, str]) -> Ranks | None:
-    """What the first launcher says whose variables are there; torchrun comes first, as Slurm often starts it."""
-    for launcher, world, rank, local_rank, here in _BY_PROCESS:
-        numbers = [_number(environment, name) for name in (world, rank, local_rank, here)]
-        if None not in numbers:
-            world_size, number, local, count = (number or 0 for number in numbers)
-            return _checked(Ranks(launcher, world_size, number - local, count))
-    node = _number(environment, "GROUP_RANK")
-    world_size, here_count = (_number(environment, name) or 0 for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if node is not None and world_size:
-        return _checked(Ranks("torchrun", world_size, node * here_count, here_count))
-    return _by_slurm(environment)
+    """What the first launcher says whose variables are there; None where none's are, or they don't go together."""
+    for of in _LAUNCHERS:
+        world, rank, local, here, node = (_number(environment, name) for name in of[1:])
+        first = None
+        if of.name == "Slurm":
+            first, here = _slurm_node(environment, world or 0, node)
+        elif here is not None and rank is not None and local is not None:
+            first = rank - local
+        elif here is not None and node is not None:
+            first = node * here
+        if world is not None and first is not None and here is not None:
+            return Ranks(of.name, world, first, here) if here >= 1 and 0 <= first <= world - here else None
+    return None
 
 
-def _by_slurm(environment: Mapping[str, str]) -> Ranks | None:
-    """Slurm says of each node how many tasks it has: `4(x2),3`; or one number for all nodes."""
-    world_size, node = _number(environment, "SLURM_NTASKS"), _number(environment, "SLURM_NODEID")
-    if not world_size:
-        return None
-    if world_size == 1:
-        return Ranks("Slurm", 1, 0, 1)
+def _slurm_node(environment: Mapping[str, str], world: int, node: int | None) -> tuple[int | None, int | None]:
+    """The first rank of a node and how many it has. Slurm says the tasks of each, `4(x2),3`; or one number for all."""
+    if world == 1:
+        return 0, 1
     if node is None:
-        return None
+        return None, None
     text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE") or ""
-    tasks = _tasks_of_nodes(text, most=world_size)
-    if sum(tasks) != world_size:
-        each = _number(environment, "SLURM_NTASKS_PER_NODE") or 0
-        tasks = [each] * (node + 1)
-    if node >= len(tasks):
-        return None
-    return _checked(Ranks("Slurm", world_size, sum(tasks[:node]), tasks[node]))
-
-
-def _tasks_of_nodes(text: str, most: int) -> list[int]:
-    """The tasks of each node; nothing for a text that says something else, or names more nodes than `most`."""
     tasks: list[int] = []
     for word in text.split(","):
         found = re.fullmatch(r"(\d{1,7})(?:\(x(\d{1,7})\))?", word, re.ASCII)
-        if found is None or len(tasks) + int(found[2] or 1) > most:
-            return []
+        if found is None or len(tasks) + int(found[2] or 1) > world:  # more nodes than ranks: it says something else
+            tasks = []
+            break
         tasks += [int(found[1])] * int(found[2] or 1)
-    return tasks
-
-
-def _checked(ranks: Ranks) -> Ranks | None:
-    good = ranks.here >= 1 and ranks.first >= 0 and ranks.first + ranks.here <= ranks.world_size
-    return ranks if good else None
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if re.fullmatch(r"\d{1,7}", text, re.ASCII) else None
-
-
-# -- the same for `mlfs register --from-env`, which says what is missing
-
-_MOST_DIGITS = 9
-_LAUNCHERS = {
-    "torchrun": ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    "Slurm": ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NODEID"),
-}
+    if not world or sum(tasks) != world:
+        each = _number(environment, "SLURM_NTASKS_PER_NODE")
+        return (None, None) if each is None else (node * each, each)
+    return (sum(tasks[:node]), tasks[node]) if node < len(tasks) else (None, None)
 
 
 def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
-    """World size and this node's ranks from the launcher's variables. Raises JobError for what is missing or wrong."""
-    missing: dict[str, list[str]] = {}
-    for launcher, names in _LAUNCHERS.items():
-        missing[launcher] = [name for name in names if not environment.get(name)]
-        if not missing[launcher]:
-            return _node_ranks(names, [environment[name] for name in names])
-    # The launcher that has set most of its variables is the one that was used; its others are what is missing.
-    launcher = min(missing, key=lambda name: len(missing[name]))
-    absent = " and ".join(missing[launcher])
-    message = f"--from-env: {absent} {'is' if len(missing[launcher]) == 1 else 'are'} not set"
-    if len(missing[launcher]) == 3:
-        message = "--from-env: neither torchrun's nor Slurm's variables are set"
-    all_names = "; ".join(", ".join(names) for names in _LAUNCHERS.values())
-    raise JobError(message, f"needed: {all_names}; or give --world-size and --ranks")
-
-
-def _node_ranks(names: tuple[str, ...], texts: list[str]) -> dict[str, Any]:
-    for name, text in zip(names, texts, strict=True):
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            said = f"--from-env: {name}={shortened(text)!r} is not a whole number that a launcher counts to"
+    """World size and this node's ranks, for `mlfs register --from-env`. Raises JobError for what is missing or wrong."""
+    ranks = ranks_seen(environment)
+    if ranks is not None:
+        return {"world_size": ranks.world_size, "ranks": list(range(ranks.first, ranks.first + ranks.here))}
+    # Of what each launcher has to have set, what is missing of the one that has set most.
+    needed = max(
+        ([of.world, of.here, of.node] if of.node else [of.world, of.rank, of.local, of.here] for of in _LAUNCHERS),
+        key=lambda names: sum(bool(environment.get(name)) for name in names),
+    )
+    missing = [name for name in needed if not environment.get(name)]
+    if len(missing) == len(needed):
+        message = "--from-env: neither torchrun's nor Slurm's variables are set, nor those of a process under mpirun"
+        raise JobError(message, "give --world-size and --ranks")
+    if missing:
+        message = f"--from-env: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
+        raise JobError(message, f"needed: {', '.join(needed)}; or give --world-size and --ranks")
+    for name in needed:
+        if _number(environment, name) is None:
+            said = f"--from-env: {name}={shortened(environment[name])!r} is not a whole number that a launcher counts to"
             raise JobError(said, "or give --world-size and --ranks")
-    world_size, per_node, node = (int(text) for text in texts)
-    first = node * per_node
-    if per_node < 1 or first + per_node > world_size:
-        values = ", ".join(f"{name}={text}" for name, text in zip(names, texts, strict=True))
-        message = f"--from-env: {values} do not go together"
-        raise JobError(message, "nodes with different numbers of ranks need --world-size and --ranks")
-    return {"world_size": world_size, "ranks": list(range(first, first + per_node))}
+    values = ", ".join(f"{name}={environment[name]}" for name in needed)
+    hint = "nodes with different numbers of ranks need --world-size and --ranks"
+    raise JobError(f"--from-env: {values} do not go together", hint)

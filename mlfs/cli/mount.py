@@ -240,7 +240,7 @@ def registration(place: str, environment: Mapping[str, str]) -> list[str]:
         return [
             f"  mlfs register {place} {values}",
             "  (one process; with several: --sampler torch-distributed --world-size N --ranks 0-M, or --from-env under"
-            " torchrun or Slurm)",
+            " torchrun, mpirun or Slurm)",
         ]
     values = f"--sampler torch-distributed --seed 0 --epochs 90 --batch-size 64 {ranks.flags}"
     return [f"  mlfs register {place} {values}", f"  (ranks as {ranks.launcher} has them in this environment)"]

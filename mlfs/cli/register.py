@@ -30,8 +30,9 @@ examples:
 Compare the first paths that are printed with what the script reads first: when they differ, the seed, the number of
 ranks or the layout are not those of the script. Registering a name again replaces that job.
 
---from-env takes --world-size and --ranks of this node from WORLD_SIZE, LOCAL_WORLD_SIZE and GROUP_RANK (torchrun), or
-from SLURM_NTASKS, SLURM_NTASKS_PER_NODE and SLURM_NODEID (Slurm, one task a rank). Flags win over the environment,
+--from-env takes --world-size and --ranks of this node from the launcher's variables: those of torchrun (by the process,
+or WORLD_SIZE, LOCAL_WORLD_SIZE and GROUP_RANK), of a process under mpirun (Open MPI, MPICH, Intel MPI), or of Slurm
+(SLURM_NTASKS, SLURM_NODEID, and the tasks of the nodes; one task a rank). Flags win over the environment,
 the environment over --json-file.
 """
 

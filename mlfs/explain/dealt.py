@@ -5,7 +5,7 @@ In: a finding, what each process opened first, whose process each is. Out: field
 
 accelerate deals the batches of one permutation to the ranks as cards are dealt, so the workers of all ranks together
 read what the workers of one process would read. But a rank's workers are the children of its process, and know its rank
-from whatever launched them (`mlfs.explain.launchers`). Of two ranks with two workers each the batches 0 and 2 begin
+from whatever launched them (`mlfs.launchers`). Of two ranks with two workers each the batches 0 and 2 begin
 with children of one process, and the batches 1 and 3 with children of the other one. All ranks draw their permutations
 from one generator, which goes on from epoch to epoch (`mlfs.orders.accelerate`): so the seed of the first epoch tells
 all of them.
@@ -18,7 +18,7 @@ from math import gcd
 
 from mlfs.explain.confirm import Finding, order_head
 from mlfs.explain.fields import Fields
-from mlfs.explain.launchers import Whose
+from mlfs.launchers import Whose
 
 # Of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
 _HEAD = 1 << 15

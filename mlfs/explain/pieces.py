@@ -12,7 +12,7 @@ from math import gcd
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import bits_of_distinct
-from mlfs.explain.launchers import Whose
+from mlfs.launchers import Whose
 from mlfs.explain.question import FEWEST_BITS, DataSet
 
 # Reads in a row that tell where a process begins.

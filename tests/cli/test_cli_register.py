@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from cli_support import Mounts
 
-from mlfs import launchers
 from mlfs.cli import job_flags
 from mlfs.cli import main as cli
 from mlfs.cli.job_flags import parse_ranks
@@ -22,9 +21,9 @@ from mlfs.launchers import env_fields
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for names in launchers._LAUNCHERS.values():
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
+    for name in os.environ:
+        if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")) or name.endswith(("RANK", "WORLD_SIZE")):
+            monkeypatch.delenv(name)
 
 
 def dry(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
@@ -123,6 +122,9 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}, [4, 5, 6, 7]),
         ({"SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NODEID": "3"}, [6, 7]),
         ({"WORLD_SIZE": "1", "SLURM_NTASKS": "8", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NODEID": "0"}, list(range(8))),
+        ({"SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "5,3", "SLURM_NODEID": "1"}, [5, 6, 7]),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "3", "RANK": "6", "LOCAL_RANK": "1"}, [5, 6, 7]),
+        ({"PMI_SIZE": "8", "PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, [2, 3]),
     ],
 )
 def test_ranks_from_the_launcher(environment: dict[str, str], ranks: list[int]) -> None:
@@ -135,6 +137,7 @@ def test_ranks_from_the_launcher(environment: dict[str, str], ranks: list[int]) 
         ({"WORLD_SIZE": "8", "GROUP_RANK": "1"}, "LOCAL_WORLD_SIZE is not set"),
         ({"WORLD_SIZE": "8"}, "LOCAL_WORLD_SIZE and GROUP_RANK are not set"),
         ({"SLURM_NTASKS": "8", "SLURM_NODEID": "0"}, "SLURM_NTASKS_PER_NODE is not set"),
+        ({"PMI_SIZE": "8", "PMI_RANK": "3"}, "MPI_LOCALRANKID and MPI_LOCALNRANKS are not set"),
         ({}, "neither"),
         ({"WORLD_SIZE": "x", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}, "WORLD_SIZE='x'"),
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}, "do not go together"),

@@ -11,7 +11,7 @@ import pytest
 from support.explaining import explaining, simulate
 
 from mlfs.explain.explanations import explanations
-from mlfs.explain.launchers import Whose
+from mlfs.launchers import Whose
 from mlfs.explain.pieces import told_pieces
 from mlfs.explain.question import DataSet
 
