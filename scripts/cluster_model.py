@@ -1,7 +1,7 @@
 """What the simulator says of a cluster that a script makes on this machine: `mlfs simulate` of the same cluster.
 
 In: the cluster's figures. Out: each epoch by the policy mlfs, by the cost model or by the daemon's own scheduler under
-simulated time. Called by scripts/demo_cluster.py and scripts/bench_served.py.
+simulated time. Called by scripts/demo_cluster.py and scripts/benchmark/served.py.
 """
 
 from __future__ import annotations

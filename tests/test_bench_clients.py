@@ -14,7 +14,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
-clients = importlib.import_module("bench_clients")
+clients = importlib.import_module("benchmark.clients")
 
 TREE_BYTES = 40_960
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-counters = importlib.import_module("bench_counters")
+counters = importlib.import_module("benchmark.counters")
 
 
 def told(page_cache: int, pfs: int, fetches: int, stalls: int, opens: int, under_way: int = 0) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_no_job_is_none_that_is_followed() -> None:
 def test_a_part_that_fails_leaves_the_others_to_be_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = importlib.import_module("bench")
+    bench = importlib.import_module("benchmark.__main__")
 
     def wrong(work: Path, data: Path, rounds: int) -> None:
         """reads that were to be staged"""
@@ -77,7 +77,9 @@ def test_a_part_that_fails_leaves_the_others_to_be_measured(
         """reads of the data"""
         print(f"  {len(list(data.glob('*/*.jpg')))} files, {rounds} rounds")
 
-    monkeypatch.setattr(bench, "PARTS", {"wrong": wrong, "right": right})
+    parts: dict[str, Any] = {"wrong": wrong, "right": right}
+    monkeypatch.setattr(bench, "PARTS", parts)
+    monkeypatch.setattr(bench, "found", parts.get)
     monkeypatch.setattr(sys, "argv", ["bench", "wrong", "right", "--files", "3", "--rounds", "2"])
     monkeypatch.setenv("XDG_CACHE_HOME", "as it was")  # so that it is set back
     assert bench.main() == "failed: wrong"
@@ -92,6 +94,6 @@ def test_a_part_that_fails_leaves_the_others_to_be_measured(
 
 
 def test_each_part_is_found_where_it_stands() -> None:
-    bench = importlib.import_module("bench")
+    bench = importlib.import_module("benchmark.__main__")
     parts = [bench.found(part) for part in bench.PARTS]
     assert all(part.__doc__ for part in parts)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-told = importlib.import_module("bench_versus_table")
+told = importlib.import_module("benchmark.versus_table")
 
 OURS = told.Figures(
     told.MLFS,

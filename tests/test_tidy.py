@@ -48,7 +48,7 @@ CALLERS = re.compile(
 )
 UNTIL = re.compile(r"\b(?:before|after|when|while|if)\b")  # what follows is no caller
 CALLER = re.compile(
-    r"`mlfs (?P<command>\w+)[^`]*`|(?P<dotted>\b(?:mlfs|mountd)(?:\.\w+)+|`mountd`)|(?P<script>\bscripts/\w+\.py)"
+    r"`mlfs (?P<command>\w+)[^`]*`|(?P<dotted>\b(?:mlfs|mountd)(?:\.\w+)+|`mountd`)|(?P<script>\bscripts/[\w/]+\.py)"
     rf"|`(?P<beside>\w+)`|(?P<part>{'|'.join(PARTS)})\b"
 )
 

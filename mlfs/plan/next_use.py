@@ -2,7 +2,7 @@
 
 Pure. In: what its jobs read in some epochs, of a sample of the data set; the room; the copies that a plan keeps. Out:
 how many of these reads the source answers under either rule. `mlfs.engine.planner` takes the better one;
-`scripts/eviction_variants.py` compares both with other rules (docs/decisions/reuse-distance.md).
+docs/decisions/reuse-distance.md compares both with other rules.
 
 Looking at one sample in some, chosen by a hash of their numbers, with as large a part of the room, gives the share of
 reads that are answered nearly as well as looking at all (Waldspurger et al., Efficient MRC Construction with SHARDS,

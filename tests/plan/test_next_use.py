@@ -52,7 +52,7 @@ def whole(rng: np.random.Generator, samples: int) -> list[Epochs]:
     return [[[rng.permutation(samples)] for _ in range(12)]]
 
 
-# As docs/decisions/reuse-distance.md has them, by `scripts/eviction_variants.py`: the columns counts and as built.
+# As docs/decisions/reuse-distance.md has them: the columns counts and as built.
 @pytest.mark.parametrize(
     ("jobs", "share", "keeping", "evicting"),
     [

@@ -1,7 +1,7 @@
 """When more nodes stop helping: time of an epoch by number of nodes, for three ways to load.
 
 Pure. In: rates, in units of data a second (bytes, or samples), and shares. Out: seconds. Called by `mlfs plan`, by
-scripts/bench_served.py and by the tests.
+scripts/benchmark/served.py and by the tests.
 
 Source: Yang and Cong, Accelerating Data Loading in Deep Neural Network Training (2019), equations 1 to 8. V and U are
 rates of one node; R, R_c and R_b are those of all nodes together.

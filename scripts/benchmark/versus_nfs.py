@@ -3,7 +3,7 @@
 The kernel's own server exports the slow source on the loopback address, and its client mounts that with `fsc`; a
 cachefilesd of its own keeps its files below the way's directory. In: the source, a mount point, a directory. Out: the
 mount while the context lasts; `why_not` says in words what this machine lacks for it. Called by
-scripts/bench_versus.py.
+scripts/benchmark/versus.py.
 """
 
 from __future__ import annotations

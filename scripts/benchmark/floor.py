@@ -1,12 +1,12 @@
 """The least that a FUSE file system and a prefetcher cost on this machine: what scripts/bench compares mlfs with.
 
-    python scripts/bench_floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
-    python scripts/bench_floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
+    python scripts/benchmark/floor.py serve SOURCE MOUNTPOINT    serves until unmounted, then says what it was asked for
+    python scripts/benchmark/floor.py push SOURCE MOUNTPOINT THREADS    prints samples a second, and ends
 
 serve: a bare pyfuse3 file system. The first OPEN of a file has a worker thread read it from the source and push it;
 later ones are answered at once. Nothing is checked, counted or kept. push: plain loops of open, pread, close, push and
 a copy into a memfd, in threads of a process that does nothing else. In: a directory of samples. Out: numbers for
-scripts/bench.py, which runs both.
+scripts/benchmark/one_mount.py, which runs both.
 """
 
 from __future__ import annotations

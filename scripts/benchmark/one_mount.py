@@ -1,31 +1,12 @@
-"""The benchmark of a mount: prints each figure as a ratio against its limit, medians of several rounds in one run.
+"""The parts of scripts/bench that measure one mount: staged reads, demand reads, a registered job, the prefetcher, walks.
 
-a  staged reads of 110 kB files by 1, 2 and 4 processes, beside ext4 from page cache, bindfs (a passthrough in C) and a
-   bare pyfuse3 file system with all pages staged
-b  demand reads of a slow source through the mount, beside the slow source itself and a bare pyfuse3 file system
-c  a registered job (torch DataLoader, 2 ranks) on the slow source: epoch 0 beside the source's bound, later epochs
-   beside the same loop without I/O
-d  how fast the prefetcher fetches and pushes, and the CPU time a sample costs, beside plain loops that do the same
-walk  200,000 empty files: os.walk beside ext4, the first time and again (only when asked for)
-e  1,000,000 empty files: mounting from a scan and from the saved index, os.walk beside ext4 (only when asked for)
-orders  permutations beside torch's and Python's own (only when asked for)
-peers  samples from one node to another on one machine: two agents beside plain loops over MPI, two mounts beside one,
-   messages beside one-sided reads, idle agents (only when asked for)
-served, served-slow  four nodes that read in the true order and in served orders, beside direct reads and the simulator;
-   slow: over links that leave two cores idle; as root (only when asked for)
-versus  the demo's training over the slow source itself, bindfs, mergerfs, rclone, NFS, a copy made beforehand, mlfs and
-   a local disk, side by side: a table and a picture (only when asked for)
-clients  dlio_benchmark's workloads and fio's verify through a mount, beside its source (only when asked for)
-plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
-
-Results are for reading, not for passing: compare within a run, machines are noisy. But a part fails where the mount's
-own counters say that it has measured something else than it says (scripts/bench_counters.py); then the exit code is 1.
+In: a directory to work in, files of random bytes, how many rounds medians are taken of. Out: lines on stdout, each
+figure beside its limit, measured in the same run; SystemExit where something else was measured. The limits of a FUSE
+file system and of plain loops come from scripts/benchmark/floor.py, in processes of their own.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import itertools
 import json
 import multiprocessing as mp
@@ -36,60 +17,18 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bench_counters import MOST, NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
-from bench_job import RANKS, run_job
+from benchmark.counters import MOST, NEARLY_ALL, PAGE_CACHE, PFS, Since, must_be, must_be_followed, settled
 
 SAMPLE_BYTES = 110_000
 MANY = 3  # how often the files are read where once would be over before a rate can be measured
-ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = Path(__file__).resolve().parent.parent
 Loop = Callable[[str], None]
-
-
-def main() -> int | str:
-    """Run the parts asked for. Returns 0, or which of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: a b c d)")
-    parser.add_argument("--rounds", type=int, help="rounds the medians are taken of (default: 5; of versus 1)")
-    parser.add_argument("--files", type=int, help="files of 110 kB (default: 4000; of versus 1500)")
-    parser.add_argument("--picture", type=Path, help="of versus: draw it as a picture, into this file")
-    args = parser.parse_args()
-    unknown = sorted(set(args.parts) - PARTS.keys())
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; known: {', '.join(PARTS)}")
-    work, failed = Path(tempfile.mkdtemp(prefix="mlfs-bench-")), list[str]()
-    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
-    try:
-        data = make_files(work / "data", args.files or 4000) if set(args.parts) - {VERSUS} else work
-        for part in args.parts:
-            run = found(part)
-            print(f"\n({part}) {(run.__doc__ or '').splitlines()[0]}", flush=True)
-            try:
-                if part == VERSUS:
-                    run(work, args.files or 1500, args.rounds or 1, args.picture)
-                else:
-                    run(work, data, args.rounds or 5)
-            except SystemExit as error:  # the other parts may still be measured
-                print(f"  FAILED: {error}", flush=True)
-                failed.append(part)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return f"failed: {', '.join(failed)}" if failed else 0
-
-
-def found(part: str) -> Callable[..., None]:
-    """What runs a part. Its module is imported only now: an older build lacks what other parts import of mlfs, and can
-    be measured with the benchmark of today."""
-    run = PARTS[part]
-    if isinstance(run, str):
-        module, _, function = run.partition(":")
-        run = getattr(importlib.import_module(module), function)
-    return run
 
 
 def make_files(directory: Path, count: int) -> Path:
@@ -115,7 +54,7 @@ def mount(source: Path, mountpoint: Path, *flags: str) -> Iterator[dict[str, str
 def mlfs(*argv: str) -> None:
     """Run the mlfs command; its failure ends the benchmark."""
     command = [sys.executable, "-m", "mlfs.cli.main", *argv]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=SCRIPTS.parent, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"mlfs {' '.join(argv)}: {done.stderr}")
 
@@ -125,7 +64,7 @@ def slow_source(backing: Path, mountpoint: Path, latency: str = "2ms", bandwidth
     """A mounted file system with a latency per open and a bandwidth."""
     mountpoint.mkdir(exist_ok=True)
     flags = ["--open-latency", latency, "--bandwidth", bandwidth]
-    subprocess.run([sys.executable, ROOT / "scripts/slow_source.py", backing, mountpoint, *flags], check=True)
+    subprocess.run([sys.executable, SCRIPTS / "slow_source.py", backing, mountpoint, *flags], check=True)
     try:
         yield mountpoint
     finally:
@@ -232,7 +171,7 @@ def _staged_round(mounts: dict[str, Path], readers: int, name: str, read: Loop, 
 def bare_mount(source: Path, mountpoint: Path) -> Iterator[Path]:
     """A bare pyfuse3 file system that answers opens as mlfs does, and does nothing else."""
     mountpoint.mkdir(exist_ok=True)
-    command = [sys.executable, str(ROOT / "scripts/bench_floor.py"), "serve", str(source), str(mountpoint)]
+    command = [sys.executable, str(SCRIPTS / "benchmark/floor.py"), "serve", str(source), str(mountpoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -395,7 +334,7 @@ def _all_fetched_ahead(through: Path, since: Since, total: int) -> None:
 def _floor_rate(data: Path, mountpoint: Path, threads: str) -> float:
     """Samples a second of plain loops that read, push and keep."""
     mountpoint.mkdir(exist_ok=True)
-    command = [sys.executable, ROOT / "scripts/bench_floor.py", "push", data, mountpoint, threads]
+    command = [sys.executable, SCRIPTS / "benchmark/floor.py", "push", data, mountpoint, threads]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
@@ -478,24 +417,66 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-VERSUS = "versus"
-# What runs each part: a function of a directory to work in, the files, the number of rounds; or in which module it is.
-PARTS: dict[str, Callable[[Path, Path, int], None] | str] = {
-    "a": staged_reads,
-    "b": demand_reads,
-    "c": registered_job,
-    "d": prefetch_rate,
-    "e": metadata_rate,
-    "walk": walk_rate,
-    "orders": "bench_orders:permutations",
-    "peers": "bench_peer_nodes:peers",
-    "served": "bench_served:served",
-    "served-slow": "bench_served:served_slow",
-    VERSUS: "bench_versus:versus",
-    "clients": "bench_clients:clients",
-    "plan": "bench_plan:planning",
-    "plan-large": "bench_plan:planning_large",
-}
+# -- the training job of part c: torch DataLoaders over a directory, one process a rank, steps that only take time
 
-if __name__ == "__main__":
-    sys.exit(main())
+RANKS, WORKERS, BATCH, STEP_S = 2, 2, 32, 0.032
+
+
+def run_job(directory: Path, epochs: int, start: Callable[[], object], no_io: bool = False) -> list[float]:
+    """Train, and return the seconds of each epoch.
+
+    Args:
+        start: called when all ranks are ready; epoch 0 counts from there.
+        no_io: whether samples are bytes in memory instead of files.
+    """
+    context = mp.get_context("spawn")
+    queue, ready, go = context.Queue(), context.Barrier(RANKS + 1), context.Event()
+    arguments = (str(directory), epochs, no_io, queue, ready, go)
+    processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    ready.wait()
+    began = time.time()
+    start()
+    go.set()
+    spans = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
+    firsts = [began] + [min(each[epoch][0] for each in spans) for epoch in range(1, epochs)]
+    lasts = [max(each[epoch][1] for each in spans) for epoch in range(epochs)]
+    return [last - first for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _rank(rank: int, directory: str, epochs: int, no_io: bool, queue: Any, ready: Any, go: Any) -> None:
+    from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+    paths = sorted(str(path) for path in Path(directory).glob("*/*.jpg"))
+
+    class Samples(Dataset):
+        def __init__(self) -> None:
+            self.memory = Path(paths[0]).read_bytes()
+
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: int) -> int:
+            if no_io:
+                return len(bytearray(self.memory))
+            with open(paths[index], "rb") as file:
+                return len(file.read())
+
+    dataset = Samples()
+    sampler: DistributedSampler = DistributedSampler(dataset, RANKS, rank, shuffle=True, seed=0)
+    loader = DataLoader(
+        dataset, BATCH, sampler=sampler, num_workers=WORKERS, persistent_workers=True, multiprocessing_context="fork"
+    )
+    spans = []
+    ready.wait()
+    go.wait()
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        began = time.time()
+        for _ in loader:
+            time.sleep(STEP_S)  # in place of the accelerator's work
+        spans.append((began, time.time()))
+    queue.put(spans)

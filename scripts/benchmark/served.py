@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bench_counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
+from benchmark.counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
 from cluster_model import Modelled
 from cluster_net import Network, check_able
 from cluster_nodes import COMMAND_TIMEOUT_S, Cluster

@@ -7,8 +7,8 @@ cachefilesd; a copy made beforehand, whose time counts; mlfs without a registere
 cases: small JPEGs, and a thirtieth as many big arrays (.npy). Ranks wait, with torch loaded, until a way begins to be
 made ready: all that happens from then on counts, and nothing has a head start. A way that the machine cannot go stands
 in the table with what it lacks for it. Out: a table a case and what others do better; asked for, a picture. The
-training is scripts/train_demo.py in scripts/bench_versus_rank.py, the source scripts/slow_source.py. Called by
-scripts/bench.py.
+training is scripts/train_demo.py in scripts/benchmark/versus_rank.py, the source scripts/slow_source.py. Called by
+scripts/benchmark/__main__.py.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench_versus_nfs
+from benchmark import versus_nfs
 import numpy as np
-from bench_versus_table import LOCAL, MLFS, Figures, draw, middle, others_do_better, table
+from benchmark.versus_table import LOCAL, MLFS, Figures, draw, middle, others_do_better, table
 from demo import end, slow_source, source_counts
 from make_dataset import Wanted, make_dataset
 from rich.console import Console
 
-SCRIPTS = Path(__file__).resolve().parent
+SCRIPTS = Path(__file__).resolve().parents[1]
 RANKS, SEED = 2, 0
 OPEN_LATENCY, BANDWIDTH = "2ms", "100M"
 ARRAY_SHAPE = (1024, 1344, 3)  # 4.1 MB
@@ -147,11 +147,11 @@ def rclone(place: Place) -> contextlib.AbstractContextManager[Open]:
 
 @contextmanager
 def nfs(place: Place) -> Iterator[Open]:
-    if lacking := bench_versus_nfs.why_not():
+    if lacking := versus_nfs.why_not():
         raise LeftOut(lacking)
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(bench_versus_nfs.mounted(place.source, place.seen, place.kept))
+            server = stack.enter_context(versus_nfs.mounted(place.source, place.seen, place.kept))
         except OSError as error:
             raise LeftOut(str(error)) from None
         yield Open(place.seen, [server])
@@ -229,11 +229,12 @@ class Ranks:
         self.log = work / "ranks.log"
         reading, writing = os.pipe()
         self.lines = os.fdopen(reading)
-        command = [sys.executable, SCRIPTS / "bench_versus_rank.py", work / "rendezvous"]
+        command = [sys.executable, SCRIPTS / "benchmark/versus_rank.py", work / "rendezvous"]
         self.processes = []
         with open(self.log, "wb") as errors:
             for rank in range(RANKS):
-                environment = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+                own = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+                environment = os.environ | own | {"PYTHONPATH": str(SCRIPTS)}  # where the training script lies
                 self.processes.append(
                     subprocess.Popen(
                         command,

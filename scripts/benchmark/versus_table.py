@@ -1,7 +1,7 @@
 """What the side-by-side benchmark says of its runs: a table, what others do better than mlfs, and a picture.
 
 Pure but for the picture's file. In: the figures of each run. Out: lines of text, a PNG. Called by
-scripts/bench_versus.py.
+scripts/benchmark/versus.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One rank of the side-by-side benchmark's training: waits for a data set, trains as scripts/train_demo.py does, waits.
 
-    python scripts/bench_versus_rank.py RENDEZVOUS    RANK and WORLD_SIZE stand in the environment
+    python scripts/benchmark/versus_rank.py RENDEZVOUS    RANK and WORLD_SIZE stand in the environment
 
 In: JSON lines on standard input, {"data": DIR, "epochs": N, "batch_size": N}. Out: the lines of the training script,
 and {"done": RANK} after each training; {"ready": RANK} first of all. So torch is imported before any time counts, and
-nothing that is made ready for a training has a head start while it is. Run by scripts/bench_versus.py.
+nothing that is made ready for a training has a head start while it is. Run by scripts/benchmark/versus.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """How fast nodes give each other samples: mlfs's agents beside plain loops over MPI, all in one run on one machine.
 
-    python scripts/bench_peers.py WHAT SAMPLES SIZE_BYTES    one of two ranks under mpiexec; prints a line of JSON
+    python scripts/benchmark/peer_rank.py WHAT SAMPLES SIZE_BYTES    one of two ranks under mpiexec; prints a line of JSON
 
 WHAT is `agents` (two agents of mlfs: the owner's arena, MPI, the asker's landing memory, checksums), `plain` (the same
 loop written plainly: a copy, a checksum and a send on one side, a receive, a copy and a checksum on the other),
 `messages` (a request and bytes in answer, nothing else) or `rma` (one-sided reads of the owner's registered arena).
-In: how many samples, their size. Out: samples a second and CPU time of both ranks, for scripts/bench_peer_nodes.py.
+In: how many samples, their size. Out: samples a second and CPU time of both ranks, for scripts/benchmark/peers.py.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from bench_counters import must_be
+from benchmark.counters import must_be
 
 GIB = 1 << 30
 

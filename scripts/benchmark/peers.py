@@ -1,7 +1,7 @@
 """The part `peers` of scripts/bench: agents beside plain loops over MPI, and mounts that are nodes on one machine.
 
 In: a directory to work in, samples of 110 kB. Out: lines of figures beside their limits, each measured in the same run.
-The ranks' own programs are in scripts/bench_peers.py.
+The ranks' own programs are in scripts/benchmark/peer_rank.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench_counters import NEARLY_ALL, Since, must_be, settled
+from benchmark.counters import NEARLY_ALL, Since, must_be, settled
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_BYTES = 110_000
 # Samples in one run of two ranks: a second or two of work on an idle machine.
 P1_SAMPLES = 30_000
@@ -45,8 +45,8 @@ def peers(work: Path, data: Path, rounds: int) -> None:
 
 
 def ranks(what: str, samples: int, size_bytes: int) -> dict[int, dict[str, float]]:
-    """Run two ranks of scripts/bench_peers.py; their figures by rank."""
-    program = [sys.executable, str(ROOT / "scripts/bench_peers.py"), what, str(samples), str(size_bytes)]
+    """Run two ranks of scripts/benchmark/peer_rank.py; their figures by rank."""
+    program = [sys.executable, str(ROOT / "scripts/benchmark/peer_rank.py"), what, str(samples), str(size_bytes)]
     command = [str(Path(sys.executable).parent / "mpiexec"), "-n", "2", *program]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=120)

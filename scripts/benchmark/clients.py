@@ -25,10 +25,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench_counters import must_be, settled
+from benchmark.counters import must_be, settled
 from demo import BIN, slow_source, source_counts
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "scripts/clients"
 ENVIRONMENT = ROOT / ".venv-dlio"
 REQUIREMENTS = SETTINGS / "dlio/requirements.txt"
