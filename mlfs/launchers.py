@@ -153,7 +153,7 @@ def _slurm_node(environment: Mapping[str, str], world: int, node: int | None) ->
 
 
 def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
-    """World size and this node's ranks, for `mlfs register --from-env`. Raises JobError for what is missing or wrong."""
+    """World size and this node's ranks, for `mlfs register --from-env`. Raises JobError for what is missing."""
     ranks = ranks_seen(environment)
     if ranks is not None:
         return {"world_size": ranks.world_size, "ranks": list(range(ranks.first, ranks.first + ranks.here))}
@@ -171,7 +171,8 @@ def env_fields(environment: Mapping[str, str]) -> dict[str, Any]:
         raise JobError(message, f"needed: {', '.join(needed)}; or give --world-size and --ranks")
     for name in needed:
         if _number(environment, name) is None:
-            said = f"--from-env: {name}={shortened(environment[name])!r} is not a whole number that a launcher counts to"
+            text = shortened(environment[name])
+            said = f"--from-env: {name}={text!r} is not a whole number that a launcher counts to"
             raise JobError(said, "or give --world-size and --ranks")
     values = ", ".join(f"{name}={environment[name]}" for name in needed)
     hint = "nodes with different numbers of ranks need --world-size and --ranks"

@@ -24,7 +24,6 @@ from mlfs.explain.fields import Fields
 from mlfs.explain.first_reads import FirstReads
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import Expected, InferredJobs, MakeStreams
-from mlfs.launchers import whose
 from mlfs.explain.pieces import told_pieces
 from mlfs.explain.port import Jobs
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
@@ -35,6 +34,7 @@ from mlfs.explain.statistics import InferenceState, InferenceStatistics
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
 from mlfs.job import parse_job
+from mlfs.launchers import whose
 
 log = logging.getLogger("mlfs.explain")
 

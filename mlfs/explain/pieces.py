@@ -12,8 +12,8 @@ from math import gcd
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.evidence import bits_of_distinct
-from mlfs.launchers import Whose
 from mlfs.explain.question import FEWEST_BITS, DataSet
+from mlfs.launchers import Whose
 
 # Reads in a row that tell where a process begins.
 _FEWEST_READS = 3

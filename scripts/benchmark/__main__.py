@@ -19,7 +19,8 @@ clients  dlio_benchmark's workloads and fio's verify through a mount, beside its
 plan, plan-large  planning a run of ImageNet-1k on 16 nodes, of ImageNet-22k on 1,024 ranks (only when asked for)
 
 Results are for reading, not for passing: compare within a run, machines are noisy. But a part fails where the mount's
-own counters say that it has measured something else than it says (scripts/benchmark/counters.py); then the exit code is 1.
+own counters say that it has measured something else than it says (scripts/benchmark/counters.py); then the exit code
+is 1.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def main() -> int | str:
     """Run the parts asked for. Returns 0, or which of them failed."""
     from benchmark.one_mount import make_files
 
-    parser = argparse.ArgumentParser("scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "scripts/bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", default=["a", "b", "c", "d"], help="which parts to run (default: a b c d)")
     parser.add_argument("--rounds", type=int, help="rounds the medians are taken of (default: 5; of versus 1)")
     parser.add_argument("--files", type=int, help="files of 110 kB (default: 4000; of versus 1500)")

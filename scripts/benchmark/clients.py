@@ -25,8 +25,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmark.counters import must_be, settled
 from demo import BIN, slow_source, source_counts
+
+from benchmark.counters import must_be, settled
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "scripts/clients"

@@ -1,4 +1,4 @@
-"""The parts of scripts/bench that measure one mount: staged reads, demand reads, a registered job, the prefetcher, walks.
+"""The parts of scripts/bench that measure one mount: staged and demand reads, a registered job, prefetching, walks.
 
 In: a directory to work in, files of random bytes, how many rounds medians are taken of. Out: lines on stdout, each
 figure beside its limit, measured in the same run; SystemExit where something else was measured. The limits of a FUSE

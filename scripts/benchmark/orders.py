@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmark.counters import must_be
 
+from benchmark.counters import must_be
 from mlfs.orders import compiled, shuffle
 from mlfs.orders.permutation import first_of_randperm, randperm
 from mlfs.orders.python_mt import PythonGenerator

@@ -1,6 +1,6 @@
 """How fast nodes give each other samples: mlfs's agents beside plain loops over MPI, all in one run on one machine.
 
-    python scripts/benchmark/peer_rank.py WHAT SAMPLES SIZE_BYTES    one of two ranks under mpiexec; prints a line of JSON
+    python scripts/benchmark/peer_rank.py WHAT SAMPLES SIZE_BYTES    one of two ranks under mpiexec; prints JSON
 
 WHAT is `agents` (two agents of mlfs: the owner's arena, MPI, the asker's landing memory, checksums), `plain` (the same
 loop written plainly: a copy, a checksum and a send on one side, a receive, a copy and a checksum on the other),

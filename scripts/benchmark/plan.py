@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
 from benchmark.counters import must_be
 
 GIB = 1 << 30

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmark.counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
 from cluster_model import Modelled
 from cluster_net import Network, check_able
 from cluster_nodes import COMMAND_TIMEOUT_S, Cluster
 from demo import BIN, Run, console, slow_source, source_counts
 from demo_cluster import PAYLOAD, Seen, busy_share, core_seconds, make_arrays, over_links
 
+from benchmark.counters import AT_EDGES, NEARLY_ALL, PFS, must_be, must_be_followed, settled
 from mlfs.lab.sizing.scale_out import ScaleOut
 from mlfs.served.balance import imbalance
 

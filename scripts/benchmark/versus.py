@@ -27,12 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark import versus_nfs
 import numpy as np
-from benchmark.versus_table import LOCAL, MLFS, Figures, draw, middle, others_do_better, table
 from demo import end, slow_source, source_counts
 from make_dataset import Wanted, make_dataset
 from rich.console import Console
+
+from benchmark import versus_nfs
+from benchmark.versus_table import LOCAL, MLFS, Figures, draw, middle, others_do_better, table
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 RANKS, SEED = 2, 0

@@ -15,8 +15,8 @@ from support.explaining import BATCH, explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
 from mlfs.explain.dealt import dealt
-from mlfs.launchers import Whose, whose
 from mlfs.job import parse_job
+from mlfs.launchers import Whose, whose
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.order import Order
 from mlfs.orders.registry import build_order

@@ -11,9 +11,9 @@ import pytest
 from support.explaining import explaining, simulate
 
 from mlfs.explain.explanations import explanations
-from mlfs.launchers import Whose
 from mlfs.explain.pieces import told_pieces
 from mlfs.explain.question import DataSet
+from mlfs.launchers import Whose
 
 N = 1500
 DRAWN = [
