@@ -162,7 +162,7 @@ def messages(engine: EngineStatistics, explainer: ExplainerStatistics, mountpoin
             words = {"stage": case.attempt.stage, "tried": case.attempt.tried, "of": case.attempt.of}
             said.append(SEARCHING_WORDS.format(name=job.name, **words))
         if case.instead is not None:
-            true = {"told": case.instead.told, "true": case.instead.true, "flags": case.instead.flags}
+            true = {"told": case.instead.registered, "true": case.instead.true, "flags": case.instead.flags}
             said.append(EXPLAINED_OTHERWISE.format(name=job.name, mountpoint=mountpoint, **true))
         elif job.state == JobState.DRIFTING:
             about = {"percent": 100 * job.recent.share, "opens": job.recent.opens, "likely": case.likely}

@@ -3,15 +3,16 @@
 One story is told in two cases. Where no job is registered, the reads must tell the data set, the sampler and the seed;
 where a job is registered and its reads don't come as it says, they must tell what its script does instead.
 
-1. Reads that don't fit: `first_reads` keeps what an unregistered mount reads first, `misfit` sees from where on a job's
-   opens disagree with its prediction.
-2. Hypotheses: `data_sets`, `question`, `recipes` and `explanations` for reads that nobody told anything of; `variants`
-   for a registered job. `popular` has the seeds that people choose.
-3. Screening: `search` tries seeds by the million, in a process of its own (`seed_search`); `screen` tries variants.
-4. Confirmation: `evidence` says how much reads must tell, and what further opens must say. `confirm` and `choice` check
-   all that was read against what was found.
-5. Installation: `inferred_jobs` and `correction` give the engine a job that goes on as the reads do.
+1. Reads that don't fit: `first_reads` keeps what an unregistered mount reads first, `misfit` and `beginning` see from
+   where on a job's opens disagree with its prediction.
+2. Hypotheses (`hypothesis`): `screen` tries the `variants` of a registration, `words` and `word_search` look where in
+   its generator's words an epoch begins; `search` tries seeds by the million, in a process of its own (`seed_search`),
+   and `explanations` says which jobs a seed may stand for; `next_epoch` goes by the epochs before. `data_sets` says
+   which files are samples, `popular` which seeds people choose.
+3. The two rules: `hypothesis.verdict` says which hypothesis takes a registered job's place, `evidence.refuted` which
+   one goes. All that is measured, and every threshold, is in `evidence`.
+4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
 
 `explainer` holds the story together, `inference` and `correction` are its two cases. What they ask of the engine, and
-what the engine tells them, is in `port`: nothing here imports the engine.
+what the engine says to them, is in `port`: nothing here imports the engine.
 """

@@ -1,4 +1,4 @@
-"""One search for a seed, as the daemon's loop sees it: begun, told of, told to begin again, ended.
+"""One search for a seed, as the daemon's loop sees it: begun, asked how far it is, begun again, ended.
 
 In: what was read, if it is one of these data sets. Out: the search's events, as they come. The search itself runs in a
 process of its own (`mlfs.explain.seed_search`), watched by a worker thread. Used by `mlfs.explain.inference`.
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.port import Workers
 from mlfs.explain.question import MOST_HEADS, DataSet
 from mlfs.explain.search_stages import Event, StageProgress, WordsAsked, has_numba
@@ -37,14 +38,18 @@ class Attempt:
 
     Args:
         asked: the processes whose first reads are searched with.
+        instead_of: the job that was refuted, and whose next epoch is looked for; None where nothing was known before.
 
     Attributes:
         again: whether there is a reason to begin again, with more reads. found: whether the search told an explanation.
         progress: where the search is; None before it tells.
     """
 
-    def __init__(self, runner: Workers, clock: Callable[[], float], asked: set[int]) -> None:
-        self.again = False
+    def __init__(
+        self, runner: Workers, clock: Callable[[], float], asked: set[int], instead_of: InferredJob | None = None
+    ) -> None:
+        self.instead_of = instead_of
+        self.again = self._woken = False
         self.found = False
         self.progress: StageProgress | None = None
         self._asked = asked
@@ -58,20 +63,20 @@ class Attempt:
     async def searching(
         self,
         data_sets: Sequence[DataSet],
-        told: Sequence[int] = (),
+        hints: Sequence[int] = (),
         again: bool = False,
         enough: Callable[[], bool] = lambda: False,
         words: WordsAsked | None = None,
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Event | Woken | None]]:
         """Search for as long as the context lasts. Yields the events that explain something, and None at the end.
 
-        Between them comes a `Woken` for each call of `wake`.
+        Between them comes a `Woken` once `wake` was called.
 
         Args:
-            told, again, words: see `mlfs.explain.search_stages.SearchExtent`.
+            hints, again, words: see `mlfs.explain.search_stages.SearchExtent`.
             enough: asked while the search goes on after an explanation: whether what it may still tell is known.
         """
-        search = self._search = SeedSearch(data_sets, told, again, words)
+        search = self._search = SeedSearch(data_sets, hints, again, words)
         events, results = trio.open_memory_channel[Event | Woken | None](MOST_EVENTS)
         self._events = events
 
@@ -103,8 +108,13 @@ class Attempt:
 
     def wake(self) -> None:
         """Have whoever waits for the search's events look up, if anybody does."""
-        if self._events is not None:
+        if self._events is not None and not self._woken:
+            self._woken = True
             self._events.send_nowait(Woken())
+
+    def has_woken(self) -> None:
+        """Whoever waits has looked up: the next call of `wake` wakes it again."""
+        self._woken = False
 
     def lacks(self, process: int) -> bool:
         """Whether the process' reads are not among those that are searched with, and may be."""

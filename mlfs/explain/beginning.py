@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mlfs.explain.data_sets import as_indices
-from mlfs.explain.evidence import SURE_SHARE
+from mlfs.explain.evidence import FEWEST_FITTING, fits
 from mlfs.explain.first_reads import MOST_FIRST_READS
-from mlfs.explain.inferred_job import FEWEST_OPENS
 from mlfs.explain.question import DataSet, reads_needed
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
@@ -89,7 +88,7 @@ def beginning_of(job: JobRun) -> Beginning:
     fitting = [
         epoch
         for (epoch, rank), cell in score.cells.items()
-        if rank >= 0 and cell.agreed >= FEWEST_OPENS and cell.agreed >= SURE_SHARE * cell.observed
+        if rank >= 0 and cell.agreed >= FEWEST_FITTING and fits(cell.observed, cell.agreed)
     ]
     history = list(score.history)
     last = max(fitting, default=None)

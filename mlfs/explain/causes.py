@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set
 from enum import Enum, auto
 
-from mlfs.explain.explanations import in_words
+from mlfs.explain.hypothesis import in_words
 from mlfs.explain.words import drawing_of
 from mlfs.follow.sentences import register_flags
 from mlfs.job import JobSpec
@@ -44,13 +44,7 @@ def likely_causes(spec: JobSpec, looked_at: Set[LookedAt]) -> str:
     return ", ".join(causes)
 
 
-def told_and_true(told: JobSpec, true: JobSpec) -> tuple[str, str, str]:
+def registered_and_true(registered: JobSpec, true: JobSpec) -> tuple[str, str, str]:
     """What was registered, what the reads say instead, and the flags of `mlfs register` that say that."""
-    named = true.model_copy(update={"name": told.name, "epochs": told.epochs})
-    return in_words(_given(told)), in_words(_given(true)), register_flags(named, "")
-
-
-def _given(spec: JobSpec) -> dict[str, object]:
-    """The fields of a job that were given, and those by which every job is told."""
-    always: dict[str, object] = {"sampler": spec.sampler, "world_size": spec.world_size}
-    return always | spec.model_dump(exclude_unset=True, exclude_none=True)
+    named = true.model_copy(update={"name": registered.name, "epochs": registered.epochs})
+    return in_words(registered), in_words(true), register_flags(named, "")

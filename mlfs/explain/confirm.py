@@ -1,28 +1,23 @@
 """Checks a seed against all that was read first, and learns from that of ranks, workers and batch size.
 
-In: a seed that passed the search's tests, the hypothesis that it passed them for, all first reads. Out: a `Finding`, or
-None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.inference` refines the finding
-with further reads, asks here first whether the files are read in their own order, and in the end whether an explanation
-was borne out by all opens.
+In: a seed that passed the search's tests, the way of reading that it passed them for, all first reads. Out: a
+`Finding`, or None for a seed that passed by chance. Called by `mlfs.explain.search`; `mlfs.explain.explanations`
+refines the finding with further reads, and asks here whether the files are read in their own order.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from mlfs.explain.evidence import JUDGED_OPENS, bits_of_distinct
-from mlfs.explain.question import FEWEST_BITS, FEWEST_READS, DataSet, Hypothesis, step
-from mlfs.follow.matching import Open
+from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
+from mlfs.explain.question import FEWEST_READS, DataSet, Reading, step
 from mlfs.orders.mt19937 import TorchWords
 
 # So much of an order is made at most, whatever world size and workers a hypothesis has: it takes a tenth of a second.
 _FURTHEST = 1 << 16
-# An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.
-_LEAST_SHARE = 0.5
 # Of a process' reads, the share of steps forward by which it may read in the order of the files: half is chance.
 _FORWARD_SHARE = 0.8
 # Worlds of which a node may see half of the ranks or more, each of which reads a piece of the data set.
@@ -69,38 +64,25 @@ def order_head(n: int, seed: int, words_before: int, count: int) -> list[int]:
     return head
 
 
-def confirm(seed: int, hypothesis: Hypothesis, data_set: DataSet, fewest_bits: float = FEWEST_BITS) -> Finding | None:
-    """Check all first reads of the process that the hypothesis is about, then learn from the other processes.
+def confirm(seed: int, reading: Reading, data_set: DataSet, fewest_bits: float = SEED_BITS) -> Finding | None:
+    """Check all first reads of the process that may have read so, then learn from the other processes.
 
     Args:
         fewest_bits: what they must tell; less will do where fewer seeds were tried.
     """
-    h, n = hypothesis, data_set.n
+    h, n = reading, data_set.n
     values = data_set.heads[h.head][h.skipped :]
     furthest = h.rank + h.world * (step(len(values), h.batch, h.workers) + 1)
     head = order_head(n, seed, h.words_before, min(_FURTHEST, 8 * furthest + 4096))
     position_of = {value: position for position, value in enumerate(head)}
     pattern = pattern_of([position_of.get(value, -1) for value in values], h.rank, h.world)
-    if pattern is None or (told := bits_of_distinct(n, pattern.matched)) < fewest_bits:
+    if pattern is None or (bits := bits_of_distinct(n, pattern.matched)) < fewest_bits:
         return None
     batch, workers, ranks = learn(data_set.heads, position_of, h.world)
     ranks = tuple(sorted({*ranks, h.rank}))
     return Finding(
-        h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, told
+        h.data_set, n, seed, h.words_before, h.world, ranks, pattern.batch or batch, pattern.workers or workers, bits
     )
-
-
-def borne_out(opens: Iterable[Open]) -> bool:
-    """Whether an explanation predicts most of what some reader opened, of all its opens and not of a run of them.
-
-    A reader is a process, or the workers of one. Others may read beside it: they are no evidence against it.
-    """
-    observed, agreed = Counter[int](), Counter[int]()
-    for opened in opens:
-        reader = opened.parent if opened.parent > 1 else opened.process
-        observed[reader] += 1
-        agreed[reader] += opened.agrees
-    return any(of >= JUDGED_OPENS and agreed[reader] >= _LEAST_SHARE * of for reader, of in observed.items())
 
 
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
@@ -122,8 +104,8 @@ def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
                 if world == 1 and pieces is not None:
                     return pieces._replace(data_set=index)
                 batch, workers, ranks = learn(heads, range(n), world)
-                told = bits_of_distinct(n, pattern.matched)
-                return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, told)
+                bits = bits_of_distinct(n, pattern.matched)
+                return Finding(index, n, -1, 0, world, ranks, pattern.batch or batch, pattern.workers or workers, bits)
     return None
 
 
@@ -153,9 +135,9 @@ def _pieces(data_set: DataSet) -> Finding | None:
         if plausible and (best is None or furthest < best[0]):
             batch = gcd(*(behind for _, behind in places))
             workers = furthest // batch + 1 if batch else None
-            told = bits_of_distinct(n, sum(map(len, heads)))
+            bits = bits_of_distinct(n, sum(map(len, heads)))
             ranks = tuple(sorted(begun))
-            best = furthest, Finding(0, n, -1, 0, world, ranks, batch or None, workers, told, contiguous=True)
+            best = furthest, Finding(0, n, -1, 0, world, ranks, batch or None, workers, bits, contiguous=True)
     return best[1] if best is not None else None
 
 

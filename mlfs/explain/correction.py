@@ -1,4 +1,4 @@
-"""A registered job's reads don't come as told: finds out what its script does instead, and has the job go on with it.
+"""A registered job's reads don't come as it says: finds out what its script does, and has the job go on with it.
 
 In: jobs whose opens were counted. Out: jobs in place of those, each with a sentence for `status` and the log. The
 trials run in a worker thread, a long search at the lowest priority; what they find must then be confirmed by opens that
@@ -8,7 +8,8 @@ it was not searched with. Part of `mlfs.explain.explainer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,39 +17,37 @@ import trio
 
 from mlfs.explain.attempt import Attempt
 from mlfs.explain.beginning import Beginning, Beginnings, enough, processes_ready
-from mlfs.explain.causes import LookedAt, likely_causes, told_and_true
-from mlfs.explain.evidence import JUDGED_OPENS, SURE_SHARE, confirmed
-from mlfs.explain.families import Families
+from mlfs.explain.causes import LookedAt, likely_causes, registered_and_true
+from mlfs.explain.evidence import JUDGED_OPENS, fits
+from mlfs.explain.hypothesis import Hypothesis, Origin, Tally, Verdict, verdict
 from mlfs.explain.misfit import (
     FEWEST_OPENS,
     LAST_OPENS,
     disagreeing,
     disagrees,
     epochs_to_try,
-    fits_again,
     is_mere_walk,
     may_lack_set_epoch,
 )
-from mlfs.explain.port import Jobs
-from mlfs.explain.prepare import prepare
+from mlfs.explain.port import Jobs, load_epochs
 from mlfs.explain.question import DataSet
-from mlfs.explain.screen import Correction, find_correction
+from mlfs.explain.screen import find_correction
 from mlfs.explain.search_stages import PlaceFound, WordsAsked
 from mlfs.explain.statistics import CaseStatistics, Instead
 from mlfs.explain.word_search import place_nearby
 from mlfs.explain.words import Drawing, drawing_of, moved, switched, whereabouts
 from mlfs.follow.job import JobRun
 from mlfs.follow.matching import Open
+from mlfs.follow.score import Score
 from mlfs.follow.sentences import flags_of, register_flags
 from mlfs.follow.shape import LearnedLoader
+from mlfs.follow.trial import Key
 
 log = logging.getLogger("mlfs.explain")
 
 POOL = "variants"
 # A job that eight searches could not explain is left alone.
 MOST_SEARCHES = 8
-# What was found and neither confirmed nor refuted by so many further opens is dropped.
-MOST_FURTHER_OPENS = 96
 # When nothing explained an epoch, so many searches are worth it for the next one, which may lie nearer.
 SEARCHES_OF_A_LATER_EPOCH = 2
 # Trying other registrations goes on, but a job must not wait longer for what an unregistered mount would find.
@@ -59,7 +58,7 @@ class Case:
     """A registered job, and when what its script does is searched for.
 
     Attributes:
-        told: the job as it was registered. changes: fields by which it differs from that, as far as was found out.
+        registered: the job as it was registered. changes: fields by which it differs, as far as was found out.
         searches: how many there were. searching: whether one is under way.
         looked_at: in vain, since the last finding.
         set_aside: whether its reads are explained as if nobody had registered it.
@@ -70,7 +69,7 @@ class Case:
 
     def __init__(self, job: JobRun) -> None:
         self.job = job
-        self.told = job.spec
+        self.registered = job.spec
         self.changes: dict[str, Any] = {}
         self.searches = 0
         self.searching = self.set_aside = False
@@ -130,31 +129,31 @@ class Case:
             self.searches,
             None if self.attempt is None else self.attempt.statistics(),
             likely_causes(self.job.spec, self.looked_at),
-            None if true is None else Instead(*told_and_true(self.job.spec, true.spec)),
+            None if true is None else Instead(*registered_and_true(self.job.spec, true.spec)),
         )
 
-    def comes_as_told(self) -> None:
+    def comes_as_expected(self) -> None:
         """The last reads came as the job has it by now: what the matcher knows of the loader is right."""
         self.loader = LearnedLoader(self.job.matcher.shape, self.job.matcher.lag)
 
-    def go_on_with(self, job: JobRun, told: Mapping[str, Any]) -> None:
+    def go_on_with(self, job: JobRun, changes: Mapping[str, Any]) -> None:
         """What a search found takes the job's place.
 
         Args:
-            told: fields that say it; None for one that is as it was registered after all.
+            changes: fields that register it so; None for one that is as it was registered after all.
         """
         self.job, self.set_aside = job, False
         self._in_vain = self._seen = self._not_before = 0
         self.beginnings = Beginnings()
         self.looked_at.clear()
-        self.changes = {name: value for name, value in {**self.changes, **told}.items() if value is not None}
+        self.changes = {name: value for name, value in {**self.changes, **changes}.items() if value is not None}
 
 
 class CorrectionSearch:
     """Searches for jobs that need it. `run` must be running.
 
     Args:
-        explain_anew: takes the first reads of an epoch to which a registration does not lead, as if nobody had told it;
+        explain_anew: takes the first reads of an epoch to which a registration does not lead, as if there were none;
             None where guessing is forbidden.
     """
 
@@ -192,7 +191,7 @@ class CorrectionSearch:
             return
         if case is not None and case.job is job:
             if job.score.agreement_of_last(LAST_OPENS) == 1.0:
-                case.comes_as_told()
+                case.comes_as_expected()
                 self._take_back(case)
             elif case.needs_search():
                 self._wanted.set()
@@ -244,15 +243,17 @@ class CorrectionSearch:
             case.looked_at.add(LookedAt.VARIANTS)
             self._set_aside(case)
 
-    async def _find_variant(self, case: Case, moved_job: Correction | None = None) -> bool:
+    async def _find_variant(self, case: Case, moved_job: Hypothesis | None = None) -> bool:
         """Try other registrations. Returns whether one of them explains the reads, or the registered one does again.
 
         Args:
-            moved_job: in place of the job as it is: with the beginning of an epoch that its reads have told.
+            moved_job: in place of the job as it is: with the beginning of an epoch that its reads have shown.
         """
         job, shape, opens = case.job, case.job.matcher.shape, disagreeing(case.job.score.history)
         seen, epochs = job.score.observed, epochs_to_try(job, opens)
-        spec, streams = (job.spec, job.streams) if moved_job is None else moved_job[:2]
+        spec, streams = job.spec, job.streams
+        if moved_job is not None and moved_job.streams is not None:
+            spec, streams = moved_job.spec, moved_job.streams
         families = Families(job)
         found = await self._jobs.runner.run(
             POOL, find_correction, spec, streams, opens, epochs, len(job.member),
@@ -260,12 +261,12 @@ class CorrectionSearch:
         )  # fmt: skip
         if found is not None and moved_job is not None:
             sentence = f"{moved_job.sentence}; {found.sentence}"
-            found = found._replace(sentence=sentence, told={**moved_job.told, **found.told})
+            found = replace(found, sentence=sentence, changes={**moved_job.changes, **found.changes})
         if found is None:
             log.info("job %s: no other registration that was tried explains the reads", job.spec.name)
             return False
         walk, ids = families.of(job.score.history, found.families), job.streams.sample_ids
-        if found.told.get("shuffle") is False and is_mere_walk(walk, int(ids[ids >= 0].min())):
+        if found.changes.get("shuffle") is False and is_mere_walk(walk, int(ids[ids >= 0].min())):
             log.info("job %s: somebody walks the directories, which a script that does not shuffle does", job.spec.name)
             return False
         return await self._confirm(case, found, families, opens, seen)
@@ -342,11 +343,10 @@ class CorrectionSearch:
         job = case.job
         correction = switched(job, drawing, begun.epoch, words)
         if correction is None:
-            correction = moved(job, drawing, begun.epoch, words, case.told)
+            correction = moved(job, drawing, begun.epoch, words, case.registered)
         if correction is None or not self._is_followed(case, job):
             return False
-        # No other order begins so, among all that were looked at: there is nothing for further opens to confirm.
-        if await self._confirm(case, correction, Families(job), list(begun.opens), seen, proved=True):
+        if await self._confirm(case, correction, Families(job), list(begun.opens), seen):
             return True
         # The words are those, but they are dealt to other ranks than was registered.
         return self._is_followed(case, job) and await self._find_variant(case, correction)
@@ -385,71 +385,70 @@ class CorrectionSearch:
         return found
 
     async def _confirm(
-        self, case: Case, found: Correction, families: Families, opens: list[Open], seen: int, proved: bool = False
-    ) -> bool:
-        """Have the correction predict opens that it was not searched with; install it once enough of them fit.
+        self, case: Case, found: Hypothesis, families: Families, opens: list[Open], seen: int
+    ) -> bool:  # fmt: skip
+        """Have the hypothesis predict opens that it was not searched with; install it once they bear it out.
 
         Where several families of processes read, only those count whose opens it was found to explain.
 
         Args:
             families: who is who among the readers.
             opens: that it was searched with. seen: how many opens the job had counted up to the last of them.
-            proved: whether it needs no further opens, if it predicts those.
 
         Returns:
             whether it was installed, or the job is right after all.
         """
         job, matcher, explained = case.job, case.job.matcher, found.families
-        new = await self._shown(case, found, families.of(opens, explained), proved)
-        if proved and (fitting_ones := families.fitting(new.score.history)):
+        new = await self._shown(case, found, families.of(opens, explained))
+        if found.origin is Origin.PLACE and (fitting_ones := families.fitting(new.score.history)):
             explained = fitting_ones
-            new = await self._shown(case, found, families.of(opens, explained), proved)
-        others = families.but(opens, explained)
-        opens = families.of(opens, explained)
-        further = fitting = agreed = 0
+            new = await self._shown(case, found, families.of(opens, explained))
+        others, opens = families.but(opens, explained), families.of(opens, explained)
+        further = registered = Tally()
         while self._is_followed(case, job) and job.matcher is matcher:
-            score = matcher.score
-            count = max(0, min(score.observed - seen, len(score.history)))
-            if not count and not proved:
-                await self._more_opens.wait()
-                continue
-            latest = list(islice(reversed(score.history), count))[::-1]
-            seen = score.observed
+            latest, seen = _since(matcher.score, seen), max(seen, matcher.score.observed)
             others += families.but(latest, explained)
             latest = families.of(latest, explained)
             before = new.score.agreed
             new.replay(latest)
-            further, fitting = further + len(latest), fitting + new.score.agreed - before
-            agreed += sum(opened.agrees for opened in latest)
             opens += latest
+            further = further.with_more(len(latest), new.score.agreed - before)
+            registered = registered.with_more(len(latest), sum(opened.agrees for opened in latest))
             if new.missing_epochs():
-                await prepare(self._jobs.runner, new)
-            elif proved and new.score.agreed < SURE_SHARE * new.score.observed:
-                return False
-            elif proved:
-                await self._install(case, new, opens, others, found)
-                return True
-            elif further >= JUDGED_OPENS and fits_again(job, agreed, fitting):
-                log.info("job %s: reads come as registered again", job.spec.name)
-                return True
-            elif confirmed(further, fitting):
-                await self._install(case, new, opens, others, found)
-                return True
-            elif further >= MOST_FURTHER_OPENS:
-                log.info("job %s: not confirmed by %d further opens: %s", job.spec.name, further, found.sentence)
-                return False
+                await load_epochs(self._jobs.runner, new)
+                continue
+            # What threads read agrees within a wide bound, also in another order: then the job's own count says
+            # nothing.
+            rival = registered if matcher.shape.slack == 1 else None
+            match verdict(found, Tally(new.score.observed, new.score.agreed), further, rival):
+                case Verdict.INSTALL:
+                    await self._install(case, new, opens, others, found)
+                    return True
+                case Verdict.REGISTERED_STANDS:
+                    log.info("job %s: reads come as registered again", job.spec.name)
+                    return True
+                case Verdict.REFUTED:
+                    if further.opens:
+                        words = "job %s: not confirmed by %d further opens: %s"
+                        log.info(words, job.spec.name, further.opens, found.sentence)
+                    return False
+                case Verdict.WAITS:
+                    while self._is_followed(case, job) and job.matcher is matcher and matcher.score.observed <= seen:
+                        await self._more_opens.wait()
         return False
 
-    async def _shown(self, case: Case, found: Correction, opens: list[Open], proved: bool) -> JobRun:
-        """The correction as a job that has seen these opens."""
+    async def _shown(self, case: Case, found: Hypothesis, opens: list[Open]) -> JobRun:
+        """The hypothesis as a job that has seen these opens."""
         job, matcher = case.job, case.job.matcher
-        like = case.loader if case.loader is not None or proved else LearnedLoader(matcher.shape, matcher.lag)
-        new = JobRun(found.spec, found.streams, self._jobs.manifest.size, like=like, name_of=job.readers.name_of)
-        await prepare(self._jobs.runner, new)
+        at_once = found.origin is Origin.PLACE
+        like = case.loader if case.loader is not None or at_once else LearnedLoader(matcher.shape, matcher.lag)
+        streams = job.streams if found.streams is None else found.streams
+        new = JobRun(found.spec, streams, self._jobs.manifest.size, like=like, name_of=job.readers.name_of)
+        await load_epochs(self._jobs.runner, new)
         await self._jobs.runner.run(POOL, new.replay, opens)  # thousands, maybe: not on the loop
         return new
 
-    async def _install(self, case: Case, new: JobRun, opens: list[Open], others: list[Open], found: Correction) -> None:
+    async def _install(self, case: Case, new: JobRun, opens: list[Open], others: list[Open], found: Hypothesis) -> None:
         """Have the job go on as was found out, and say how it could have been registered so.
 
         Args:
@@ -457,9 +456,52 @@ class CorrectionSearch:
         """
         case.job.leave_out(others)
         new.leave_out(others)
-        case.go_on_with(new, found.told)
+        case.go_on_with(new, found.changes)
         way_out = flags_of(case.changes)
         await self._jobs.install(new, opens, found.sentence, way_out)
         if way_out:
             flags = register_flags(new.spec, way_out)
             log.info("job %s: to say so from the start: mlfs register MOUNT %s", new.spec.name, flags)
+
+
+def _since(score: Score, seen: int) -> list[Open]:
+    """The opens that were counted since there were so many, as far as they are remembered."""
+    count = max(0, min(score.observed - seen, len(score.history)))
+    return list(islice(reversed(score.history), count))[::-1]
+
+
+# -- whose opens they are, while nobody has proved to read for the job
+
+
+class Families:
+    """Numbers the families that read a job's samples, in the order in which they are asked for."""
+
+    def __init__(self, job: JobRun) -> None:
+        self._readers = job.readers
+        self._numbers: dict[Key, int] = {}
+
+    def number_of(self, opened: Open) -> int:
+        """The number of the family of a process that opened something."""
+        key = self._readers.key_of(opened.process, opened.parent)
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def of(self, opens: Iterable[Open], numbers: frozenset[int] | None) -> list[Open]:
+        """Those that these families made; None: all."""
+        return [opened for opened in opens if numbers is None or self.number_of(opened) in numbers]
+
+    def but(self, opens: Iterable[Open], numbers: frozenset[int] | None) -> list[Open]:
+        """Those that other families made; None: none."""
+        return [opened for opened in opens if numbers is not None and self.number_of(opened) not in numbers]
+
+    def fitting(self, history: Iterable[Open]) -> frozenset[int] | None:
+        """The families most of whose opens came as predicted; None where that is true of all."""
+        opens: dict[int, list[bool]] = {}
+        for opened in history:
+            opens.setdefault(self.number_of(opened), []).append(opened.agrees)
+        fit = (
+            number
+            for number, agrees in opens.items()
+            if len(agrees) >= JUDGED_OPENS // 2 and fits(len(agrees), sum(agrees))
+        )
+        found = frozenset(fit)
+        return None if len(found) == len(opens) else found

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfs.errors import JobError
-from mlfs.explain.fields import JOB_NAME
+from mlfs.explain.hypothesis import JOB_NAME
 from mlfs.explain.question import FEWEST_SAMPLES, DataSet
 from mlfs.job import JobSpec, parse_job
 from mlfs.orders.layouts import layout_names
@@ -78,14 +78,6 @@ def candidates(
             if sum(len(head) for head in data_set.heads) >= _LEAST_SHARE * read:
                 found.append(Candidate(fields, ids, data_set))
     return found
-
-
-def candidates_together(
-    manifest: Manifest, heads: Sequence[Sequence[int]], make_samples: MakeSamples
-) -> list[Candidate]:
-    """The same, where all processes read one data set: it lies in a directory that holds all that they read."""
-    directories = _common_directory(manifest, [entry for head in heads for entry in head])
-    return candidates(manifest, heads, make_samples, directories)
 
 
 def candidates_apart(

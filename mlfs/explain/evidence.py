@@ -1,23 +1,43 @@
-"""When an explanation of reads is believed: how much the reads must tell, and what further opens must say.
+"""What reads tell, in bits, and every threshold by which something is concluded from it.
 
 Pure. In: numbers of reads that fit and of explanations that were tried. Out: bits, and yes or no. Used by all of
 `mlfs.explain`, so that there is one measure of chance.
 
-An explanation that was picked from many fits by chance more easily than one that was the only one. So evidence is
-counted in bits, log2 of how improbable it is that reads in another order fit as well; the choice that there was is
-taken off, and at least `LEAST_BITS` must be left.
+Evidence is log2 of how improbable it is that reads in another order fit as well. An explanation that was picked from
+many fits by chance more easily than one that was the only one: so the choice that there was is taken off, as log2 of
+the number of explanations, and at least `LEAST_BITS` must be left.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import lgamma, log, log2
 
-# A finding by chance is rarer than one in a million: more often than that nobody would forgive a wrong order.
-LEAST_BITS = 20
+from mlfs.follow.matching import Open
 
-# Twelve opens are two or three batches of a worker, or less: soon enough to matter. Two of them may be strays.
-JUDGED_OPENS = 12
-SURE_SHARE = 0.8
+# -- bits
+
+LEAST_BITS = 20
+"""A finding by chance is rarer than one in a million: more often than that nobody would forgive a wrong order."""
+
+SEED_BITS = 33 + 17 + 10 + LEAST_BITS
+"""Of the first reads that tell a seed. The choice: 2^32 seeds of a permutation and as many of generators, nearly 2^16
+ways of reading it (`question`), 2^10 batches and numbers of workers."""
+
+PLACE_BITS = 10 + LEAST_BITS
+"""Of the first reads that tell where in its generator's words an epoch begins, beside the choice of places: they may
+show one of some hundred batch sizes and numbers of workers."""
+
+NEARLY_BITS = 22 + LEAST_BITS
+"""Of threads' reads, which come nearly in an order. Another sampler is tried 2^22 times at most, the million seeds of
+Keras included."""
+
+NEXT_EPOCH_BITS = 40
+"""Of an epoch's first reads that choose among the explanations of the epoch before. Some hundred explanations and
+epochs
+are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a wrong choice costs an epoch, and the
+    other 13 cost one or two reads."""
 
 
 def bits_of_distinct(n: int, reads: int) -> float:
@@ -40,16 +60,76 @@ def bits_of_hits(hits: int, total: int, chance: float) -> float:
     return total * bound
 
 
+REACH = 32
+"""How far behind the oldest sample that is still being read a thread may be: two for each of sixteen cores."""
+
+# One read in eight may be of something else, such as a look at a file before training.
+_LEAST_SHARE_NEAR = 0.875
+
+
+def bits_near_the_start(places: Sequence[int], n: int) -> float:
+    """What it tells that so many of a process' first reads stand near the start of an order of n samples.
+
+    The threads of one process, of tf.data's parallel map for one, read in nearly the order that they are given.
+
+    Args:
+        places: of the reads, in the order of time; -1 for those that are not in the order.
+    """
+    near = [at for at, place in enumerate(places) if 0 <= place <= at + REACH]
+    if len(near) < _LEAST_SHARE_NEAR * len(places):
+        return 0.0
+    return sum(log2(max(1.0, n / (at + REACH + 1))) for at in near)
+
+
 def beyond_chance(bits: float, tried: int) -> bool:
     """Whether the best of `tried` explanations, with that much evidence, is none by chance."""
     return bits - log2(tried) >= LEAST_BITS
 
 
+# -- opens that an explanation was not found by
+
+JUDGED_OPENS = 12
+"""Two or three batches of a worker, or less: soon enough to matter."""
+
+SURE_SHARE = 0.8
+"""Of twelve opens two may be strays."""
+
+MOST_FURTHER_OPENS = 96
+"""What is neither confirmed nor refuted by so many further opens is dropped: eight times as many as are enough."""
+
+FEWEST_FITTING = 8
+"""An epoch counts as read in an explained order from so many opens on that came so, if most of them did."""
+
+
+def fits(opens: int, fitting: int) -> bool:
+    """Whether nearly all opens came as an explanation says."""
+    return fitting >= SURE_SHARE * opens
+
+
 def confirmed(opens: int, fitting: int) -> bool:
     """Whether opens that an explanation was not searched with say that it is right."""
-    return opens >= JUDGED_OPENS and fitting >= SURE_SHARE * opens
+    return opens >= JUDGED_OPENS and fits(opens, fitting)
 
 
 def refuted(opens: int, fitting: int) -> bool:
-    """Whether they say that it is wrong; neither may be true."""
+    """The rule that refutes: whether they say that it is wrong. Neither may be true."""
     return confirmed(opens, opens - fitting)
+
+
+# An order that is like the right one for some batches predicts few of a reader's opens, the right one nearly all.
+_LEAST_SHARE_OF_A_READER = 0.5
+
+
+def borne_out(opens: Iterable[Open]) -> bool:
+    """Whether an explanation predicts most of what some reader opened, of all its opens and not of a run of them.
+
+    A reader is a process, or the workers of one. Others may read beside it: they are no evidence against it.
+    """
+    observed, agreed = Counter[int](), Counter[int]()
+    for opened in opens:
+        reader = opened.parent if opened.parent > 1 else opened.process
+        observed[reader] += 1
+        agreed[reader] += opened.agrees
+    return any(
+        of >= JUDGED_OPENS and agreed[reader] >= _LEAST_SHARE_OF_A_READER * of for reader, of in observed.items()
+    )

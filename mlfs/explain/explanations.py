@@ -1,17 +1,27 @@
-"""Makes jobs of what the search found: all registrations that give the epoch that was read, the likeliest first.
+"""Makes hypotheses of what was found in the reads: all registrations that give the epoch that was read.
 
-In: a finding, and the draws of torch's default generator that may have given its seed. Out: fields of jobs, and a line
-for people about each. Called by `mlfs.explain.inference` and `mlfs.explain.inferred_jobs`. Several registrations give
-the same first epoch; the second epoch's first reads choose between them.
+In: reads in the order of the files; a finding, and the draws of torch's default generator that may have given its seed;
+a recipe. Out: hypotheses, the likeliest first. Called by `mlfs.explain.inference` in a worker thread. Several
+registrations give the same first epoch; the second epoch's first reads choose between them (`next_epoch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, pairwise
+from math import gcd
+from typing import NamedTuple
 
-from mlfs.explain.confirm import Finding
-from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
+from mlfs.explain.confirm import Finding, confirm_sequential, order_head, reads_otherwise, refine
+from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
+from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields, Hypothesis, Origin, proposed
+from mlfs.explain.next_epoch import BASE_SEED_WORDS, continued
+from mlfs.explain.recipes import Recipe, repeats_samples, same_first_epoch
 from mlfs.explain.search_stages import COMMON_SEEDS, Draw
+from mlfs.job import JobSpec
+from mlfs.launchers import Whose, whose
+from mlfs.orders.repeat_aug import REPEATS
+from mlfs.tree.manifest import Manifest
 
 # What an epoch takes from the default generator beside its iterator's base_seed and its sampler's seed. Nothing; less,
 # as workers that stay have one base_seed for all epochs; so it is with a validation loader's, too, in timm for one; a
@@ -24,7 +34,98 @@ BETWEEN: tuple[dict[str, object], ...] = (
     {"words_between": 4},
 )
 MOST_DRAWS = 16
-BASE_SEED_WORDS = SEED_WORDS = 2
+
+
+class Walk(NamedTuple):
+    """A data set that is read in the order of its files.
+
+    Attributes:
+        others_shuffle: whether somebody else reads it in another order: then who walks it is a stranger.
+    """
+
+    ranked: list[Hypothesis]
+    others_shuffle: bool
+
+
+def of_walk(
+    manifest: Manifest,
+    heads: Sequence[Sequence[int]],
+    others: Sequence[Sequence[int]],
+    needed: int,
+    make_samples: MakeSamples,
+) -> Walk | None:
+    """What the reads of those say who walk the directories; None if they walk no data set from its start.
+
+    Args:
+        heads: their first reads, as entries. others: the first reads of all others. needed: reads that show an order.
+    """
+    data_sets = candidates_apart(manifest, heads, needed, make_samples)
+    finding = confirm_sequential([candidate.data_set for candidate in data_sets])
+    if finding is None:
+        return None
+    candidate = data_sets[finding.data_set]
+    others_shuffle = any(map(reads_otherwise, as_indices(others, candidate.ids).heads))
+    refined = refine(finding, as_indices(heads, candidate.ids))
+    return Walk(_proposed(candidate, explanations(refined, ()), Origin.FILES), others_shuffle)
+
+
+class Seen(NamedTuple):
+    """What some processes read first.
+
+    Attributes:
+        heads: entries by process, a file that was opened again at once counted once. opens: the same, each open
+            counted.
+        kin: the processes of `opens`, each with its parent.
+    """
+
+    heads: list[list[int]]
+    opens: list[list[int]]
+    kin: list[tuple[int, int]]
+
+
+def of_finding(
+    candidate: Candidate, finding: Finding, draws: Sequence[Draw], drawings: Sequence[JobSpec], last: int, seen: Seen
+) -> list[Hypothesis]:
+    """What a permutation says that the reads of some process have shown.
+
+    Args:
+        drawings: what explained the epochs up to `last`, by torch's default generator. It goes on, if it may have drawn
+            this epoch as well: that comes first.
+    """
+    refined, opens = refine(finding, as_indices(seen.heads, candidate.ids)), as_indices(seen.opens, candidate.ids).heads
+    ranked = explanations(refined, draws)
+    ranked = [*(ranked[0] | more for more in continued(drawings, last, draws)), *ranked]
+    ranked = repeating(ranked, repeated(finding, opens))
+    return _proposed(candidate, dealing(ranked, dealt(refined, opens, whose(seen.kin))))
+
+
+def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Hypothesis]:
+    """What a permutation says of which it became known where its seed may have been drawn."""
+    return _proposed(candidate, explanations(finding, draws))
+
+
+def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Hypothesis]:
+    """What a recipe says that explains the reads: it, and all with the same first epoch.
+
+    Args:
+        opens: what each process opened first, as entries, each open counted.
+    """
+    first: Fields | None = recipe.fields
+    if repeats_samples(recipe.fields):
+        indices = as_indices(opens, candidate.ids)
+        found = repeated_permutation(indices.n, int(str(recipe.fields["seed"])), indices.heads)
+        first = None if found is None else recipe.fields | found
+    if first is None:
+        return []
+    same_start = [first, *(fields for fields in same_first_epoch(first) if fields != first)]
+    return _proposed(candidate, [{"name": JOB_NAME} | fields for fields in same_start])
+
+
+def _proposed(candidate: Candidate, ranked: Sequence[Fields], origin: Origin = Origin.SEARCH) -> list[Hypothesis]:
+    return proposed((candidate.fields | fields for fields in ranked), origin)
+
+
+# -- a permutation, as torch's samplers make it
 
 
 def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
@@ -58,41 +159,6 @@ def explanations(finding: Finding, draws: Sequence[Draw]) -> list[Fields]:
     return chosen + drawn if finding.seed < COMMON_SEEDS and not draws else drawn + chosen
 
 
-def continued(lost: Sequence[Fields], epoch: int, draws: Sequence[Draw]) -> list[Fields]:
-    """What a script draws between two epochs, if both epochs' seeds may have been drawn from the same generator.
-
-    Args:
-        lost: explanations, by the default generator, of the epochs up to `epoch`.
-        draws: that may have given the seed of the epoch after it.
-
-    Returns:
-        fields to replace those of the explanation with; none if both epochs have no generator in common.
-    """
-    found: list[Fields] = []
-    for fields in lost:
-        for seed, words in draws:
-            passed = words - passed_before(fields, epoch)
-            if seed == fields["seed"] and passed >= SEED_WORDS:
-                found.append({"seed": seed, "words_before": words} | _step(passed))
-    return [fields for at, fields in enumerate(found) if fields not in found[:at]]
-
-
-def passed_before(fields: Fields, epoch: int) -> int:
-    """Words that the default generator has given before an epoch: its `words_before` if it were the first."""
-    before, between, once = (
-        int(str(fields.get(name) or 0)) for name in ("words_before", "words_between", "words_once")
-    )
-    step = between + (SEED_WORDS if fields.get("persistent_workers") else BASE_SEED_WORDS + SEED_WORDS)
-    return before + epoch * step + (once if epoch else 0)
-
-
-def _step(words: int) -> Fields:
-    """Fields of a job whose epoch takes so many words of its generator."""
-    if words >= BASE_SEED_WORDS + SEED_WORDS:
-        return {"words_between": words - BASE_SEED_WORDS - SEED_WORDS}
-    return {"words_between": words - SEED_WORDS, "persistent_workers": True}
-
-
 def _common(finding: Finding) -> Fields:
     """The fields that do not hang on how the seed came about."""
     fields: Fields = {"name": JOB_NAME, "epochs": EPOCHS, "world_size": finding.world}
@@ -105,22 +171,150 @@ def _common(finding: Finding) -> Fields:
     return fields
 
 
-def in_words(fields: Fields) -> str:
-    """An explanation in a line for people."""
-    sampler = str(fields["sampler"])
-    said = [sampler, f"seed {fields['seed']}"] if "seed" in fields else [sampler]
-    if "generator" in fields:
-        said.append(f"{fields['generator']} generator")
-    said += [
-        f"{name.replace('_', ' ')} {fields[name]}"
-        for name in ("words_before", "words_between", "words_once")
-        if fields.get(name)
-    ]
-    said += ["a piece for each rank"] if fields.get("contiguous") else []
-    said += ["persistent workers"] if fields.get("persistent_workers") else []
-    switches = ("set_epoch", "trailing_permutation")
-    said += [f"no {name.replace('_', ' ')}" for name in switches if fields.get(name) is False]
-    said.append(f"world size {fields['world_size']}")
-    if "batch_size" in fields:
-        said.append(f"batch size {fields['batch_size']}")
-    return ", ".join(said)
+def _led_by(found: Fields | None, other: Fields, ranked: list[Fields]) -> list[Fields]:
+    """The explanations of a permutation, led by one that reads it in another way, and the same with one more field."""
+    if found is None or not ranked:
+        return ranked
+    kept = {name: value for name, value in ranked[0].items() if name in ("name", "epochs")}
+    return [kept | found, kept | found | other, *ranked]
+
+
+# -- the same, dealt to several ranks in batches
+
+# accelerate deals the batches of one permutation to the ranks as cards are dealt, so the workers of all ranks together
+# read what the workers of one process would read. But a rank's workers are the children of its process, and know its
+# rank from whatever launched them (`mlfs.launchers`). Of two ranks with two workers each the batches 0 and 2 begin with
+# children of one process, and the batches 1 and 3 with children of the other one. All ranks draw their permutations
+# from one generator, which goes on from epoch to epoch (`mlfs.orders.accelerate`): so the seed of the first epoch gives
+# all of them.
+
+# Of the permutation: wide enough for the first batches of 8 ranks with 8 workers each and batches of 256.
+_HEAD_DEALT = 1 << 15
+# A process that shows so many places of the permutation, one after the other, does not read elsewhere.
+_FEWEST_IN_A_ROW = 3
+
+
+def dealing(ranked: list[Fields], found: Fields | None) -> list[Fields]:
+    """The explanations of a permutation, led by that of ranks that it is dealt to, where there are several."""
+    return _led_by(found, {"trailing_permutation": False}, ranked)
+
+
+def dealt(finding: Finding, heads: Sequence[Sequence[int]], readers: Sequence[Whose]) -> Fields | None:
+    """The fields by which several ranks read; None where nothing says that there is more than one.
+
+    Args:
+        heads: the dataset indices that each process opened first. readers: whose processes these are.
+    """
+    if finding.world != 1 or finding.seed < 0 or finding.words_before or finding.batch is None:
+        return None
+    order = order_head(finding.n, finding.seed, 0, _HEAD_DEALT)
+    position_of = {value: position for position, value in enumerate(order)}
+    given = _world_given(readers)
+    begun: dict[int, list[int]] = {}
+    for head, reader in zip(heads, readers, strict=True):
+        places = [position_of.get(value, -1) for value in head[:_FEWEST_IN_A_ROW]]
+        in_a_row = len(places) == _FEWEST_IN_A_ROW and places == list(range(places[0], places[0] + _FEWEST_IN_A_ROW))
+        rank = reader.rank if given else reader.parent
+        if (given or reader.parent) and in_a_row and places[0] >= 0 and places[0] % finding.batch == 0:
+            begun.setdefault(rank, []).append(places[0] // finding.batch)
+    if given and any(batch % given != rank for rank, batches in begun.items() for batch in batches):
+        return None
+    # Between two batches of one rank's workers lies one batch of each other rank.
+    apart = gcd(*(batch - batches[0] for batches in begun.values() for batch in batches))
+    world = given or apart or len(begun)
+    ranks = sorted(batches[0] % world for batches in begun.values()) if begun else []
+    # One rank of several alone shows it by the batches of the others, which its workers leave out.
+    fewest = 1 if given and finding.workers and finding.workers % given == 0 else 2
+    if world < 2 or len(set(ranks)) < max(fewest, len(begun)):
+        return None
+    fields: Fields = {"sampler": "accelerate", "generator": "own", "seed": finding.seed, "world_size": world}
+    # Ranks that have not read yet are taken to be here when most of the others are.
+    return fields | {"batch_size": finding.batch, "ranks": list(range(world)) if 2 * len(ranks) > world else ranks}
+
+
+def _world_given(readers: Sequence[Whose]) -> int:
+    """How many ranks there are, if the launcher gave all processes the same number; 0 where it did not."""
+    worlds = {reader.world for reader in readers}
+    return worlds.pop() if len(worlds) == 1 else 0
+
+
+# -- the same, its samples repeated
+
+# Repeated augmentation read by one or two ranks looks like a plain permutation, and is known by repeated opens. A
+# sampler that repeats each sample three times and deals them to `world` ranks gives rank r the places r, r + world, r +
+# 2 world, ... of "aaabbbccc...". One rank reads each sample three times in a row; of two ranks one reads a sample twice
+# and the next one once, and the other the other way round. Without the repeats both read the permutation itself. Four
+# ranks and more leave samples out, which no plain permutation does: those are found as any other sampler is
+# (`recipes`). Three ranks, or a multiple of three, read what three runs side by side of a third of the ranks would
+# read, and those are likelier.
+
+_WORLDS_REPEATED = (1, 2)
+# Of two opens in a row the second is the next place of the stream, but at the end of a batch: 7 of 8 in batches of 8.
+# In a plain permutation it is so in 2 of 3 at most, and if each file is opened twice in 3 of 4.
+_LEAST_SHARE_REPEATED = 0.8
+# So many opens show the repeats of five samples.
+_FEWEST_OPENS = 15
+# Of the permutation: wide enough for the first batches of 32 workers with batches of 512.
+_HEAD_REPEATED = 1 << 13
+
+
+def repeating(ranked: list[Fields], found: Fields | None) -> list[Fields]:
+    """The explanations of a permutation, led by that of a sampler that repeats its samples, where one was found."""
+    return _led_by(found, {"set_epoch": False}, ranked)
+
+
+class _Reader(NamedTuple):
+    """The rank that a process reads for, and the place of the rank's stream at which it begins."""
+
+    rank: int
+    start: int
+
+
+def repeated(finding: Finding, opens: Sequence[Sequence[int]]) -> Fields | None:
+    """The fields by which the opens are those of a sampler that repeats samples; None if they are not.
+
+    Args:
+        opens: the dataset indices that each process opened first, each as often as it was opened.
+    """
+    if finding.world != 1 or finding.seed < 0 or finding.words_before:
+        return None
+    return repeated_permutation(finding.n, finding.seed, opens)
+
+
+def repeated_permutation(n: int, seed: int, opens: Sequence[Sequence[int]]) -> Fields | None:
+    """The same for torch's permutation of n samples by a seed."""
+    heads = [head for head in opens if len(head) >= _FEWEST_OPENS]
+    order = order_head(n, seed, 0, _HEAD_REPEATED)
+    for world in _WORLDS_REPEATED:
+        streams = [[order[at // REPEATS] for at in range(rank, len(order) * REPEATS, world)] for rank in range(world)]
+        readers = [_reader(head, streams) for head in heads]
+        found = [reader for reader in readers if reader is not None]
+        if found and 2 * len(found) >= len(heads):
+            batch = gcd(*(reader.start for reader in found))
+            fields: Fields = {"sampler": "ra-sampler", "seed": seed, "world_size": world}
+            return fields | ({"batch_size": batch} if batch else {})
+    return None
+
+
+def _reader(head: Sequence[int], streams: list[list[int]]) -> _Reader | None:
+    """Whose stream a process reads: None if it is no rank's."""
+    runs = [(index, len(list(run))) for index, run in groupby(head)]
+    for rank, stream in enumerate(streams):
+        last = {index: place for place, index in enumerate(stream)}
+        places: list[int] = []
+        for index, times in runs:
+            end = last.get(index, -1)
+            following = places[-1] + 1 if places else -1
+            # Whoever begins in the middle of a sample's repeats has the last ones of them.
+            begin = following if _is_at(stream, following, index) else end - times + 1
+            if end < 0 or not _is_at(stream, begin, index):
+                begin = stream.index(index) if end >= 0 else -2
+            places += [begin + number if _is_at(stream, begin + number, index) else -2 for number in range(times)]
+        hits = sum(after == place + 1 for place, after in pairwise(places))
+        if hits >= _LEAST_SHARE_REPEATED * (len(places) - 1) and places[0] >= 0:
+            return _Reader(rank, places[0])
+    return None
+
+
+def _is_at(stream: list[int], place: int, index: int) -> bool:
+    return 0 <= place < len(stream) and stream[place] == index

@@ -177,9 +177,9 @@ class FirstReads:
             for pid, first in self.firsts.items()
         ]
 
-    def kin(self, needed: int = 0) -> list[tuple[int, int]]:
-        """The processes with their parents, in the order of `heads`; in that of `opens` where nothing is needed."""
-        return sorted(self.parents.items(), key=lambda one: len(self.firsts[one[0]]) < needed)
+    def kin(self) -> list[tuple[int, int]]:
+        """The processes with their parents, in the order of `opens`."""
+        return list(self.parents.items())
 
     def heads(self, needed: int) -> list[list[int]]:
         """The first reads by process: those with enough of them first, else in the order in which they began."""

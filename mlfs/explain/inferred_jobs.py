@@ -1,32 +1,26 @@
-"""The jobs that nobody registered and the reads told: installed, watched, and replaced by what explains more.
+"""The jobs that nobody registered and the reads have shown: put in force, watched, and replaced by what explains more.
 
-In: explanations, the best first, and the reads that they explain. Out: jobs in the engine. Used by
+In: hypotheses, the best first, and the reads that they explain. Out: jobs in the engine. Used by
 `mlfs.explain.inference`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from mlfs.errors import JobError
-from mlfs.explain.choice import chosen
 from mlfs.explain.confirm import Finding
-from mlfs.explain.data_sets import as_indices
-from mlfs.explain.explanations import in_words
-from mlfs.explain.fields import JOB_NAME, Fields
 from mlfs.explain.first_reads import FirstReads, Read
-from mlfs.explain.going_on import goes_on
+from mlfs.explain.hypothesis import JOB_NAME, Hypothesis, in_words
 from mlfs.explain.inferred_job import InferredJob
-from mlfs.explain.port import Jobs
-from mlfs.explain.prepare import prepare
-from mlfs.explain.resume import Begin, where
+from mlfs.explain.port import Jobs, load_epochs
 from mlfs.follow.job import JobRun
-from mlfs.follow.shape import LearnedLoader
-from mlfs.job import JobSpec, parse_job
+from mlfs.job import JobSpec
 from mlfs.orders.streams import JobStreams
 
 log = logging.getLogger("mlfs.explain")
@@ -37,41 +31,32 @@ POOL = "infer"
 MOST_JOBS = 4
 
 MakeStreams = Callable[[JobSpec], JobStreams]
-
-
-class Expected(NamedTuple):
-    """A job after whose first epoch the script validates.
-
-    Attributes:
-        persistent: whether workers of that epoch live on.
-    """
-
-    inferred: InferredJob
-    persistent: bool
+Reads = Callable[[], FirstReads]
+"""The reads of some processes, those included that come until it is called."""
 
 
 class InferredJobs:
     """See the module.
 
     Attributes:
-        in_use: by name.
+        in_force: by name.
     """
 
     def __init__(self, jobs: Jobs, make_streams: MakeStreams) -> None:
-        self.in_use: dict[str, InferredJob] = {}
+        self.in_force: dict[str, InferredJob] = {}
         self._jobs = jobs
         self._make_streams = make_streams
 
-    # -- those in use
+    # -- those in force
 
     def reading(self, entry: int) -> list[InferredJob]:
         """The jobs that read this file."""
-        return [inferred for inferred in self.in_use.values() if inferred.job.member[entry]]
+        return [inferred for inferred in self.in_force.values() if inferred.job.member[entry]]
 
     def of(self, entry: int, process: int, parent: int) -> InferredJob | None:
         """The job for which the process reads this file; None where it is a stranger to all."""
         found = None
-        for inferred in self.in_use.values():
+        for inferred in self.in_force.values():
             readers = inferred.job.readers
             if inferred.job.member[entry] and not readers.is_apart(process, parent):
                 if process in readers.own:
@@ -93,7 +78,7 @@ class InferredJobs:
 
     def end_walks(self) -> None:
         """Who walked the directories while nobody else was known, and read what another job reads, is no job."""
-        for name, inferred in list(self.in_use.items()):
+        for name, inferred in list(self.in_force.items()):
             entries = inferred.job.streams.sample_ids
             own = inferred.job.readers.own
             others = [other for other in self.reading(int(entries.flat[0])) if not other.walks] if entries.size else []
@@ -114,174 +99,178 @@ class InferredJobs:
 
         return reads.of(lambda process: not is_explained(process))
 
-    def before_validation(self, entry: int, process: int, parent: int) -> Expected | None:
-        """A job whose first epoch has ended and whose script begins to read other files.
-
-        Workers that live on after their epoch are there for the next one; a process that validates and trains is none.
-        """
-        for inferred in self.in_use.values():
-            if inferred.job.member[entry] or not inferred.reads_others_next(process, parent):
-                continue
-            own = inferred.job.readers.own
-            workers = () if process in own else own
-            return Expected(inferred, any(self._jobs.name_of(other) for other in workers if other != parent))
-        return None
-
     @property
     def full(self) -> bool:
         """Whether there are as many as there may be."""
-        return len(self.in_use) >= MOST_JOBS
+        return len(self.in_force) >= MOST_JOBS
 
     @property
     def decided(self) -> bool:
-        """Whether there are any, and of none it is open by which explanation it goes on."""
-        return bool(self.in_use) and all(inferred.decided for inferred in self.in_use.values())
+        """Whether there are any, and of none it is open by which hypothesis it goes on."""
+        return bool(self.in_force) and all(inferred.decided for inferred in self.in_force.values())
 
     def jobs_changed(self) -> None:
         """Forget those that are no more."""
         jobs = self._jobs.jobs
-        self.in_use = {name: inferred for name, inferred in self.in_use.items() if jobs.get(name) is inferred.job}
+        self.in_force = {name: inferred for name, inferred in self.in_force.items() if jobs.get(name) is inferred.job}
 
     def end_all(self) -> None:
         """Somebody has registered a job: no more guessing."""
-        for name in list(self.in_use):
+        for name in list(self.in_force):
             self._jobs.end(name)
 
     @property
     def explanation(self) -> str:
         """What explains the reads, in words; "" while nothing does."""
-        return "; ".join(in_words(inferred.fields) for inferred in self.in_use.values())
+        return "; ".join(in_words(inferred.hypothesis.spec) for inferred in self.in_force.values())
 
     @property
-    def other_explanations(self) -> int:
-        """How many others explain them as well, of the job that has most of them."""
-        return max((inferred.others for inferred in self.in_use.values()), default=0)
+    def rivals(self) -> int:
+        """How many other hypotheses explain them as well, of the job that has most of them."""
+        return max((inferred.rivals for inferred in self.in_force.values()), default=0)
 
     # -- another one
 
-    async def install_first(self, alternatives: list[Fields], reads: FirstReads) -> bool:
-        """Install the first explanation that makes a job, where its readers are; keep the others to choose from."""
-        for fields in alternatives:
-            made = await self._jobs.runner.run(POOL, self._streams_from, fields, 0, *_shown(reads))
+    async def install(
+        self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
+    ) -> bool:
+        """Put the first hypothesis in force that makes a job, where its readers are. Nobody has registered another one:
+        so it is enough that the reads are no chance, and those to come may refute it.
+
+        Args:
+            epoch: whose beginning is explained. chosen_from: the rivals from which the reads have chosen this one;
+                none: the other ones of `ranked` are rivals, and the next epoch's reads will choose.
+        """
+        for hypothesis in ranked:
+            seen = reads()
+            made = await self._jobs.runner.run(POOL, self._streams_from, hypothesis.spec, epoch, seen)
             if made is not None:
-                await self._install(fields, alternatives, *made, reads)
+                await self._follow(hypothesis, chosen_from or ranked, *made, reads, was_chosen=bool(chosen_from))
                 return True
         return False
 
-    async def install_alternative(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
-        """Whether another explanation of what was read before explains the new reads as well; it is installed then.
-
-        Reading in the order of the files is left to those who look where it begins: each part of it goes on like it.
-        """
-        others = [fields for fields in lost.alternatives if fields["sampler"] != "sequential"]
-        ids, heads, runner = lost.job.streams.sample_ids, reads.heads(needed), self._jobs.runner
-        data_set = await runner.run(POOL, as_indices, heads, ids.astype(np.int32))
-        epochs = (lost.lost_after + 1, lost.lost_after, 0)
-        found = await runner.run(POOL, chosen, others, data_set, epochs)
-        if found is None:
-            return False
-        fields, epoch = found
-        made = await runner.run(POOL, self._streams_from, fields, epoch, *_shown(reads))
-        if made is None:
-            return False
-        await self._install(fields, lost.alternatives, *made, reads, was_chosen=True)
-        return True
-
-    async def install_place_of(self, lost: InferredJob, reads: FirstReads, needed: int) -> bool:
-        """Whether the reads begin where a generator of the epochs before goes on; a job from there is installed."""
-        ids, runner = lost.job.streams.sample_ids, self._jobs.runner
-        data_set = await runner.run(POOL, as_indices, reads.heads(needed), ids.astype(np.int32))
-        found = await runner.run(POOL, goes_on, lost.drawings, lost.lost_after, data_set)
-        return found is not None and await self.install_first([found], reads)
-
-    async def expect_validation(self, expected: Expected) -> None:
-        """The script validates after each epoch: what that draws shifts the second epoch."""
-        inferred, alternatives = expected.inferred, expected.inferred.with_validation(expected.persistent)
-        if not alternatives or inferred not in self.in_use.values():
-            return
-        streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
-        if streams is None or inferred not in self.in_use.values() or inferred.job.ranks.current_epochs()[0] > 1:
-            return
-        name = inferred.job.spec.name
-        begin, reads = Begin(1, 0), FirstReads()
-        await self._install(alternatives[0], alternatives, streams, begin, reads, name, goes_on_from=inferred)
-
-    async def learn_more(self, inferred: InferredJob, alternatives: list[Fields]) -> bool:
+    async def learn_more(self, inferred: InferredJob, ranked: Sequence[Hypothesis]) -> bool:
         """Where the seed was drawn is known now: what comes after the first epoch may be another order.
 
         Returns whether the job was replaced by one that goes on in that order.
         """
-        known = {key: inferred.fields[key] for key in ("batch_size",) if key in inferred.fields}
-        alternatives = [fields | known for fields in alternatives]
-        inferred.learn_alternatives(alternatives)
-        if inferred.job.ranks.current_epochs()[1] > 0 or not alternatives or alternatives[0] == inferred.fields:
+        if "batch_size" in inferred.hypothesis.spec.model_fields_set:
+            batch = {"batch_size": inferred.hypothesis.spec.batch_size}
+            ranked = [replace(other, spec=other.spec.model_copy(update=batch)) for other in ranked]
+        inferred.learn(ranked)
+        if inferred.job.ranks.current_epochs()[1] > 0 or not ranked or ranked[0].spec == inferred.hypothesis.spec:
             return False  # the first reads of the next epoch choose
-        streams = await self._jobs.runner.run(POOL, self._streams_of, alternatives[0])
-        if streams is None or inferred not in self.in_use.values():
+        streams = await self._jobs.runner.run(POOL, self._streams_of, ranked[0].spec)
+        if streams is None or inferred not in self.in_force.values():
             return False
         low = min(progress.frontier for progress in inferred.job.matcher.ranks)
         begin = Begin(0, low // max(1, inferred.job.spec.batch_size))
-        name = inferred.job.spec.name
-        await self._install(alternatives[0], alternatives, streams, begin, FirstReads(), name)
+        await self._follow(ranked[0], ranked, streams, begin, FirstReads, name=inferred.job.name)
         return True
 
     def with_seed_of(self, finding: Finding) -> InferredJob | None:
         """The job that was installed for the finding, before it was known where its seed was drawn."""
-        for inferred in self.in_use.values():
-            if inferred.fields.get("seed") == finding.seed or inferred.fields.get("generator") == "default":
+        for inferred in self.in_force.values():
+            spec = inferred.hypothesis.spec
+            if ("seed" in spec.model_fields_set and spec.seed == finding.seed) or spec.generator == "default":
                 return inferred
         return None
 
-    def _streams_of(self, fields: Fields) -> JobStreams | None:
+    def _streams_of(self, spec: JobSpec) -> JobStreams | None:
         """A worker thread's work. None for what is no job after all."""
         try:
-            return self._make_streams(parse_job(fields))
+            return self._make_streams(spec)
         except JobError as error:
-            log.info("not usable: %s: %s", in_words(fields), error)
+            log.info("not usable: %s: %s", in_words(spec), error)
             return None
 
-    def _streams_from(
-        self, fields: Fields, epoch: int, recent: list[Read], seen: tuple[int, int]
-    ) -> tuple[JobStreams, Begin] | None:
+    def _streams_from(self, spec: JobSpec, epoch: int, seen: FirstReads) -> tuple[JobStreams, Begin] | None:
         """A worker thread's work: the streams, and where in an epoch the readers are. None for what is no job."""
-        streams = self._streams_of(fields)
-        return None if streams is None else (streams, where(streams, epoch, recent, seen))
+        streams = self._streams_of(spec)
+        if streams is None:
+            return None
+        return streams, where(streams, epoch, list(seen.recent), (seen.total, seen.opened))
 
-    async def _install(
+    async def _follow(
         self,
-        fields: Fields,
-        alternatives: list[Fields],
+        hypothesis: Hypothesis,
+        ranked: Sequence[Hypothesis],
         streams: JobStreams,
         begin: Begin,
-        reads: FirstReads,
+        reads: Reads,
         name: str = "",
         was_chosen: bool = False,
-        goes_on_from: InferredJob | None = None,
     ) -> None:
-        """Make a job that begins where the readers are, show it the reads that were seen, and have it followed.
-
-        Args:
-            goes_on_from: the job that came as explained until now; its loader is known.
-        """
+        """Make a job that begins where the readers are, show it the reads that were seen, and have it followed."""
         names = (JOB_NAME, *(f"{JOB_NAME}-{number}" for number in range(2, MOST_JOBS + 1)))
-        name = name or next(name for name in names if name not in self.in_use)
-        told = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
-        spec = streams.spec.model_copy(update=told)
+        name = name or next(name for name in names if name not in self.in_force)
+        begins = {"name": name, "start_epoch": begin.epoch, "start_step": begin.step}
+        spec = streams.spec.model_copy(update=begins)
         streams = JobStreams(spec, streams.sample_ids, streams.order)
-        like = first_epoch = None
-        if goes_on_from is not None:
-            like = LearnedLoader(goes_on_from.job.matcher.shape, goes_on_from.job.matcher.lag)
-            first_epoch = goes_on_from.first_epoch
-        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, like=like, name_of=self._jobs.name_of)
-        await prepare(self._jobs.runner, job, most=1)
-        for read in reads.recent:  # those included that came until now
+        job = JobRun(spec, streams, self._jobs.manifest.size, inferred=True, name_of=self._jobs.name_of)
+        await load_epochs(self._jobs.runner, job, most=1)
+        for read in reads().recent:
             if job.member[read.entry] and job.observe(*read).restarted:
                 job.restart()
         await self._jobs.install(job)
-        self.in_use[name] = InferredJob(job, fields, alternatives, was_chosen, first_epoch)
-        log.info("inferred from the reads: %s", in_words(fields))
+        self.in_force[name] = InferredJob(job, hypothesis, ranked, was_chosen)
+        log.info("inferred from the reads: %s", in_words(hypothesis.spec))
 
 
-def _shown(reads: FirstReads) -> tuple[list[Read], tuple[int, int]]:
-    """What tells where readers are: the last opens, and how many reads and opens there were."""
-    return list(reads.recent), (reads.total, reads.opened)
+# -- where in a known order the readers are
+
+# How many epochs before the one that the number of reads suggests are tried: files read twice, and other reads, make
+# that number too large.
+_EPOCHS_BEFORE = 3
+
+
+class Begin(NamedTuple):
+    """Where a job begins to be followed."""
+
+    epoch: int
+    step: int
+
+
+def where(streams: JobStreams, epoch: int, recent: Sequence[Read], totals: tuple[int, int]) -> Begin:
+    """Find the oldest of the recent reads in the streams. It is the epoch's beginning if no reads came before them.
+
+    Args:
+        epoch: the one whose beginning was explained.
+        totals: how many reads there were since, where a file that is opened again at once counts once, and where each
+            open counts: a sampler may repeat its samples, and a script may open each file twice.
+    """
+    if max(totals) <= len(recent):
+        return Begin(epoch, 0)
+    a_pass = max(1, streams.length(epoch) * len(streams.ranks))
+    guesses = [epoch + total // a_pass for total in totals]
+    likely = {tried for guess in guesses for tried in range(max(epoch, guess - _EPOCHS_BEFORE), guess + 2)}
+    best, best_share = Begin(epoch, 0), -1.0
+    for tried in sorted(likely):
+        share, lowest = _following(streams, tried, recent)
+        if share > best_share:
+            best, best_share = Begin(tried, lowest // max(1, streams.batch_size)), share
+    return best
+
+
+def _following(streams: JobStreams, epoch: int, recent: Sequence[Read]) -> tuple[float, int]:
+    """The share of reads that come right behind the last one of their process, and the lowest position of those."""
+    entries = {read.entry for read in recent}
+    following, lowest = 0, streams.length(epoch)
+    last: dict[tuple[int, int], int] = {}
+    positions = [_positions(streams, epoch, rank, entries) for rank in streams.ranks]
+    for entry, pid, _ in recent:
+        for rank, position_of in enumerate(positions):
+            at = position_of.get(entry)
+            if at is None:
+                continue
+            if last.get((pid, rank), -2) == at - 1:
+                following += 1
+                lowest = min(lowest, at - 1)
+            last[pid, rank] = at
+    return following / len(recent), lowest
+
+
+def _positions(streams: JobStreams, epoch: int, rank: int, entries: set[int]) -> dict[int, int]:
+    ids = streams.epoch_ids(epoch, rank)
+    at = np.flatnonzero(np.isin(ids, np.fromiter(entries, dtype=np.int64)))
+    return dict(zip(ids[at][::-1].tolist(), at[::-1].tolist(), strict=True))

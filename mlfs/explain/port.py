@@ -89,3 +89,15 @@ class Observer(Protocol):
 
     async def run(self, jobs: Jobs) -> None:
         """Search whenever there is a need, for as long as the mount lives. Nothing is observed before this runs."""
+
+
+ORDERS_POOL = "orders"
+
+
+async def load_epochs(runner: Workers, job: JobRun, most: int | None = None) -> None:
+    """Load the epochs that a job should have loaded before it is installed, at most `most` of them. A million take
+    long: so it is not done on the loop.
+    """
+    await runner.run(ORDERS_POOL, job.epochs.timeline.base, job.spec.epochs)
+    for epoch in job.missing_epochs()[:most]:
+        job.add_epoch(await runner.run(ORDERS_POOL, job.load_epoch, epoch))

@@ -1,7 +1,7 @@
 """Conditions on the first words of a seed's generator, by which seeds are told that cannot be right.
 
 In: probes, each a chain of tests "word i, modulo m, is r". Out: a `Trie`, flat arrays that the searches walk. Made by
-`mlfs.explain.question`, compiled by `mlfs.explain.search` and `mlfs.explain.generators`.
+`mlfs.explain.question`, compiled by `mlfs.explain.search`.
 
 Why conditions on words are exact. torch's randperm takes j_i = i + word_i % (n - i) and swaps positions i and j_i. A
 value v stands at position v until the first step i with j_i = v, which puts it to position i for good if i <= v. So

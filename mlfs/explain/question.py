@@ -1,7 +1,7 @@
-"""The ways in which a seed's permutation may have been read: hypotheses, and what each demands of the seed.
+"""The ways in which a seed's permutation may have been read, and what each demands of the seed.
 
 In: for each data set that it may be (a layout of a directory) the first reads of each process, as dataset indices. Out:
-hypotheses, the likely ones and the rest, and a probe for each. Called by `mlfs.explain.search`.
+`Reading`s, the likely ones and the rest, and a probe for each. Called by `mlfs.explain.search`.
 
 A process that reads for rank r of `world` ranks reads, in order, positions r + world * s of the epoch's permutation,
 with s = 0, 1, 2, ... for a process that reads all of its rank's batches, and s = (i // batch) * batch * workers +
@@ -14,13 +14,10 @@ from collections.abc import Iterable, Iterator
 from math import log2
 from typing import NamedTuple
 
-from mlfs.explain.evidence import LEAST_BITS, bits_of_distinct
+from mlfs.explain.evidence import SEED_BITS, bits_of_distinct
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe
 
 FEWEST_READS = 10
-# The choice that there is: 2^32 seeds of a permutation and as many of generators, nearly 2^16 hypotheses, 2^10 batches
-# and numbers of workers.
-FEWEST_BITS = 33 + 17 + 10 + LEAST_BITS
 # With fewer samples half of an epoch would be over before the reads tell 80 bits.
 FEWEST_SAMPLES = 40
 NEVER = 1 << 62
@@ -33,7 +30,7 @@ MOST_HEADS = 16
 _BITS_LEFT_TO_CONFIRM = 10
 
 # World sizes, small batches and numbers of workers that are tried: those that people use. A batch of nine or more needs
-# no hypothesis of its own, as a process' first reads show no gap then.
+# no place of its own here, as a process' first reads show no gap then.
 _WORLDS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112)
 _SMALL_BATCHES = range(2, 9)
 _WORKERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -61,8 +58,8 @@ class DataSet(NamedTuple):
     heads: tuple[tuple[int, ...], ...]
 
 
-class Hypothesis(NamedTuple):
-    """That a seed's permutation was read in this way.
+class Reading(NamedTuple):
+    """One way in which a seed's permutation may have been read.
 
     Attributes:
         data_set, head: which process of which data set reads from the start of an epoch.
@@ -86,7 +83,7 @@ def reads_needed(n: int) -> int:
     if n < FEWEST_SAMPLES:
         return NEVER
     reads = FEWEST_READS
-    while bits_of_distinct(n, reads - 1) < FEWEST_BITS:
+    while bits_of_distinct(n, reads - 1) < SEED_BITS:
         reads += 1
     return reads
 
@@ -96,31 +93,31 @@ def step(i: int, batch: int, workers: int) -> int:
     return i if not batch else (i // batch) * batch * workers + i % batch
 
 
-def likely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
-    """The hypotheses by which rank 0 reads on this node."""
+def likely(data_sets: Iterable[DataSet]) -> list[Reading]:
+    """The ways in which rank 0 reads on this node."""
     return [h for d, data_set in enumerate(data_sets) for h in _likely_of(d, data_set)]
 
 
-def _likely_of(d: int, data_set: DataSet) -> Iterator[Hypothesis]:
+def _likely_of(d: int, data_set: DataSet) -> Iterator[Reading]:
     for head, values in enumerate(data_set.heads[:MOST_HEADS]):
         few = head < _HEADS_WITH_SMALL_BATCHES
         for world in _WORLDS:
-            yield Hypothesis(d, head, 0, 0, 0, world, 0, 1)
+            yield Reading(d, head, 0, 0, 0, world, 0, 1)
             if few and world <= _MOST_RANKS_WITH_SMALL_BATCHES:
-                yield from (Hypothesis(d, head, 0, 0, 0, world, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
+                yield from (Reading(d, head, 0, 0, 0, world, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
         if few:
             shared = SHARED_GENERATOR_WORDS
-            yield Hypothesis(d, head, 0, shared, 0, 1, 0, 1)
-            yield from (Hypothesis(d, head, 0, shared, 0, 1, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
+            yield Reading(d, head, 0, shared, 0, 1, 0, 1)
+            yield from (Reading(d, head, 0, shared, 0, 1, b, w) for b in _SMALL_BATCHES for w in _WORKERS)
         if head < _LATE_HEADS:
             for skipped in range(1, min(_MOST_SKIPPED, len(values) - FEWEST_READS) + 1):
-                yield from (Hypothesis(d, head, skipped, words, 0, 1, 0, 1) for words in (0, SHARED_GENERATOR_WORDS))
+                yield from (Reading(d, head, skipped, words, 0, 1, 0, 1) for words in (0, SHARED_GENERATOR_WORDS))
 
 
-def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
-    """The hypotheses by which only other ranks than rank 0 read on this node: it is one of several."""
+def unlikely(data_sets: Iterable[DataSet]) -> list[Reading]:
+    """The ways in which only other ranks than rank 0 read on this node: it is one of several."""
     return [
-        Hypothesis(d, head, 0, 0, rank, world, 0, 1)
+        Reading(d, head, 0, 0, rank, world, 0, 1)
         for d, data_set in enumerate(data_sets)
         for head in range(min(_HEADS_OF_OTHER_NODES, len(data_set.heads)))
         for world in _WORLDS
@@ -129,19 +126,19 @@ def unlikely(data_sets: Iterable[DataSet]) -> list[Hypothesis]:
     ]
 
 
-def probes(data_sets: list[DataSet], hypotheses: list[Hypothesis]) -> list[Probe]:
-    """A probe for each hypothesis, tagged by its index. Those that too many seeds would pass by chance are left out."""
+def probes(data_sets: list[DataSet], readings: list[Reading]) -> list[Probe]:
+    """A probe for each way of reading, tagged by its index, but for those that many seeds would pass by chance."""
     found = []
-    bits_needed = 32 + log2(max(2, len(hypotheses))) - _BITS_LEFT_TO_CONFIRM
-    for tag, hypothesis in enumerate(hypotheses):
-        tests = _tests(data_sets[hypothesis.data_set], hypothesis)
+    bits_needed = 32 + log2(max(2, len(readings))) - _BITS_LEFT_TO_CONFIRM
+    for tag, reading in enumerate(readings):
+        tests = _tests(data_sets[reading.data_set], reading)
         if sum(log2(test.modulus) for test in tests) >= bits_needed:
             found.append(Probe(tag, tests))
     return found
 
 
-def _tests(data_set: DataSet, hypothesis: Hypothesis) -> tuple[Condition, ...]:
-    h, n = hypothesis, data_set.n
+def _tests(data_set: DataSet, reading: Reading) -> tuple[Condition, ...]:
+    h, n = reading, data_set.n
     tests: list[Condition] = []
     values = data_set.heads[h.head][h.skipped :]
     for i, value in enumerate(values if h.batch else values[:_WITHOUT_GAP]):

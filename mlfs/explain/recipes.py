@@ -15,11 +15,10 @@ import numpy as np
 
 from mlfs.errors import JobError
 from mlfs.explain.confirm import pattern_of
-from mlfs.explain.evidence import beyond_chance, bits_of_distinct
-from mlfs.explain.fields import EPOCHS, JOB_NAME, Fields
+from mlfs.explain.evidence import NEARLY_BITS, SEED_BITS, bits_near_the_start, bits_of_distinct
+from mlfs.explain.hypothesis import EPOCHS, JOB_NAME, Fields
 from mlfs.explain.popular import POPULAR_SEEDS, WHOLE_ORDERS
-from mlfs.explain.question import FEWEST_BITS, DataSet
-from mlfs.explain.threads import bits_near_the_start
+from mlfs.explain.question import DataSet
 from mlfs.job import parse_job
 from mlfs.orders.order import Indices
 from mlfs.orders.registry import build_order
@@ -33,13 +32,12 @@ OF_THREADS = ("keras", "tf-data")
 # torchdata's loader with workers reads the second permutation of its generator, which makes it another order than all
 # that the search for a seed tries. Its generators: see `mlfs.orders.torch_stateful`.
 STATEFUL, _OF_STATEFUL = "torch-stateful", ("default", "shared", "own")
-# Recipes that are tried, at most, the million seeds of `mlfs.explain.keras_seeds` included.
-_TRIED = 1 << 22
 # DLIO's TensorFlow loader shuffles its list of files by its own seed, 123, plus the epoch's number, from 1.
 DLIO_SEEDS = (124,)
 _WORLDS = (1, 2, 4, 8)
 # Of a sampler that repeats its samples three times. One rank stands for two as well, and multiples of three are left
-# out: see `mlfs.explain.repeated`. The largest first: a rank of eight reads what one of four might in batches of one.
+# out: see `mlfs.explain.explanations`. The largest first: a rank of eight reads what one of four might in batches of
+# one.
 _WORLDS_THAT_REPEAT = (64, 32, 16, 8, 7, 5, 4, 1)
 # Ranks of one node, and the first ones of others: each rank's stream is compared with each head.
 _MOST_RANKS = 16
@@ -61,11 +59,11 @@ class Recipe(NamedTuple):
     fields: Fields
 
 
-def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
-    """The fields that are tried, the likeliest first. `told`: seeds that are likelier than popular ones."""
+def recipes(n: int, hints: Sequence[int] = ()) -> Iterator[Fields]:
+    """The fields that are tried, the likeliest first. `hints`: seeds that are likelier than popular ones."""
     for seed in DLIO_SEEDS:
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
-    for seed in dict.fromkeys((*told, *POPULAR_SEEDS[:WHOLE_ORDERS])):
+    for seed in dict.fromkeys((*hints, *POPULAR_SEEDS[:WHOLE_ORDERS])):
         yield {"sampler": "hf-datasets", "seed": seed}
         yield {"sampler": "numpy", "seed": seed, "legacy": True}
         yield {"sampler": "numpy", "seed": seed, "legacy": False}
@@ -84,12 +82,12 @@ def recipes(n: int, told: Sequence[int] = ()) -> Iterator[Fields]:
         yield {"sampler": "dali", "shuffle_after_epoch": True, "world_size": world}
         yield {"sampler": "paddle", "world_size": world}
     for world in _WORLDS_THAT_REPEAT:
-        for seed in dict.fromkeys((0, *told)):  # timm's sampler with its own defaults is the one with seed 0
+        for seed in dict.fromkeys((0, *hints)):  # timm's sampler with its own defaults is the one with seed 0
             yield {"sampler": "ra-sampler", "seed": seed, "world_size": world}
 
 
 def repeats_samples(fields: Fields) -> bool:
-    """Whether the explanation is one of `mlfs.explain.repeated`, which has yet to tell how many ranks there are."""
+    """Whether repeated opens have yet to show how many ranks there are (`mlfs.explain.explanations`)."""
     return fields["sampler"] == "ra-sampler" and fields["world_size"] == 1
 
 
@@ -116,10 +114,10 @@ def same_first_epoch(fields: Fields) -> list[Fields]:
     return [plain | one | other for other in others for one in same]
 
 
-def explaining(data_sets: Sequence[DataSet], told: Sequence[int] = ()) -> Iterator[Recipe | None]:
+def explaining(data_sets: Sequence[DataSet], hints: Sequence[int] = ()) -> Iterator[Recipe | None]:
     """Try all recipes: a None for each that does not explain the reads; the recipe that does comes last."""
     for index, data_set in enumerate(data_sets):
-        for fields in recipes(data_set.n, told):
+        for fields in recipes(data_set.n, hints):
             explained = tried(fields, data_set)
             yield None if explained is None else Recipe(index, explained)
             if explained is not None:
@@ -170,13 +168,13 @@ class _Readers:
         position_of = dict(zip(stream[at][::-1].tolist(), at[::-1].tolist(), strict=True))
         heads = [[position_of.get(value, -1) for value in head] for head in data_set.heads]
         patterns = [pattern for places in heads if (pattern := pattern_of(places, 0, 1)) is not None]
-        proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= FEWEST_BITS]
+        proving = [one for one in patterns if bits_of_distinct(data_set.n, one.matched) >= SEED_BITS]
         beginnings = [places[0] for places in heads if _in_a_row(places[:_TELLING_READS])]
         following = sum(map(_in_steps_of_one, heads)) if any(0 in places[:1] for places in heads) else 0
-        self.proved = bool(proving) or bits_of_distinct(data_set.n, following) >= FEWEST_BITS
+        self.proved = bool(proving) or bits_of_distinct(data_set.n, following) >= SEED_BITS
         if threads:
-            told = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
-            self.proved = beyond_chance(told, _TRIED)
+            bits = max((bits_near_the_start(places, data_set.n) for places in heads), default=0.0)
+            self.proved = bits >= NEARLY_BITS
         self.processes, self.here = len(beginnings), bool(beginnings)
         self.batch = next((one.batch for one in proving if one.batch), gcd(*beginnings))
 
@@ -195,3 +193,40 @@ def _in_a_row(places: list[int]) -> bool:
     return (
         len(places) >= _FEWEST_TELLING and places == list(range(places[0], places[0] + len(places))) and places[0] >= 0
     )
+
+
+# -- Keras' image_dataset_from_directory without a seed
+
+# Keras draws one of a million itself, so all of them are tried (keras/src/utils/image_dataset_utils.py: seed =
+# np.random.randint(1e6); Keras 3.15). Most are refuted by numpy's shuffle of the names alone: what is read first stands
+# among the first names, as far as the buffer of eight batches reaches that tf.data draws from.
+
+KERAS_SEEDS = 1_000_000
+# A shuffle takes some 30 ns a name: beyond so many names a million of them take longer than an epoch.
+MOST_SAMPLES_OF_KERAS = 20_000
+# Batches of image classifiers that are told by the names alone; a larger buffer lets too many seeds pass.
+_WIDEST_OF_KERAS = 8 * max(BATCHES_OF_KERAS)
+_SLICE_OF_KERAS = 1000
+# So many first reads are compared: they tell 50 bits in a data set of 1,500 files.
+_READS_OF_KERAS = 24
+
+
+def keras_seeds(data_sets: list[DataSet], low: int, high: int) -> Iterator[int | Recipe]:
+    """Try the seeds low .. high - 1: the number of those tried from time to time, and last a recipe if there is one."""
+    for index, data_set in enumerate(data_sets):
+        n, head = data_set.n, np.array(max(data_set.heads, key=len, default=()), dtype=np.int64)[:_READS_OF_KERAS]
+        if n > MOST_SAMPLES_OF_KERAS or len(head) < 2 or n // 2 < _WIDEST_OF_KERAS + _READS_OF_KERAS:
+            continue
+        names, place = np.arange(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        for seed in range(low, high):
+            shuffled = names.copy()
+            np.random.RandomState(seed).shuffle(shuffled)
+            place[shuffled] = names
+            if np.count_nonzero(place[head] < _WIDEST_OF_KERAS + _READS_OF_KERAS) >= len(head) - 1:
+                for batch in BATCHES_OF_KERAS:
+                    found = tried({"sampler": "keras", "seed": seed, "batch_size": batch}, data_set)
+                    if found is not None:
+                        yield Recipe(index, found)
+                        return
+            if seed % _SLICE_OF_KERAS == 0:
+                yield seed - low

@@ -1,6 +1,6 @@
 """Which variant of a registered job explains its opens, if any does: all are tried, the likeliest first.
 
-In: a job's specification and streams, the opens that disagree. Out: a `Correction`, the job to go on with. Called by
+In: a job's specification and streams, the opens that disagree. Out: a `Hypothesis`, the job to go on with. Called by
 `mlfs.explain.correction` in a worker thread. What comes out explains the opens better than chance could; opens that it
 was not searched with have to confirm it.
 """
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mlfs.errors import MlfsError
 from mlfs.explain.evidence import LEAST_BITS, beyond_chance, bits_of_hits
+from mlfs.explain.hypothesis import Hypothesis, Origin
 from mlfs.explain.variants import Variant, variants
 from mlfs.follow.epoch_index import EpochIndex
 from mlfs.follow.matching import Open
@@ -46,22 +47,6 @@ SEEN_BEGINNING = 16
 MOST_WORKERS = 16
 # Opens by which a family of processes is told from others: three steps, of which chance makes none in most orders.
 FEWEST_OF_FAMILY = 4
-
-
-class Correction(NamedTuple):
-    """The job as its opens say it is, from where they are.
-
-    Attributes:
-        sentence: what the script does otherwise than was registered. told: fields that register it so; None
-            for a field that is as it was registered after all.
-        families: the numbers of those whose opens it explains; None: all.
-    """
-
-    spec: JobSpec
-    streams: JobStreams
-    sentence: str
-    told: Mapping[str, Any]
-    families: frozenset[int] | None = None
 
 
 class Score(NamedTuple):
@@ -129,7 +114,7 @@ def evidence_of(opens: Sequence[Open], families: Sequence[int]) -> list[Evidence
 def find_correction(
     spec: JobSpec, streams: JobStreams, opens: list[Open], epochs: list[int], n_entries: int, round_: int = 1,
     families: Sequence[int] = (),
-) -> Correction | None:  # fmt: skip
+) -> Hypothesis | None:  # fmt: skip
     """The variant that explains the opens best, None when none does better than chance could.
 
     Where several families of processes read, it need not explain the opens of all of them: the others are strangers.
@@ -141,7 +126,7 @@ def find_correction(
     """
     evidence = evidence_of(opens, families)
     own = built_in(spec.sampler)
-    as_told = [[streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs if epoch >= epochs[0]]
+    as_registered = [[streams.epoch_ids(epoch, rank) for rank in spec.ranks] for epoch in epochs if epoch >= epochs[0]]
     best: Screened | None = None
     tried = computed = 0
     for variant in variants(spec.model_dump(), own.fields if own else ()):
@@ -155,7 +140,7 @@ def find_correction(
             if was_small and computed > SMALL_SEARCH:
                 _yield_to_everybody()
             begins_elsewhere = variant.epoch is not None or "start_step" in variant.changes
-            if not begins_elsewhere and any(_agree(ids, told) for told in as_told):
+            if not begins_elsewhere and any(_agree(ids, registered) for registered in as_registered):
                 continue  # not what sets the script apart
             tried += len(evidence)
             screened = _best_of(EpochIndex(epoch, 0, ids, n_entries), evidence)
@@ -252,14 +237,14 @@ def changed_job(spec: JobSpec, streams: JobStreams, changes: Mapping[str, Any]) 
         return None
 
 
-def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction | None:
+def _correction(best: Screened, registered: JobSpec, round_: int) -> Hypothesis | None:
     """The job to go on with: from where the opens are, for the ranks that read."""
     score, variant, epoch, spec, streams, families = best
     # The batches count from where the loader began: from the epoch's beginning, unless that is far away.
     first = score.first - score.first % round_ if score.first > NEAR_THE_BEGINNING else 0
     changes: dict[str, object] = {"start_epoch": epoch, "start_step": first // streams.batch_files}
     sentence = variant.sentence
-    told = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
+    register = {name: value for name, value in variant.changes.items() if name != "start_step" or registered.start_step}
     batch = max(1, streams.batch_files)
     begins_a_batch = score.first % batch == 0 and score.first < MOST_WORKERS * batch
     in_its_middle = score.first >= max(round_, SEEN_BEGINNING) and not begins_a_batch
@@ -268,14 +253,14 @@ def _correction(best: Screened, registered: JobSpec, round_: int) -> Correction 
             epoch, spec = epoch + 1, registered
             changes["start_epoch"] = epoch
         if variant.epoch is not None or sentence == COUNTS_FROM_ONE:
-            sentence, told = UNDER_WAY.format(epoch=epoch), {}
+            sentence, register = UNDER_WAY.format(epoch=epoch), {}
     if "ranks" in registered.model_fields_set and "ranks" in variant.changes:
         ranks = [best.spec.ranks[index] for index in score.ranks]
-        changes["ranks"] = told["ranks"] = ranks
+        changes["ranks"] = register["ranks"] = ranks
         if "world_size" not in variant.changes:
             sentence = f"this mount is read by {_named(ranks)}, not by {_named(registered.ranks)}"
     made = changed_job(spec, streams, changes)
-    return None if made is None else Correction(*made, sentence, told, families)
+    return None if made is None else Hypothesis(made[0], Origin.VARIANT, made[1], sentence, register, families)
 
 
 def _named(ranks: Sequence[int]) -> str:

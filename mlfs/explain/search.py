@@ -4,15 +4,15 @@ In: what was read, as dataset indices. Out: events, as they come: how far the se
 `mlfs.explain.seed_search`. `find` is a Python generator: asking for the next event has the next slice of seeds tried,
 and the caller may stop at any of them.
 
-1. Seeds that were told (numbers on the script's command line), seeds that people choose and the smallest numbers,
+1. Hints (numbers on the script's command line), seeds that people choose and the smallest numbers,
    each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a RandomSampler is seeded
    with the fourth word that torch's default generator gives (the DataLoader's base_seed takes the two words before).
-2. What torch's default generator gives in its first million words, where a seed that was told, or one of the most usual
+2. What torch's default generator gives in its first million words, where a hint, or one of the most usual
    ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
 3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
    the seeds that people choose; then 2 again, further for each seed.
 4. All 2^32 seeds of a permutation. This also explains scripts that set no seed, for whatever torch drew is one of them.
-   `mlfs.explain.generators` then finds out which generators may have drawn it.
+   `generators` then finds out which generators may have drawn it.
 5. The million seeds of which Keras' image_dataset_from_directory draws one, where the script gives it none.
 6. All 2^32 seeds again, where none of the ranks that read on this node is rank 0.
 """
@@ -26,18 +26,18 @@ import numpy as np
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import Finding, confirm
-from mlfs.explain.generators import generators
-from mlfs.explain.keras_seeds import SEEDS, keras_seeds
 from mlfs.explain.popular import FURTHEST_LOOKED_THROUGH, LOOKED_THROUGH, POPULAR_SEEDS
-from mlfs.explain.probes import compile_trie
-from mlfs.explain.question import DataSet, Hypothesis, likely, probes, unlikely
-from mlfs.explain.recipes import Recipe, explaining, recipes
+from mlfs.explain.probes import Condition, Probe, compile_trie
+from mlfs.explain.question import DataSet, Reading, likely, probes, unlikely
+from mlfs.explain.recipes import KERAS_SEEDS, Recipe, explaining, keras_seeds, recipes
 from mlfs.explain.search_stages import (
+    ALL_SEEDS,
     COMMON_SEEDS,
     SAMPLER_SEED_WORD,
     SHARED_SEED_WORD,
     Draw,
     Event,
+    GeneratorsFound,
     Ranges,
     SearchExtent,
     SeedFound,
@@ -54,17 +54,17 @@ COMMON_STAGE = "common seeds"
 OTHERS_STAGE = "other samplers"
 KERAS_STAGE = "seeds that Keras draws"
 CHOSEN_STAGE = "seeds that people choose, a model made first"
-# Stage 1 takes a tenth of a second with so many, and most seeds that are not told are smaller.
+# Stage 1 takes a tenth of a second with so many, and most other seeds are smaller.
 _SMALLEST_SEEDS = 1 << 12
-# How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a seed that was
-# told. A tenth of a second for each without numba, which costs seconds to compile.
-_FIRST_LOOK, _FIRST_LOOK_TOLD = 1 << 20, 1 << 21
+# How many words of each seed's generator stage 2 looks at: a model of a million parameters, two for a hint. A tenth of
+# a second for each without numba, which costs seconds to compile.
+_FIRST_LOOK, _FIRST_LOOK_HINTS = 1 << 20, 1 << 21
 # How many words it looks at in the end: so many that all seeds together take seconds, with numba and without, as
 # stage 4, which takes minutes, finds the rest. 2^25 is a model of 33 million parameters.
 _LAST_LOOK_QUICK, _LAST_LOOK = 1 << 25, 1 << 21
 _LESS_USUAL_LOOK = 1 << 22
-# A seed that was told is worth more of a look; without numba this takes some two seconds for each.
-_LAST_LOOK_TOLD_SLOW = 1 << 24
+# A hint is worth more of a look; without numba this takes some two seconds for each.
+_LAST_LOOK_HINTS_SLOW = 1 << 24
 EVERYTHING = SearchExtent()
 
 
@@ -83,7 +83,7 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
         found = yield from _common(data_sets, both, extent, range(extent.common))
     if found is None and not extent.again:
         found = yield from _chosen(data_sets, sure, usual, quick)
-        if found is None and (yield from _recipes(data_sets, extent.told)):
+        if found is None and (yield from _recipes(data_sets, extent.hints)):
             return
     search = extent.search()
     if found is None:
@@ -94,7 +94,7 @@ def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterato
         return
     if found is None:
         yield from _all("all seeds, other nodes' ranks", data_sets, rest, extent.ranges, search)
-    elif drawn_by_torch(found.finding) and found.finding.seed not in extent.told and not extent.again:
+    elif drawn_by_torch(found.finding) and found.finding.seed not in extent.hints and not extent.again:
         yield from generators(found, extent, search)
 
 
@@ -103,16 +103,16 @@ def drawn_by_torch(finding: Finding) -> bool:
     return finding.world == 1 and finding.words_before == 0 and finding.seed >= COMMON_SEEDS
 
 
-def _drawn(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """The hypotheses by which torch's default generator may have drawn the permutation's seed."""
-    return [h for h in hypotheses if h.world == 1 and h.words_before == 0]
+def _drawn(readings: list[Reading]) -> list[Reading]:
+    """The readings by which torch's default generator may have drawn the permutation's seed."""
+    return [h for h in readings if h.world == 1 and h.words_before == 0]
 
 
-def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event, None, bool]:
+def _recipes(data_sets: list[DataSet], hints: tuple[int, ...]) -> Generator[Event, None, bool]:
     """Of stage 3. Returns whether a sampler that is not torch's explains the reads."""
-    of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, told))
+    of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, hints))
     yield StageProgress(OTHERS_STAGE, 0, of)
-    for done, recipe in enumerate(explaining(data_sets, told), 1):
+    for done, recipe in enumerate(explaining(data_sets, hints), 1):
         yield StageProgress(OTHERS_STAGE, done, of) if recipe is None else recipe
         if recipe is not None:
             return True
@@ -121,9 +121,9 @@ def _recipes(data_sets: list[DataSet], told: tuple[int, ...]) -> Generator[Event
 
 def _keras(data_sets: list[DataSet], ranges: Ranges) -> Generator[Event, None, bool]:
     """Stage 5. Returns whether one of the seeds that Keras draws explains the reads."""
-    of = sum(max(0, min(high, SEEDS) - low) for low, high in ranges)
+    of = sum(max(0, min(high, KERAS_SEEDS) - low) for low, high in ranges)
     for low, high in ranges:
-        for done in keras_seeds(data_sets, low, min(high, SEEDS)):
+        for done in keras_seeds(data_sets, low, min(high, KERAS_SEEDS)):
             yield StageProgress(KERAS_STAGE, done, of) if isinstance(done, int) else done
             if isinstance(done, Recipe):
                 return True
@@ -131,33 +131,33 @@ def _keras(data_sets: list[DataSet], ranges: Ranges) -> Generator[Event, None, b
 
 
 def _confirmed(
-    seeds: Words, hits: list[tuple[int, int]], hypotheses: list[Hypothesis], data_sets: list[DataSet]
+    seeds: Words, hits: list[tuple[int, int]], readings: list[Reading], data_sets: list[DataSet]
 ) -> tuple[int, Finding] | None:
     """The first hit that explains all first reads of its process: its index among the seeds, and what it explains."""
     for at, tag in hits:
-        hypothesis = hypotheses[tag]
-        finding = confirm(int(seeds[at]), hypothesis, data_sets[hypothesis.data_set])
+        reading = readings[tag]
+        finding = confirm(int(seeds[at]), reading, data_sets[reading.data_set])
         if finding is not None:
             return at, finding
     return None
 
 
 def _common(
-    data_sets: list[DataSet], all_hypotheses: tuple[list[Hypothesis], ...], extent: SearchExtent, numbers: range
+    data_sets: list[DataSet], all_readings: tuple[list[Reading], ...], extent: SearchExtent, numbers: range
 ) -> Generator[Event, None, SeedFound | None]:
-    """Stage 1, and 3: seeds that were told, seeds that people choose, and these numbers."""
+    """Stage 1, and 3: hints, seeds that people choose, and these numbers."""
     yield StageProgress(COMMON_STAGE, 0, len(numbers))
-    told = [seed for seed in dict.fromkeys((*extent.told, *POPULAR_SEEDS)) if seed not in numbers]
-    seeds = np.concatenate([np.array(told, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
+    liked = [seed for seed in dict.fromkeys((*extent.hints, *POPULAR_SEEDS)) if seed not in numbers]
+    seeds = np.concatenate([np.array(liked, dtype=np.uint32), np.arange(len(numbers), dtype=np.uint32)])
     drawn: Words | None = None
-    for hypotheses in all_hypotheses:
-        hits = search_numpy.search(compile_trie(probes(data_sets, hypotheses)), seeds)
-        found = _confirmed(seeds, hits, hypotheses, data_sets)
+    for readings in all_readings:
+        hits = search_numpy.search(compile_trie(probes(data_sets, readings)), seeds)
+        found = _confirmed(seeds, hits, readings, data_sets)
         if found is not None:
             yield (event := SeedFound(found[1]))
             return event
-        if drawn is None:  # all of them are among the first hypotheses
-            of_one_rank = _drawn(hypotheses)
+        if drawn is None:  # all of them are among the first readings
+            of_one_rank = _drawn(readings)
             trie = compile_trie(probes(data_sets, of_one_rank))
             for word in (SAMPLER_SEED_WORD, SHARED_SEED_WORD):
                 drawn = search_numpy.first_words(seeds, word)
@@ -182,13 +182,13 @@ def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
     """What stage 2 looks at first, and before it looks at any seed further."""
 
     def looks(seeds: Iterable[int], words: int) -> list[_Look]:
-        return [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, words)) for seed in seeds if seed not in told]
+        return [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, words)) for seed in seeds if seed not in hints]
 
-    told: tuple[int, ...] = ()
-    first = looks(extent.told, _FIRST_LOOK_TOLD)
+    hints: tuple[int, ...] = ()
+    first = looks(extent.hints, _FIRST_LOOK_HINTS)
     if extent.again:
         return first, []
-    told = extent.told
+    hints = extent.hints
     usual = POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH]
     return first + looks(usual, _FIRST_LOOK), looks(POPULAR_SEEDS[len(usual) : LOOKED_THROUGH], _FIRST_LOOK)
 
@@ -199,17 +199,17 @@ def _last_looks(extent: SearchExtent, before: list[_Look], search: TrySeeds) -> 
     last = _LAST_LOOK_QUICK if quick else _LAST_LOOK
     ends = dict.fromkeys(POPULAR_SEEDS[:LOOKED_THROUGH], min(last, _LESS_USUAL_LOOK))
     ends |= dict.fromkeys(POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH], last)
-    ends |= dict.fromkeys(extent.told, extent.latest if quick else _LAST_LOOK_TOLD_SLOW)
+    ends |= dict.fromkeys(extent.hints, extent.latest if quick else _LAST_LOOK_HINTS_SLOW)
     looks = [_Look(seed, end, min(extent.latest, ends[seed])) for seed, _, end in before]
     return [look for look in looks if look.first < look.end]
 
 
 def _chosen(
-    data_sets: list[DataSet], hypotheses: list[Hypothesis], looks: list[_Look], search: TrySeeds
+    data_sets: list[DataSet], readings: list[Reading], looks: list[_Look], search: TrySeeds
 ) -> Generator[Event, None, SeedFound | None]:
     """Stage 2."""
-    hypotheses = _drawn(hypotheses)
-    trie = compile_trie(probes(data_sets, hypotheses))
+    readings = _drawn(readings)
+    trie = compile_trie(probes(data_sets, readings))
     if not looks or not trie.roots:
         return None
     done, of = 0, sum(end - first for _, first, end in looks)
@@ -217,7 +217,7 @@ def _chosen(
     yield StageProgress(CHOSEN_STAGE, 0, of)
     for seed, first, end in looks:
         for start, words in words_of(seed, end, first):
-            found = _confirmed(words, search(trie, words), hypotheses, data_sets)
+            found = _confirmed(words, search(trie, words), readings, data_sets)
             if found is not None:
                 yield (event := SeedFound(found[1], (Draw(seed, start + found[0] - SAMPLER_SEED_WORD),)))
                 return event
@@ -227,16 +227,67 @@ def _chosen(
 
 
 def _all(
-    stage: str, data_sets: list[DataSet], hypotheses: list[Hypothesis], ranges: Ranges, search: TrySeeds
+    stage: str, data_sets: list[DataSet], readings: list[Reading], ranges: Ranges, search: TrySeeds
 ) -> Generator[Event, None, SeedFound | None]:
     """Stages 4 and 6."""
-    trie = compile_trie(probes(data_sets, hypotheses))
+    trie = compile_trie(probes(data_sets, readings))
     if not trie.roots:
         return None
     for progress, seeds, hits in slices(stage, trie, ranges, search):
-        found = _confirmed(seeds, hits, hypotheses, data_sets)
+        found = _confirmed(seeds, hits, readings, data_sets)
         if found is not None:
             yield (event := SeedFound(found[1]))
             return event
         yield progress
     return None
+
+
+# -- which generators may have drawn a permutation's seed
+
+# The order of an epoch tells 32 bits of the generator and no more. So of all 2^32 generators one, on average, has the
+# same word in the same place by chance. All that fit are events, the likeliest first; the next epoch's first reads
+# choose.
+
+# What the script may have drawn before: nothing, or another loader's base_seed, or that and its sampler's seed.
+WORDS_BEFORE = (0, 2, 4)
+# A word that a likely seed's generator gives so early is there by chance in one case of 100: 21 * 2^21 / 2^32. It is
+# looked for before all seeds are, which takes minutes; if it was chance, the next epoch's order is found anew.
+_SURELY_NOT_CHANCE = 1 << 21
+# One is expected for each of the three places; more than these are no help.
+_MOST_GENERATORS = 16
+_POPULAR_STAGE, _GENERATORS_STAGE = "well-known generators", "all generators"
+
+
+def generators(found: SeedFound, extent: SearchExtent, search: TrySeeds) -> Iterator[Event]:
+    """Tell all generators that fit, anew with each that is found; nothing if the generator is known beyond doubt."""
+    drawn, draws = found.finding.seed, list(found.draws)
+    if any(draw.words_before < _SURELY_NOT_CHANCE for draw in draws):
+        return
+    if not draws:
+        for draw in _popular(drawn, extent):
+            if isinstance(draw, Draw):
+                draws.append(draw)
+            else:
+                yield draw
+        if draws:
+            yield GeneratorsFound(tuple(draws))
+    known = {draw.seed for draw in draws}
+    probes = [Probe(words, (Condition(SAMPLER_SEED_WORD + words, ALL_SEEDS, drawn),)) for words in WORDS_BEFORE]
+    draws.sort(key=lambda draw: draw.words_before)
+    others: list[Draw] = []
+    for progress, seeds, hits in slices(_GENERATORS_STAGE, compile_trie(probes), extent.ranges, search):
+        new = [Draw(int(seeds[at]), words) for at, words in hits if int(seeds[at]) not in known]
+        yield progress
+        if new and len(others) < _MOST_GENERATORS:
+            others = sorted([*others, *new], key=lambda draw: (draw.words_before, draw.seed))
+            yield GeneratorsFound((*draws, *others))
+
+
+def _popular(drawn: int, extent: SearchExtent) -> Iterator[Draw | StageProgress]:
+    """Look through what popular seeds' generators give, as far as one that has made a large model first."""
+    seeds = [seed for seed in POPULAR_SEEDS[:LOOKED_THROUGH] if seed not in extent.hints]
+    yield StageProgress(_POPULAR_STAGE, 0, len(seeds))
+    for index, seed in enumerate(seeds):
+        for start, words in words_of(seed, extent.latest):
+            yield from (Draw(seed, start + at - SAMPLER_SEED_WORD) for at in np.flatnonzero(words == drawn).tolist())
+        yield StageProgress(_POPULAR_STAGE, index + 1, len(seeds))

@@ -1,7 +1,7 @@
 """What the stages of the search for a seed are made of: their extent, their events, ranges of seeds tried in slices.
 
 In: conditions on a seed as a `Trie`, and ranges of seeds. Out: the seeds that pass, and how far the stage is. Used by
-`mlfs.explain.search` and `mlfs.explain.generators`.
+`mlfs.explain.search`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SearchExtent(NamedTuple):
         ranges: the seeds that the long stages try, as (first, last + 1). common: how many small seeds are tried first.
         quick: whether to use numba; None: if it is installed and worth compiling for.
         latest: how many words of a seed's generator are looked at, at most.
-        told: seeds that are likelier than popular ones, such as numbers on the script's command line, or the generator
+        hints: seeds that are likelier than popular ones, such as numbers on the script's command line, or the generator
             that drew the seed of the epoch before.
         again: whether torch drew the seed of the epoch before. Then it drew this one's too, and other samplers, other
             nodes' ranks and generators that were not found before need not be tried.
@@ -113,7 +113,7 @@ class SearchExtent(NamedTuple):
     common: int = COMMON_SEEDS
     quick: bool | None = None
     latest: int = LATEST_WORD
-    told: tuple[int, ...] = ()
+    hints: tuple[int, ...] = ()
     again: bool = False
     words: WordsAsked | None = None
 

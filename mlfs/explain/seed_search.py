@@ -11,26 +11,33 @@ beside a busy loader on the same core; what it finds pays for the tenth of the c
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from mlfs.explain.confirm import Finding
 from mlfs.explain.question import DataSet
+from mlfs.explain.recipes import Recipe
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import (
     COMMON_SEEDS,
     LATEST_WORD,
     WHOLE,
+    Draw,
     Event,
+    GeneratorsFound,
+    PlaceFound,
     Ranges,
     SearchExtent,
+    SeedFound,
     StageProgress,
     WordsAsked,
 )
-from mlfs.explain.wire import answer, parse_answer, parse_question, question
 
 LOW_PRIORITY = 10  # a niceness
 # What nearly all scripts do is found within so much time of a core.
@@ -56,13 +63,14 @@ class SeedSearch:
     def __init__(
         self,
         data_sets: Sequence[DataSet],
-        told: Sequence[int] = (),
+        hints: Sequence[int] = (),
         again: bool = False,
         words: WordsAsked | None = None,
     ) -> None:
         ranges = ranges_wanted(os.environ.get(RANGES_VARIABLE))
         common, latest = (COMMON_SEEDS, LATEST_WORD) if ranges == WHOLE else (FEW_SEEDS, FEW_WORDS)
-        extent = SearchExtent(ranges, common, latest=latest, told=tuple(dict.fromkeys(told)), again=again, words=words)
+        first = tuple(dict.fromkeys(hints))
+        extent = SearchExtent(ranges, common, latest=latest, hints=first, again=again, words=words)
         self._question = question(data_sets, extent)
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -96,18 +104,78 @@ class SeedSearch:
                 self._process.kill()
 
 
+# -- questions and answers as JSON, between the daemon and the process
+
+
+def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
+    """What is asked, as one line."""
+    return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
+
+
+def parse_question(line: str) -> tuple[list[DataSet], SearchExtent]:
+    """The data sets and the extent that `question` wrote down."""
+    asked: dict[str, Any] = json.loads(line)
+    sets = [DataSet(n, tuple(tuple(head) for head in heads)) for n, heads in asked["data_sets"]]
+    extent = asked["extent"]
+    ranges = tuple((low, high) for low, high in extent["ranges"])
+    extent |= {"ranges": ranges, "hints": tuple(extent["hints"]), "words": _words(extent["words"])}
+    return sets, SearchExtent(**extent)
+
+
+def _words(asked: list[Any] | None) -> WordsAsked | None:
+    if asked is None:
+        return None
+    seed, seeded, ahead, spans, weights_file = asked
+    return WordsAsked(seed, seeded, ahead, tuple((low, high) for low, high in spans), weights_file)
+
+
+def answer(event: Event) -> str:
+    """An event, as one line."""
+    if isinstance(event, StageProgress):
+        return json.dumps({"progress": list(event)})
+    if isinstance(event, Recipe):
+        return json.dumps({"recipe": list(event)})
+    if isinstance(event, PlaceFound):
+        return json.dumps({"place": event.words})
+    if isinstance(event, SeedFound):
+        return json.dumps({"found": list(event.finding), "draws": event.draws})
+    return json.dumps({"draws": event.draws})
+
+
+def parse_answer(line: str) -> Event:
+    """The event that `answer` wrote down."""
+    said: dict[str, Any] = json.loads(line)
+    if "progress" in said:
+        return StageProgress(*said["progress"])
+    if "recipe" in said:
+        return Recipe(*said["recipe"])
+    if "place" in said:
+        return PlaceFound(said["place"])
+    if "found" in said:
+        fields = dict(zip(Finding._fields, said["found"], strict=True))
+        return SeedFound(Finding(**fields | {"ranks": tuple(fields["ranks"])}), _draws(said))
+    return GeneratorsFound(_draws(said))
+
+
+def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:
+    return tuple(Draw(*draw) for draw in said["draws"])
+
+
+# -- the process
+
+
 def main() -> int:
     """What the process does."""
     data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
-    told, takes_long = 0.0, extent.words is None
+    said_s, takes_long = 0.0, extent.words is None
     for event in find(data_sets, extent):
         if takes_long and time.process_time() > PROMPT_S:
             os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), LOW_PRIORITY))
         now = time.monotonic()
-        if isinstance(event, StageProgress) and event.done < event.of and now - told < PROGRESS_EVERY_S:
+        if isinstance(event, StageProgress) and event.done < event.of and now - said_s < PROGRESS_EVERY_S:
             continue
-        told = now
+        said_s = now
         print(answer(event), flush=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""What explaining tells of itself: frozen figures of the search for an untold order, and of the searches for each job.
+"""What explaining tells of itself: frozen figures of the search for an unregistered order, and for each job.
 
 Made by `mlfs.explain.explainer` and its parts, for the status of a mount.
 """
@@ -66,10 +66,10 @@ class Instead:
     """What explains the reads of a registered job that was set aside.
 
     Attributes:
-        told: what was registered, in words. true: what the reads say. flags: of `mlfs register`, that say it.
+        registered: in words. true: what the reads say. flags: of `mlfs register`, that say it.
     """
 
-    told: str
+    registered: str
     true: str
     flags: str
 

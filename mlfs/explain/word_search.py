@@ -10,26 +10,26 @@ one process are enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log2
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfs.explain import search_numpy
 from mlfs.explain.confirm import confirm
-from mlfs.explain.evidence import LEAST_BITS
+from mlfs.explain.evidence import PLACE_BITS
 from mlfs.explain.probes import WORDS_IN_REACH, Condition, Probe, compile_trie
-from mlfs.explain.question import DataSet, likely, probes
+from mlfs.explain.question import DataSet, Reading, likely, probes, step
 from mlfs.explain.search_stages import PlaceFound, StageProgress, TrySeeds, Words, WordsAsked
-from mlfs.explain.weighted_search import WeightedDraws
+from mlfs.orders.order_file import read_weights
 from mlfs.orders.torch_generator import Tape
+from mlfs.orders.torch_weighted import WORDS_A_DRAW, running_sum, uniform_of
 
 STAGE = "words of seed {seed}"
 # Some tenths of a second without numba: whoever looks on sees the search move.
 _WORDS_AT_ONCE = 1 << 19
-# A process' first reads may show one of some hundred batch sizes and numbers of workers.
-_SHAPE_BITS = 10
 
 
 def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterator[StageProgress | PlaceFound]:
@@ -38,13 +38,13 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
     Args:
         search: tries words as seeds of a permutation.
     """
-    hypotheses = [h for h in likely([data_set]) if h.world == 1 and not h.words_before and not h.skipped]
-    tests = probes([data_set], hypotheses)
+    readings = [h for h in likely([data_set]) if h.world == 1 and not h.words_before and not h.skipped]
+    tests = probes([data_set], readings)
     stage, done, of = STAGE.format(seed=asked.seed), 0, sum(high - low for low, high in asked.spans)
     yield StageProgress(stage, 0, of)
-    fewest_bits = LEAST_BITS + _SHAPE_BITS + log2(max(1, of * len(hypotheses)))
+    fewest_bits = PLACE_BITS + log2(max(1, of * len(readings)))
     if asked.weights_file:
-        yield from _find_draws(WeightedDraws(data_set, hypotheses, asked.weights_file), asked, fewest_bits)
+        yield from _find_draws(WeightedDraws(data_set, readings, asked.weights_file), asked, fewest_bits)
         return
     if not tests:
         return
@@ -56,7 +56,7 @@ def find_place(data_set: DataSet, asked: WordsAsked, search: TrySeeds) -> Iterat
             words = tape.at(start + asked.ahead).take(count + WORDS_IN_REACH)
             hits = search(trie, words[:count]) if asked.seeded else _direct(tests, words, count)
             for at, tag in hits:
-                seed, h = int(words[at]), hypotheses[tag]
+                seed, h = int(words[at]), readings[tag]
                 if not asked.seeded:
                     seed, h = asked.seed, h._replace(words_before=start + asked.ahead + at)
                 if confirm(seed, h, data_set, fewest_bits) is not None:
@@ -73,7 +73,7 @@ def place_nearby(data_set: DataSet, asked: WordsAsked) -> PlaceFound | None:
 
 
 def _find_draws(draws: WeightedDraws, asked: WordsAsked, fewest_bits: float) -> Iterator[StageProgress | PlaceFound]:
-    """The same for a sampler that draws by weights: see `mlfs.explain.weighted_search`."""
+    """The same for a sampler that draws by weights."""
     tape, done, of = Tape(asked.seed), 0, sum(high - low for low, high in asked.spans)
     for low, high in asked.spans:
         for start in range(low, high, _WORDS_AT_ONCE):
@@ -99,3 +99,85 @@ def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int,
         for test in probe.tests[1:]:
             at = at[words[at + test.word] % np.uint32(test.modulus) == test.residue]
         yield from ((int(place), probe.tag) for place in at)
+
+
+# -- weighted draws
+
+# A draw takes two words, which make a number in [0, 1); the sample is the first one whose running sum of weights is not
+# below it (`mlfs.orders.torch_weighted`). So a read says between which two numbers two words lie: the more, the rarer
+# its sample is drawn.
+
+Places = npt.NDArray[np.int64]
+# A batch of nine or more shows no gap in a process' first nine reads: where it ends is found for the places that are
+# left. More workers than these nobody has.
+_WITHOUT_GAP, _MOST_WORKERS = 9, 64
+
+
+class Drawn(NamedTuple):
+    """A place that gives a process' reads, and how many bits they tell."""
+
+    at: int
+    bits: float
+
+
+class WeightedDraws:
+    """What the first reads of some processes demand of the words.
+
+    Args:
+        readings: how each process may have read.
+
+    Attributes:
+        reach: words behind a place that are looked at.
+    """
+
+    def __init__(self, data_set: DataSet, readings: Sequence[Reading], weights_file: str) -> None:
+        sums = running_sum(read_weights(weights_file), weights_file)
+        self._upper = sums
+        self._lower = np.concatenate(([-1.0], sums[:-1]))  # the first sample is drawn by 0.0 too
+        self._heads = data_set.heads
+        self._readings = readings
+        longest = max((len(head) for head in data_set.heads), default=0)
+        self.reach = WORDS_A_DRAW * (longest * _MOST_WORKERS + 1)
+
+    def places(self, words: Words, count: int) -> Iterator[Drawn]:
+        """The places among the first `count` words; `reach` more are given."""
+        numbers = uniform_of(words[:-1], words[1:])
+        begin = {h.head: self._holding(numbers, np.arange(count), 0, self._heads[h.head][0]) for h in self._readings}
+        for h in self._readings:
+            values = self._heads[h.head]
+            at = begin[h.head]
+            for i, value in enumerate(values[: len(values) - 1 if h.batch else _WITHOUT_GAP]):
+                if not len(at):
+                    break
+                at = self._holding(numbers, at, step(i, h.batch, h.workers), value)
+            for place in at.tolist():
+                if h.batch or self._fits(numbers, place, values):
+                    yield Drawn(place, self._bits(values))
+
+    def _holding(self, numbers: npt.NDArray[np.float64], at: Places, draw: int, value: int) -> Places:
+        """Those of the places of which a draw gives the value."""
+        drawn = numbers[at + WORDS_A_DRAW * draw]
+        held: Places = at[(drawn > self._lower[value]) & (drawn <= self._upper[value])]
+        return held
+
+    def _fits(self, numbers: npt.NDArray[np.float64], place: int, values: Sequence[int]) -> bool:
+        """Whether all reads of a process come from the place: without a gap, or with one behind each batch.
+
+        The last one need not fit: the process may have gone on to something else.
+        """
+        draws = numbers[place : place + self.reach : WORDS_A_DRAW]
+        stream = np.searchsorted(self._upper, draws, side="left")
+        head = np.array(values[:-1], dtype=np.int64)
+        unlike = np.flatnonzero(stream[: len(head)] != head)
+        if not len(unlike):
+            return True
+        for batch in range(int(unlike[0]), _WITHOUT_GAP - 1, -1):  # what follows a batch may look as if it went on
+            for workers in range(2, _MOST_WORKERS + 1):
+                steps = np.array([step(i, batch, workers) for i in range(len(head))])
+                if np.array_equal(stream[steps], head):
+                    return True
+        return False
+
+    def _bits(self, values: Sequence[int]) -> float:
+        """What it tells that a process' reads fit, the last one left out."""
+        return sum(-log2(max(self._upper[value] - self._lower[value], 2.0**-53)) for value in values[1:-1])

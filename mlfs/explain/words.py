@@ -1,6 +1,6 @@
 """A job whose sampler draws from one generator: where in that generator's words an epoch may begin, and what follows.
 
-In: a registered job, the place at which an epoch was found to begin. Out: where to look for an epoch, a `Correction`.
+In: a registered job, the place at which an epoch was found to begin. Out: where to look for an epoch, a `Hypothesis`.
 Called by `mlfs.explain.correction`; `mlfs.explain.word_search` looks.
 
 Such an order rests on three numbers: the seed, the words that were drawn before the first epoch (`words_before`: a
@@ -14,16 +14,21 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from mlfs.explain.first_place import first_place
-from mlfs.explain.screen import Correction, changed_job
+from mlfs.explain.hypothesis import Hypothesis, Origin
+from mlfs.explain.screen import changed_job
 from mlfs.explain.search_stages import SAMPLER_SEED_WORD
 from mlfs.explain.variants import switches
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
+from mlfs.orders.accelerate import words_of_generator
+from mlfs.orders.permutation import words_of_randperm
 from mlfs.orders.placed import PlacedOrder
 from mlfs.orders.registry import build_order, built_in
 from mlfs.orders.streams import JobStreams
+from mlfs.orders.torch_generator import BASE_SEED_WORDS
 from mlfs.orders.torch_random import RandomOrder
+from mlfs.orders.torch_stateful import words_of_loader
+from mlfs.orders.torch_weighted import WORDS_A_DRAW
 
 # Looked at in a thread, for each hypothesis at once: a tenth of a second around where the epoch should begin, and some
 # tenths from where the last one was. Random crops of a million images differ by some thousand words between two epochs.
@@ -32,8 +37,8 @@ ONWARD = 1 << 20
 # Looked at by a process of its own, in some seconds: a model of 64 million parameters, or as many words in an epoch.
 FAR = 1 << 26
 
-BEFORE = "this job draws {words} words from its generator before the first epoch, not {told}"
-BETWEEN = "this job draws {words} words from its generator between two epochs, not {told}"
+BEFORE = "this job draws {words} words from its generator before the first epoch, not {given}"
+BETWEEN = "this job draws {words} words from its generator between two epochs, not {given}"
 CHANGING = (
     "this job draws another number of words from its generator in each epoch (random crops in the main process do):"
     " each epoch's order is found from its first reads"
@@ -59,26 +64,49 @@ class Drawing(NamedTuple):
 
 
 def drawing_of(spec: JobSpec, n_samples: int) -> Drawing | None:
-    """See `Drawing`; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
+    """How a job draws; None for a sampler whose order does not begin at such a place, and for an order of mlfs."""
     if spec.serve is not None:
         return None
-    if spec.sampler == "torch-random" and not spec.replacement:
-        order = build_order(spec, n_samples)
-        an_epoch = order.words_an_epoch - (spec.words_between or 0) if isinstance(order, RandomOrder) else 0
-        if spec.generator == "default":
-            return Drawing(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
-        return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
-    if (
-        spec.sampler in ("accelerate", "hf-trainer")
-        and spec.shuffle
-        and not spec.use_seedable_sampler
-        and spec.generator != "own"
-    ):
-        if spec.world_size == 1:
-            return Drawing(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
-        return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
-    place = first_place(spec, n_samples)
-    return None if place is None else Drawing(spec.seed, place.seeded, place.ahead, place.an_epoch)
+    if spec.sampler in ("accelerate", "hf-trainer") and spec.shuffle and not spec.use_seedable_sampler:
+        if spec.generator == "own":
+            return Drawing(spec.seed, False, 0, words_of_generator(spec, n_samples))
+        if spec.world_size > 1:
+            return Drawing(spec.seed, True, 1, 0)  # of the generator that all ranks share
+        return Drawing(spec.seed, True, SAMPLER_SEED_WORD, 2 if spec.persistent_workers else 4)
+    of_torch = {
+        "torch-random": _of_random,
+        "torch-subset": lambda spec, n: _of_words(spec, words_of_randperm(n)),
+        "torch-weighted": lambda spec, n: _of_words(spec, WORDS_A_DRAW * (spec.num_samples or n)),
+        "torch-stateful": _of_stateful,
+    }
+    draws = of_torch.get(spec.sampler)
+    return None if draws is None else draws(spec, n_samples)
+
+
+def _of_random(spec: JobSpec, n_samples: int) -> Drawing | None:
+    if spec.replacement:
+        return None
+    order = build_order(spec, n_samples)
+    an_epoch = order.words_an_epoch - (spec.words_between or 0) if isinstance(order, RandomOrder) else 0
+    if spec.generator == "default":
+        return Drawing(spec.seed, True, SAMPLER_SEED_WORD, an_epoch)
+    return Drawing(spec.seed, False, 2 if spec.generator == "shared" else 0, an_epoch)
+
+
+def _of_stateful(spec: JobSpec, n_samples: int) -> Drawing | None:
+    if spec.replacement:
+        return None
+    loader = words_of_loader(spec, n_samples)
+    if spec.generator != "default":
+        return Drawing(spec.seed, False, loader.lead, loader.an_epoch)
+    # The loader seeds one generator for all epochs. With workers a permutation that nobody reads comes first.
+    return Drawing(spec.seed, True, 1, 0) if not loader.lead else None
+
+
+def _of_words(spec: JobSpec, words: int) -> Drawing:
+    """A sampler that takes so many words of the job's generator in an epoch, after the loader's base_seed."""
+    ahead = 0 if spec.generator == "own" else BASE_SEED_WORDS
+    return Drawing(spec.seed, False, ahead, words + (0 if spec.persistent_workers else ahead))
 
 
 class Whereabouts(NamedTuple):
@@ -102,7 +130,7 @@ def whereabouts(job: JobRun, drawing: Drawing, epoch: int) -> Whereabouts:
 
 
 def _known(job: JobRun) -> Mapping[int, int]:
-    """Words drawn before epochs, as reads have told."""
+    """Words drawn before epochs, as reads have shown."""
     order = job.streams.order
     return order.drawn_before if isinstance(order, PlacedOrder) else {}
 
@@ -115,7 +143,7 @@ def words_before(job: JobRun, drawing: Drawing, epoch: int) -> int:
     return (spec.words_before or 0) + epoch * (drawing.an_epoch + (spec.words_between or 0))
 
 
-def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Correction | None:
+def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Hypothesis | None:
     """The job whose loader itself takes just as many words from the epoch before to this one, by one of its switches.
 
     Nobody draws less than nothing: an epoch that begins earlier than the registered loader alone would have it says
@@ -131,17 +159,13 @@ def switched(job: JobRun, drawing: Drawing, epoch: int, words: int) -> Correctio
             continue
         other = drawing_of(made[0], len(job.streams.sample_ids))
         if other is not None and other.an_epoch + (spec.words_between or 0) == step:
-            told = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
-            return Correction(*made, variant.sentence, told)
+            changes = {name: value for name, value in variant.changes.items() if getattr(spec, name) != value}
+            return Hypothesis(made[0], Origin.PLACE, made[1], variant.sentence, changes)
     return None
 
 
-def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) -> Correction | None:
-    """The job with an epoch that begins after so many words, from that epoch on.
-
-    Args:
-        told: the job as it was registered.
-    """
+def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, registered: JobSpec) -> Hypothesis | None:
+    """The job with an epoch that begins after so many words, from that epoch on."""
     known, start = dict(_known(job)), job.spec.start_epoch
     if known and epoch > min(known) and known[min(known)] == words:
         epoch = min(known)  # the script was started again
@@ -149,28 +173,28 @@ def moved(job: JobRun, drawing: Drawing, epoch: int, words: int, told: JobSpec) 
         known.setdefault(before, words_before(job, drawing, before))
     known = {at: begun for at, begun in sorted(known.items()) if at < epoch} | {epoch: words}
 
-    as_told = {"words_before": told.words_before or 0, "words_between": told.words_between or 0}
-    true = _in_numbers(known, drawing, as_told["words_between"])
+    given = {"words_before": registered.words_before or 0, "words_between": registered.words_between or 0}
+    true = _in_numbers(known, drawing, given["words_between"])
     if "words_between" not in true:
         sentence = CHANGING
-    elif true["words_between"] != as_told["words_between"]:
-        sentence = BETWEEN.format(words=true["words_between"], told=as_told["words_between"])
+    elif true["words_between"] != given["words_between"]:
+        sentence = BETWEEN.format(words=true["words_between"], given=given["words_between"])
     else:
-        sentence = BEFORE.format(words=true["words_before"], told=as_told["words_before"])
-    # None for what is as it was told after all, or what no number tells: neither is registered otherwise.
-    differing = {name: true[name] if true.get(name, value) != value else None for name, value in as_told.items()}
-    fields = {name: getattr(told, name) if value is None else value for name, value in differing.items()}
+        sentence = BEFORE.format(words=true["words_before"], given=given["words_before"])
+    # None for what is as registered after all, or what no number says: neither is registered otherwise.
+    differing = {name: true[name] if true.get(name, value) != value else None for name, value in given.items()}
+    fields = {name: getattr(registered, name) if value is None else value for name, value in differing.items()}
     made = changed_job(job.spec, job.streams, fields | {"start_epoch": epoch, "start_step": 0})
     if made is None:
         return None
     spec, streams = made
     if drawing.an_epoch:
-        order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + as_told["words_between"])
+        order = PlacedOrder(spec, len(streams.sample_ids), known, drawing.an_epoch + given["words_between"])
         streams = JobStreams(spec, streams.sample_ids, order)
-    return Correction(spec, streams, sentence, differing)
+    return Hypothesis(spec, Origin.PLACE, streams, sentence, differing)
 
 
-def _in_numbers(known: Mapping[int, int], drawing: Drawing, told_between: int) -> dict[str, int]:
+def _in_numbers(known: Mapping[int, int], drawing: Drawing, given_between: int) -> dict[str, int]:
     """`words_before` and `words_between` by which epochs begin as is known, without those that no number tells.
 
     Args:
@@ -178,7 +202,7 @@ def _in_numbers(known: Mapping[int, int], drawing: Drawing, told_between: int) -
     """
     first = min(known)
     steps = {(known[b] - known[a]) / (b - a) for a, b in pairwise(known)}
-    between = round(steps.pop()) - drawing.an_epoch if len(steps) == 1 else told_between if not steps else -1
+    between = round(steps.pop()) - drawing.an_epoch if len(steps) == 1 else given_between if not steps else -1
     before = known[first] - first * (drawing.an_epoch + between)
     if between >= 0 and before >= 0:
         return {"words_before": before, "words_between": between}

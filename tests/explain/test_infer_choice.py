@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from mlfs.explain.choice import chosen
 from mlfs.explain.command_lines import MOST_SEEDS, seeds_on_command_lines
 from mlfs.explain.confirm import Finding
 from mlfs.explain.data_sets import MOST_CANDIDATES
-from mlfs.explain.explanations import continued, explanations
-from mlfs.explain.fields import Fields
+from mlfs.explain.explanations import explanations
+from mlfs.explain.hypothesis import Fields
+from mlfs.explain.next_epoch import chosen, continued
 from mlfs.explain.popular import LOOKED_THROUGH
 from mlfs.explain.question import MOST_HEADS, DataSet, likely, reads_needed, unlikely
 from mlfs.explain.recipes import same_first_epoch
 from mlfs.explain.search_stages import LATEST_WORD, Draw
-from mlfs.job import parse_job
+from mlfs.job import JobSpec, parse_job
 from mlfs.orders.registry import build_order
 
 N = 1600
@@ -39,27 +39,31 @@ def reads(fields: Fields, epoch: int, workers: int, batch: int, each: int) -> Da
 RANKED = explanations(FINDING, [Draw(seed, 0) for seed in GENERATORS])
 
 
+def parsed(ranked: list[Fields]) -> list[JobSpec]:
+    return [parse_job(fields) for fields in ranked]
+
+
 @pytest.mark.parametrize("right", range(len(RANKED)))
 @pytest.mark.parametrize(("workers", "each"), [(1, 10), (4, 3), (12, 2)])
 def test_the_first_reads_of_the_second_epoch_choose(right: int, workers: int, each: int) -> None:
-    found = chosen(RANKED, reads(RANKED[right], 1, workers, 8, each), (1, 0))
+    found = chosen(parsed(RANKED), reads(RANKED[right], 1, workers, 8, each), (1, 0))
     assert found is not None
-    fields, epoch = found
-    chosen_order = build_order(parse_job(fields), N).rank_stream(epoch, 0)
+    number, epoch = found
+    chosen_order = build_order(parse_job(RANKED[number]), N).rank_stream(epoch, 0)
     assert chosen_order.tolist() == build_order(parse_job(RANKED[right]), N).rank_stream(1, 0).tolist()
 
 
 def test_reads_of_another_order_choose_nothing() -> None:
     other = explanations(FINDING._replace(seed=4711), ())[0]
-    assert chosen(RANKED, reads(other, 1, 2, 8, 40), (1, 0)) is None
-    assert chosen(RANKED, reads(RANKED[1], 1, 12, 8, 1), (1, 0)) is None  # too few of each process to tell
+    assert chosen(parsed(RANKED), reads(other, 1, 2, 8, 40), (1, 0)) is None
+    assert chosen(parsed(RANKED), reads(RANKED[1], 1, 12, 8, 1), (1, 0)) is None  # too few of each process to tell
 
 
 def test_ranks_that_read_side_by_side_choose_together() -> None:
     two = explanations(FINDING._replace(world=2, ranks=(0, 1)), ())
     order = build_order(parse_job(two[0]), N)
     data_set = DataSet(N, tuple(tuple(order.rank_stream(3, rank)[:8].tolist()) for rank in (1, 0)))
-    assert chosen(two, data_set, (3, 0)) == (two[0], 3)
+    assert chosen(parsed(two), data_set, (3, 0)) == (0, 3)
 
 
 @pytest.mark.parametrize("between", [0, 2, 500, 123_457])
@@ -69,7 +73,7 @@ def test_what_is_drawn_between_two_epochs_tells_the_third(between: int, persiste
     lost = shape | {"seed": 42, "words_before": 1000, "words_between": 0}
     right = lost | {"words_between": between, "persistent_workers": persistent}
     seed_of_second = 1000 + (2 if persistent else 4) + between  # words before the second epoch's base_seed or its place
-    (more,) = continued([lost], 0, [Draw(42, seed_of_second), Draw(7, 1)])
+    (more,) = continued(parsed([lost]), 0, [Draw(42, seed_of_second), Draw(7, 1)])
     found = build_order(parse_job(lost | more), N)
     for epoch in (1, 2, 3):
         expected = build_order(parse_job(right), N).rank_stream(epoch, 0)

@@ -14,7 +14,7 @@ import pytest
 from support.explaining import BATCH, explaining, order_of, simulate
 
 from mlfs.explain.confirm import Finding
-from mlfs.explain.dealt import dealt
+from mlfs.explain.explanations import dealt
 from mlfs.job import parse_job
 from mlfs.launchers import Whose, whose
 from mlfs.orders.mt19937 import TorchWords

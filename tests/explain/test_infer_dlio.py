@@ -1,55 +1,12 @@
-"""DLIO's loaders: ranks that read a piece of the files each, and a list of files that is shuffled again each epoch."""
+"""DLIO's TensorFlow loader: a list of files that is shuffled again each epoch."""
 
 from __future__ import annotations
 
-import random
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.explaining import explaining, simulate
-
-from mlfs.explain.explanations import explanations
-from mlfs.explain.pieces import told_pieces
-from mlfs.explain.question import DataSet
-from mlfs.launchers import Whose
-
-N = 1500
-DRAWN = [
-    (draw.choice((2, 3, 8)), draw.choice((1, 2, 4)), draw.choice((4, 7, 32)), draw.randrange(8))
-    for draw in (random.Random(4),)
-    for _ in range(10)
-]
-
-
-def heads_of(rank: int, world: int, workers: int, batch: int) -> list[tuple[int, ...]]:
-    """What each worker of a rank reads first, as DLIO's dlio_sampler with a DataLoader has it."""
-    length = -(-N // world)
-    piece = range(rank * length, min(N, (rank + 1) * length))
-    batches = [piece[at : at + batch] for at in range(0, len(piece), batch)]
-    return [tuple(chain(*batches[worker::workers]))[:40] for worker in range(workers)]
-
-
-@pytest.mark.parametrize(("world", "workers", "batch", "rank"), DRAWN)
-def test_a_node_of_one_rank_knows_its_piece(world: int, workers: int, batch: int, rank: int) -> None:
-    rank = 1 + rank % (world - 1)
-    heads = heads_of(rank, world, workers, batch)
-    finding = told_pieces([DataSet(40, heads[:0]), DataSet(N, tuple(heads))], [Whose(1, rank, world)] * workers)
-    assert finding is not None
-    assert (finding.data_set, finding.world, finding.ranks, finding.contiguous) == (1, world, (rank,), True)
-    assert finding.batch == (batch if workers > 1 else None)
-    fields = explanations(finding, ())[0]
-    assert (fields["sampler"], fields["world_size"], fields["contiguous"]) == ("sequential", world, True)
-    # As if it were another rank's, of another world, told differently by two processes, or told by nobody.
-    for readers in (Whose(1, (rank + 1) % world, world), Whose(1, rank, world + 5), Whose(1)):
-        assert told_pieces([DataSet(N, tuple(heads))], [readers] * workers) is None
-    shuffled = tuple(tuple(random.Random(rank).sample(head, len(head))) for head in heads)
-    assert told_pieces([DataSet(N, shuffled)], [Whose(1, rank, world)] * workers) is None
-
-
-def test_rank_0_alone_reads_as_one_process_would() -> None:
-    assert told_pieces([DataSet(N, tuple(heads_of(0, 4, 2, 8)))], [Whose(1, 0, 4)] * 2) is None
 
 
 def test_a_list_of_files_that_is_shuffled_anew_each_epoch_is_found(

@@ -10,11 +10,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, get_worker_info
 
 from mlfs.explain.confirm import confirm_sequential, refine
-from mlfs.explain.explanations import explanations, in_words
+from mlfs.explain.explanations import explanations
 from mlfs.explain.first_reads import MOST_FIRST_READS, MOST_PROCESSES, RECENT_READS, FirstReads
+from mlfs.explain.hypothesis import in_words
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound
+from mlfs.job import parse_job
 
 N = 1500
 NO_RANGE = ((0, 0),)
@@ -129,7 +131,7 @@ def test_ranks_that_read_a_piece_each_are_told_from_workers_of_one(ranks: int, w
         fields = explanations(refine(finding, seen), ())[0]
         assert (fields["sampler"], fields["world_size"], fields["contiguous"]) == ("sequential", ranks, True)
         assert fields.get("batch_size") == (batch if workers > 1 else None)
-    assert "a piece for each rank" in in_words(fields)
+    assert "a piece for each rank" in in_words(parse_job(fields))
     one = reads_of(loader(workers=max(1, workers), batch=batch))
     finding = confirm_sequential([one])
     assert finding is not None

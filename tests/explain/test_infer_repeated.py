@@ -12,13 +12,13 @@ import pytest
 import trio
 from test_explainer import explaining, order_of, simulate
 
-from mlfs.explain.confirm import Finding, borne_out
-from mlfs.explain.explanations import explanations
-from mlfs.explain.fields import Fields
+from mlfs.explain.confirm import Finding
+from mlfs.explain.evidence import borne_out
+from mlfs.explain.explanations import explanations, repeated, repeated_permutation, repeating
 from mlfs.explain.first_reads import FirstReads
+from mlfs.explain.hypothesis import Fields
 from mlfs.explain.question import DataSet
 from mlfs.explain.recipes import Recipe, repeats_samples
-from mlfs.explain.repeated import repeated, repeated_permutation, repeating
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import SearchExtent, SeedFound
 from mlfs.explain.statistics import InferenceState

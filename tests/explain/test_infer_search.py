@@ -25,7 +25,7 @@ from mlfs.explain.search_stages import (
     SeedFound,
     StageProgress,
 )
-from mlfs.explain.wire import answer, parse_answer, parse_question, question
+from mlfs.explain.seed_search import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import randperm
 
@@ -203,14 +203,14 @@ def test_findings_say_what_they_know() -> None:
     assert parse_answer(answer(SeedFound(finding))) == SeedFound(finding)
 
 
-@pytest.mark.parametrize("told", [(), (555_555,)])
-def test_the_first_words_of_all_likely_seeds_come_before_what_takes_long(told: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("hints", [(), (555_555,)])
+def test_the_first_words_of_all_likely_seeds_come_before_what_takes_long(hints: tuple[int, ...]) -> None:
     """The last one of the most usual seeds, or one from the command line, that has made a model first."""
-    seed, words = (told or POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH])[-1], 3000
+    seed, words = (hints or POPULAR_SEEDS[:FURTHEST_LOOKED_THROUGH])[-1], 3000
     drawn = TorchWords(seed)
     drawn.skip(words + SAMPLER_SEED_WORD)
     head = order_head(1000, int(drawn.take(1)[0]), 0, 24)
-    events = list(find([DataSet(1000, (tuple(head),))], SearchExtent(((0, 0),), latest=1 << 12, told=told)))
+    events = list(find([DataSet(1000, (tuple(head),))], SearchExtent(((0, 0),), latest=1 << 12, hints=hints)))
     *before, found = [event for event in events if not isinstance(event, GeneratorsFound)]
     assert isinstance(found, SeedFound)
     assert found.draws == (Draw(seed, words),)

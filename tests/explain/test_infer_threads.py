@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfs.explain.choice import chosen
-from mlfs.explain.fields import Fields
-from mlfs.explain.keras_seeds import keras_seeds
+from mlfs.explain.evidence import REACH, bits_near_the_start
+from mlfs.explain.hypothesis import Fields
+from mlfs.explain.next_epoch import chosen
 from mlfs.explain.question import DataSet
-from mlfs.explain.recipes import Recipe, same_first_epoch
+from mlfs.explain.recipes import Recipe, keras_seeds, same_first_epoch
 from mlfs.explain.search import KERAS_STAGE, find
 from mlfs.explain.search_stages import SearchExtent, StageProgress
-from mlfs.explain.threads import REACH, bits_near_the_start
 from mlfs.job import parse_job
 from mlfs.orders.registry import build_order
 
@@ -56,11 +55,11 @@ def test_what_threads_read_by_a_seed_that_people_choose_is_found(fields: Fields,
 @pytest.mark.parametrize("between", [0, 1])
 @pytest.mark.parametrize("fields", KNOWN[:3], ids=["32", "64", "tf-data"])
 def test_the_second_epoch_tells_model_fit_from_a_loop(fields: Fields, between: int) -> None:
-    both = [{"name": "j", "epochs": 9} | one for one in same_first_epoch(fields)]
+    both = [parse_job({"name": "j", "epochs": 9} | one) for one in same_first_epoch(fields)]
     seen = read_by_threads(fields | {"passes_between": between}, 1, 4, 20, 5)
     found = chosen(both, seen, (1, 0))
     assert found is not None
-    assert (found[0].get("passes_between", 0), found[1]) == (between, 1)
+    assert (both[found[0]].passes_between or 0, found[1]) == (between, 1)
 
 
 @pytest.mark.parametrize(("seed", "batch"), [(654_321, 32), (999_999, 16), (0, 64)])

@@ -15,7 +15,7 @@ from mlfs.explain.confirm import order_head
 from mlfs.explain.question import DataSet
 from mlfs.explain.search import find
 from mlfs.explain.search_stages import PlaceFound, SearchExtent, StageProgress, WordsAsked
-from mlfs.explain.wire import answer, parse_answer, parse_question, question
+from mlfs.explain.seed_search import answer, parse_answer, parse_question, question
 from mlfs.orders.mt19937 import TorchWords
 from mlfs.orders.permutation import words_of_randperm
 

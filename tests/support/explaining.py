@@ -52,11 +52,11 @@ class SearchInline:
     SEEDS = 128
 
     def __init__(
-        self, data_sets: Sequence[DataSet], told: Sequence[int], again: bool, words: WordsAsked | None
+        self, data_sets: Sequence[DataSet], hints: Sequence[int], again: bool, words: WordsAsked | None
     ) -> None:
         few = ((0, self.SEEDS),)
         self._data_sets = list(data_sets)
-        self._extent = SearchExtent(few, self.SEEDS, latest=self.SEEDS, told=tuple(told), again=again, words=words)
+        self._extent = SearchExtent(few, self.SEEDS, latest=self.SEEDS, hints=tuple(hints), again=again, words=words)
         self._killed = False
 
     def run(self, on_event: Callable[[Event], None]) -> int:
