@@ -1,4 +1,4 @@
-"""What the control directory shows and does: jobs in, answers, status, metrics, specifications and orders out.
+"""The control directory: jobs in, answers, status, metrics, specifications and orders out.
 
 In: lines written to MOUNT/.mlfs/control, reads of the files beside it. Out: calls on the engine, text. A line is one
 JSON object: {"op": "register", ...fields of the job}, {"op": "unregister", "name": ...}; "op" may be left out of a
@@ -114,7 +114,7 @@ class Control:
         self._figures = Figures(parts)
 
     async def run(self) -> None:
-        """What goes on beside the requests, for as long as the mount lives."""
+        """The tasks beside the requests, for as long as the mount lives."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.recorders.run)
             nursery.start_soon(self._ending.run)
@@ -127,14 +127,14 @@ class Control:
     # -- the tree
 
     def is_directory(self, path: Path) -> bool:
-        """See Contents."""
+        """Whether there is such a directory: of jobs, of orders, and of each job's orders by epoch."""
         if path in ((), (b"jobs",), (b"order",)):
             return True
         job = self._job(path[1]) if path[0] == b"order" and len(path) in (2, 3) else None
         return job is not None and (len(path) == 2 or self._number(path[2], job.spec.epochs) is not None)
 
     def listing(self, path: Path) -> list[bytes]:
-        """See Contents."""
+        """The names in a directory."""
         if path == ():
             return TOP
         if path == (b"jobs",):
@@ -149,7 +149,7 @@ class Control:
         return [name for rank in range(job.spec.world_size) for name in (b"%d" % rank, b"%d%s" % (rank, INDICES))]
 
     def has_file(self, path: Path) -> bool:
-        """See Contents."""
+        """Whether there is such a file."""
         if path in WRITABLE or path in ((b"status",), (b"metrics",)):
             return True
         if len(path) == 2 and path[0] == b"jobs" and path[1].endswith(b".json"):
@@ -157,7 +157,7 @@ class Control:
         return len(path) == 4 and self._order_of(path) is not None
 
     async def text(self, path: Path, reader: Reader | None) -> bytes:
-        """See Contents."""
+        """A file's content for a reader, without the names that the reader may not list."""
         onlooker = (self._onlookers, reader) if self._onlookers is not None and reader is not None else None
         if path in WRITABLE:
             return _line(self.answer if onlooker is None else {"ok": self.answer["ok"]})
@@ -253,7 +253,7 @@ class Control:
     # -- commands
 
     async def command(self, line: bytes) -> Answer:
-        """See Contents."""
+        """Carry out a line of the control file."""
         try:
             answer = {"ok": True} | await self._carry_out(line)
         except MlfsError as error:
@@ -377,7 +377,7 @@ class Control:
         return {"run": self.engine.warm_up(samples), "samples": len(samples)}
 
     def _to_warm_up(self, fields: dict[str, object]) -> Callable[[], warm_up.SampleIds]:
-        """What gives, in a thread, the samples that a command names, in the order of need."""
+        """A call for a thread that gives the samples which a command names, in the order of need."""
         paths, name, epochs = fields.get("paths"), fields.get("job"), fields.get("epochs")
         if paths is not None:
             if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
@@ -468,7 +468,7 @@ UNMOUNT_PATIENCE_S = 5.0
 
 
 class Ending:
-    """That a mount is about to be unmounted: nothing is fetched ahead, no job is taken, so that it is idle at its end.
+    """Knows that a mount is about to be unmounted: nothing is fetched ahead, no job is taken, so that it ends idle.
 
     In: `mlfs unmount`, which says again and again that it is still at it, and the signals that end the daemon. Out:
     calls on the engine. A mount whose unmounting is not heard of any more (a killed command, a closed terminal) goes on
@@ -532,7 +532,7 @@ class JobReports:
 
     In: jobs that finish, are unregistered, or end with the mount; the status at that moment. Out: DIR/JOB-TIME.html,
     with mode 0600. The command `mlfs report` makes it in a process of its own, because a daemon shall not load what
-    draws. That a report cannot be written is only logged.
+    draws. A report that cannot be written is only logged.
 
     Args:
         directory: where they are written, None for nowhere. status: gives the status as JSON.
@@ -616,7 +616,7 @@ ALONE = (
 def registered_words(
     spec: JobSpec, peers: PeeringStatistics, late: Sequence[int] = (), nodes_anew: bool = False
 ) -> list[str]:
-    """Who of the cluster does not follow a job that was registered, or that nobody else can.
+    """Says which nodes do not follow a job that was registered, or that no other node can.
 
     In: the job, what is known of the other nodes. Out: whole sentences.
 

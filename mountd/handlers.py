@@ -1,4 +1,4 @@
-"""What the requests of the kernel mean: lookup, attributes, directories, open, read, release. No binding is imported.
+"""Answers the requests of the kernel: lookup, attributes, directories, open, read, release. No binding is imported.
 
 In: requests from a channel. Out: entries, attributes, bytes; OSError with the errno to answer with. The data tree
 comes from the manifest, the bytes from the engine, the control directory from mountd.virtual.
@@ -70,10 +70,10 @@ class Opened(NamedTuple):
 
 
 class Replies(Protocol):
-    """Where the answers to OPENs that wait go. Each OPEN has a number, `unique`."""
+    """The channel, as it takes the answers to OPENs that wait. Each OPEN has a number, `unique`."""
 
     def opens(self, unique: int, handle: int) -> None:
-        """From any thread: answer that it is open. What closes the handle waits for `noted`."""
+        """From any thread: answer that it is open. The RELEASE of the handle waits for `noted`."""
 
     def failed(self, unique: int, error: Exception) -> None:
         """On the loop: answer with an error."""
@@ -88,8 +88,8 @@ class Replies(Protocol):
 class WaitingOpen(WaitingReader):
     """An OPEN that waits, from the request to its answer: the worker gives it that has the bytes in place, or the loop.
 
-    Where the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks it
-    up and opens that one. So where a directory above has: the kernel may have let in whom the source refuses.
+    If the file turns out to have changed, its name leads to another inode by then: ESTALE, and the kernel looks it up
+    and opens that one. The same if a directory above has changed: the kernel may have let in whom the source refuses.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class WaitingOpen(WaitingReader):
             self._replies.noted_before(self._given)
 
     def _gave(self, source_bytes: int) -> int:
-        """What the source gave for this read, also for its first open."""
+        """The bytes that the source gave for this read, those for its first open among them."""
         return source_bytes + (self._first.source_bytes if self._first is not None else 0)
 
     def _is_as_told(self) -> bool:
@@ -179,7 +179,7 @@ class WaitingOpen(WaitingReader):
 
 
 def stale() -> OSError:
-    """What an inode answers that is not what the source has: whoever looks its name up again finds the one that is."""
+    """The answer of an inode that is not what the source has: whoever looks its name up again finds the one that is."""
     return OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
@@ -245,7 +245,7 @@ class Handlers:
         return self._inode_of(entry)
 
     def _check_readable(self, directory: int) -> None:
-        """What stands in the directory is known. Raises: what the scan was told about it, as nobody knows better."""
+        """The directory's entries are known. Raises: the error that the scan was told, as nobody knows better."""
         number = self.manifest.unreadable_error(directory)
         if number:
             raise OSError(number, os.strerror(number))
@@ -308,7 +308,7 @@ class Handlers:
         return self._inode_of(entry)
 
     async def look_at_children(self, inode: int, start: int, count: int) -> None:
-        """Look at the children of a directory from number `start` on. What cannot be looked at is left as it is."""
+        """Look at the children of a directory from number `start` on. One that cannot be looked at stays as it is."""
         await self._first_looks.at_children(entry_of(inode), start, count)
 
     def has_no_attribute(self, inode: int, name: bytes) -> bool:
@@ -346,7 +346,7 @@ class Handlers:
     def place(self, inode: int, following: int) -> int:
         """The place among a directory's children at which a listing goes on that has come to `following`, 0 at first.
 
-        What stands in a record is the number of its entry and one: children may come and go with a refresh.
+        A record has the number of its entry and one: children may come and go with a refresh.
         """
         return self.manifest.behind(entry_of(inode), following - 1) if following else 0
 
@@ -440,7 +440,7 @@ class Handlers:
             raise
 
     async def seek(self, handle: int, offset: int, whence: int) -> int:
-        """Where the next data or the next hole begins. Raises: ENXIO behind the end."""
+        """The beginning of the next data or the next hole. Raises: ENXIO behind the end."""
         if handle >= FIRST_VIRTUAL_HANDLE:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # all of these have size 0
         if handle >= FIRST_LARGE_HANDLE:

@@ -349,12 +349,12 @@ class Requests:
             self.failed(unique, error)
 
     def opens(self, unique: int, handle: int) -> None:
-        """See mountd.handlers.Replies."""
+        """From any thread: answer an OPEN of which the loop has something left to do."""
         self.early.add(handle)  # before the reader can close it
         self.opened(unique, handle, wire.DIRECT_IO if is_passed_on(handle) else wire.KEEP_CACHE)
 
     def noted_before(self, handle: int) -> None:
-        """See mountd.handlers.Replies."""
+        """From any thread: the loop had nothing left to do of an OPEN that is answered now."""
         self.early.discard(handle)
 
     async def _all_noted(self) -> None:
@@ -364,7 +364,7 @@ class Requests:
                 await self._noted.wait()
 
     def noted(self, handle: int) -> None:
-        """See mountd.handlers.Replies."""
+        """The loop has nothing left to do of an OPEN: its RELEASE may be answered."""
         self.early.discard(handle)
         if self._noted.statistics().tasks_waiting:
             self._noted.set()

@@ -19,7 +19,7 @@ _MOST_PIDS = 1 << 22  # the kernel's limit
 
 
 class Hello(NamedTuple):
-    """What an agent says of itself.
+    """An agent's words about itself.
 
     Attributes:
         node: its number among so many `nodes`. patience_s: `--peer-timeout`. pid: its process. keeper: the one of
@@ -34,7 +34,7 @@ class Hello(NamedTuple):
 
 
 def hello_of(packet: bytes) -> Hello:
-    """What an agent says of itself. Raises BadPacket for what none of this version can have said."""
+    """The agent's words about itself. Raises: BadPacket for words that none of this version can have said."""
     said = link.unpack(packet).value
     if not isinstance(said, dict) or said.get("protocol") != link.PROTOCOL:
         raise link.BadPacket("it is of another version of mlfs")
@@ -55,7 +55,7 @@ def _whole(said: dict[str, Any], name: str, lowest: int, highest: int) -> int:
 
 
 def refusal(why: str, hint: str = "") -> bytes:
-    """What an agent is answered that is not let in."""
+    """The answer to an agent that is not let in."""
     return link.pack_json(link.Kind.HELLO, {"refused": why} | ({"hint": hint} if hint else {}))
 
 

@@ -3,7 +3,7 @@
 In: packets for the agent, from any thread; words for other nodes' servers, from the loop; the agent's own packets. Out:
 the first two on the agent's socket; the third to the desk, or to the loop. Used by `peering`.
 
-What the agent sends is read by a thread of its own. The loop mostly sleeps where only requests and workers wake it
+A thread of its own reads the agent's packets. The loop mostly sleeps where only requests and workers wake it
 (mountd.poll_wait), for up to 10 ms while lanes wait for the agent: they would wait for it and for the loop.
 """
 
@@ -83,7 +83,7 @@ class AgentSession:
 
     @property
     def silent(self) -> bool:
-        """See the class."""
+        """Whether the agent itself does not answer."""
         return self.desk.silent
 
     @property

@@ -33,7 +33,7 @@ class BackgroundFault:
 
 
 class Background:
-    """See the module."""
+    """Runs tasks beside the readers' way, and begins one that fails again."""
 
     def __init__(self, shortages: Shortages) -> None:
         self._shortages = shortages

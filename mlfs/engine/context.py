@@ -1,4 +1,4 @@
-"""What all parts of one mount's engine work with, and the budgets that they share.
+"""The records that the parts of one mount's engine share: the loop with its threads, and the budgets.
 
 In: the daemon's settings, and the loop with its threads. Out: records, made once by mlfs.engine.engine.
 """
@@ -60,5 +60,5 @@ class MountLimits:
     buffer_bytes: int = 128 << 20
 
     def of_scheduler(self) -> Limits:
-        """What the scheduler knows of them."""
+        """The part of them that the scheduler goes by."""
         return Limits(self.staging_bytes, self.pfs_lanes_at_first, self.hedge_s, self.timeout_s)

@@ -4,7 +4,7 @@ In: opens, as they are answered; READ requests for pages that the kernel does no
 by mlfs.engine.opens and mlfs.engine.ranges, on the loop.
 
 An open of a staged file counts as a read from the page cache: the kernel answers its reads and tells nobody. If it has
-taken the pages back it sends a READ. That READ tells that the open was answered from elsewhere after all, and the open
+taken the pages back it sends a READ. So a READ tells that the open was answered from elsewhere after all, and the open
 is counted there instead.
 """
 

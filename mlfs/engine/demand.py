@@ -70,7 +70,7 @@ class Demand:
         self._past: set[Waiter] = set()  # answered past a scheduler that failed over them, and may answer them yet
 
     def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """Who carries out the commands about those who wait, by the command's class."""
+        """The methods that carry out the commands about those who wait, by the command's class."""
         return {
             c.Answer: self._answer,
             c.OpenDirect: self._open_direct,
@@ -99,7 +99,7 @@ class Demand:
             waiter.refuse(brought.error if brought and brought.error else error)
 
     def _who(self, waiter: Waiter) -> Answerable | None:
-        """Who is to be answered now; None for one who was."""
+        """The one to be answered now; None for one who was."""
         if waiter in self._past:
             self._past.remove(waiter)
             return None

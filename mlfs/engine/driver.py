@@ -53,7 +53,7 @@ class Driver:
         self._alarm: trio.CancelScope | None = None
 
     def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """Who carries out the commands about drops, time and words, by the command's class."""
+        """The methods that carry out the commands about drops, time and words, by the command's class."""
         return {
             c.Drop: self._drop,
             c.Evict: self._evict,

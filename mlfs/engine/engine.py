@@ -3,8 +3,8 @@
 In: opens, reads and releases from the request handlers; jobs from the control file and from mlfs.explain. Out: bytes,
 pages in the kernel's page cache ahead of the reader, counters. Runs on the loop of the daemon; knows no FUSE.
 
-Who decides is the scheduler; who carries out is mlfs.engine.driver. What is here ties them to the jobs: reads are
-digested in batches, a moment after they were seen and off the readers' path; orders are computed in a worker thread.
+The scheduler decides; mlfs.engine.driver has its commands carried out, by the parts that are made and wired here. Reads
+are digested in batches, a moment after they were seen and off the readers' path; a worker thread computes orders.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ FIND_CHUNK = 4096
 
 
 class DataSet(NamedTuple):
-    """What is served.
+    """The data set that is served.
 
     Attributes:
         samples: its samples, which lie in the files of `source`. places: where their bytes can be got and kept.
@@ -93,7 +93,7 @@ class DataSet(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What the machine gives: threads, time, and who its processes are.
+    """The machine's threads, its time, and who its processes are.
 
     Attributes:
         runner: has calls that block run in threads. clock: seconds, monotone. cpu_clock: seconds that the calling
@@ -110,7 +110,7 @@ class Machine(NamedTuple):
 
 
 class Observers(NamedTuple):
-    """Who hears of reads and jobs: what explains the reads of no job, and may have jobs installed; and all others."""
+    """Those who hear of reads and jobs: the one that explains reads and has jobs installed, and all others."""
 
     explainer: Observer
     listeners: Sequence[Listener] = ()

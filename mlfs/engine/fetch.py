@@ -42,7 +42,7 @@ TRIES = 3
 
 
 class Fetched(NamedTuple):
-    """What became of a fetch.
+    """The end of a fetch.
 
     Attributes:
         place: where the bytes came from. size_bytes: of the content that was fetched.
@@ -118,7 +118,7 @@ class Fetcher:
         self.to_keep[fetched.sample] = fetched, place
 
     def no_longer_kept_soon(self, batch: Sequence[Fetched]) -> None:
-        """What became of these is known: a place keeps them, or none does."""
+        """The end of these is known: a place keeps them, or none does."""
         for one in batch:
             if self._still_waits(one):
                 self.to_keep.pop(one.sample, None)
@@ -302,7 +302,7 @@ class Fetcher:
         return self.used_bytes(place)
 
     def used_bytes(self, place: int) -> int:
-        """What a place that stores holds."""
+        """The bytes that a place holds which stores."""
         return self.places.storing[place - 1].used_bytes
 
     def _keep_in(self, place: StoringPlace, batch: Sequence[Fetched]) -> list[bool]:
@@ -354,7 +354,7 @@ class Fetcher:
                 peer.no_longer(wants)
 
     def _waiting(self, sample: int) -> Fetched | None:
-        """What a place is about to keep, as if it had."""
+        """A copy that a place is about to keep, as if it had."""
         waiting = self.to_keep.get(sample)
         if waiting is None or waiting[0].version != self.samples.version_of(sample):
             return None
@@ -479,8 +479,8 @@ def landed_of(fetch: int, fetched: Fetched) -> Landed:
 
 
 def as_os_error(error: BaseException | None) -> OSError:
-    """The error of a call that raised. What is no OSError, and no lack of anything, is a bug: it costs this read EIO,
-    never the mount."""
+    """The error of a call that raised. Anything but an OSError, or a lack of something, is a bug: it costs this read
+    EIO, never the mount."""
     if isinstance(error, OSError):
         return error
     what = lacking(error)

@@ -1,4 +1,4 @@
-"""What other nodes want of this one, and its agent does not find by itself.
+"""Gives other nodes the samples that this node's agent does not find by itself.
 
 In: samples, as the agent names them. Out: one packet for each, READY: its bytes stand in the catalogue now, or lie in
 the landing memory, or are not to be had here. Used by mlfs.engine.peering.
@@ -42,19 +42,19 @@ class WaitingPeer(Waiter):
         self.version = version
 
     def in_place(self, source_bytes: int) -> bool:
-        """See Answerable. Bytes for a node are laid out first, by another thread."""
+        """Bytes for a node are laid out first, by another thread: this lets nobody go on yet."""
         return False
 
     def answer(self, brought: Fetched | None) -> None:
-        """See Answerable."""
+        """The sample is in place here; see Answerable."""
         self._giving.lay_out(self, brought)
 
     def open_direct(self, unstaged: bool) -> None:
-        """See Answerable."""
+        """The sample is too large to be fetched for a node."""
         self._giving.over(self, Ready.MISSING)
 
     def refuse(self, error: OSError) -> None:
-        """See Answerable."""
+        """The source failed, or a third node owns the sample."""
         self._giving.over(self, Ready.MISSING)
 
 

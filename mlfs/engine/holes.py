@@ -1,8 +1,8 @@
-"""Where a file has data and where holes (lseek(2), SEEK_DATA and SEEK_HOLE), as the source has it.
+"""Says where a file has data and where holes (lseek(2), SEEK_DATA and SEEK_HOLE), as the source has it.
 
 In: handles of open files, on the loop. Out: offsets. The source is asked in a worker, and only about files that take
-less room there than their size. Where it does not answer in time, fails, or has another content by now, all of the
-file is data, which is always true: holes are read as zeros.
+less room there than their size. If it does not answer in time, fails, or has another content by now, all of the file
+is data, which is always true: holes are read as zeros.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Holes:
 
 
 def _seek(opened: OpenFile, offset: int, whence: int) -> int | OSError:
-    """What the source says: also that there is no more data."""
+    """The source's answer, which may be that there is no more data."""
     try:
         return os.lseek(opened.fd, offset, whence)
     except OSError as error:

@@ -47,7 +47,7 @@ class _Batch:
 
 
 class _Over:
-    """What a lane's thread says of a batch that is over."""
+    """The end of a batch, as the lane's thread tells it."""
 
     __slots__ = ("cpu_s", "keeping_s", "kept", "landed", "wall_s")
 
@@ -88,7 +88,7 @@ class Lanes:
         self._stopped = False
 
     def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """Who carries out the commands about lanes, by the command's class."""
+        """The methods that carry out the commands about lanes, by the command's class."""
         return {c.Recall: self._recall}
 
     @property

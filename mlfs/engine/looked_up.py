@@ -1,8 +1,8 @@
-"""What else the source says of a file that has changed: the room that it takes, and its other names (hard links).
+"""Asks the source what else has changed of a file that has: the room that it takes, its other names (hard links).
 
 In: an entry whose change was noticed, in a worker. Out: changes to adopt, its own and those of its other names, as they
 are found by one look at each name. A name may lead to another file by now: which entries are names of one file is told
-anew. Of a file with very many names some are looked at; the others stand alone from then on, and are found to have
+anew. A file may have very many names: some are looked at; the others stand alone from then on, and are found to have
 changed when they are read. Called by `mlfs.engine.fetch`.
 """
 

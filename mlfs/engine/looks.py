@@ -3,10 +3,11 @@
 In: entries that the kernel is about to be told of, and reads from the source, in worker threads. Out: the manifest with
 modes and owners as the source has them now. Made by the engine, for the fetcher and the request handlers.
 
-What a scan saw was looked at. What a saved index says of a file was not: neither mode nor owner nor ACL moves the time
-of the directory, by which an index is compared with the source. A look at a file is also one at the directories above
-it, each once a second at most, as one of them may have been closed. Who looked is not trusted with what he found: what
-is not as the kernel was told is dropped there before the answer, and the answer has the kernel ask anew (ESTALE).
+A scan has looked at all that it saw. A saved index has not: neither mode nor owner nor ACL moves the time of the
+directory, by which an index is compared with the source. A look at a file is also one at the directories above
+it, each once a second at most, as one of them may have been closed. A reader whose open led to
+a look is not let in by what it found: all that is not as the kernel was told is dropped there before the answer, and
+the answer has the kernel ask anew (ESTALE).
 
 Without `--allow-other` only the user who mounted reads, whom the source itself would refuse: nothing is looked at.
 """
@@ -168,7 +169,7 @@ class Looks:
                 self.above(entry)
 
     def was_read(self, entry: int) -> None:
-        """What the file was found to be has been adopted."""
+        """All that it was found to be has been adopted."""
         if self.needed:
             self._note(entry)
 

@@ -27,9 +27,9 @@ log = logging.getLogger("mlfs.engine")
 class WaitingReader(Waiter):
     """A reader whose open is not answered yet: one object from the request to its answer (see `Answerable`).
 
-    What is here holds for each reader: how the open counts, and that one for whom nothing can be staged reads by
-    ranges. Whose open it is, and where its answer goes, is a subclass's: `in_place` and `over`. A file is opened as the
-    one sample that it is; a file of several samples is read by ranges.
+    This class has the part that all readers share: how the open counts, and that one for whom nothing can be staged
+    reads by ranges. Its subclass knows whose open it is, and where the answer goes: `in_place` and `over`. A file is
+    opened as the one sample that it is; a file of several samples is read by ranges.
 
     Args:
         counts: whether the open is to be counted; not where it was before.
@@ -51,14 +51,14 @@ class WaitingReader(Waiter):
         raise NotImplementedError
 
     def answer(self, brought: Fetched | None) -> None:
-        """See Answerable."""
+        """The reader goes on, with pages in place; see Answerable."""
         source_bytes = brought.size_bytes if brought is not None and brought.place == SOURCE else 0
         if self._counts:
             self._opens.count(self.sample, brought)
         self._end(None, 0, source_bytes)
 
     def open_direct(self, unstaged: bool) -> None:
-        """See Answerable."""
+        """The reader goes on by itself; see Answerable."""
         if unstaged:
             if self._counts:
                 self._opens.count(self.sample, None)  # the READ that follows tells where the bytes came from
@@ -67,8 +67,8 @@ class WaitingReader(Waiter):
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
 
     def refuse(self, error: OSError) -> None:
-        """See Answerable. What this process lacks for the whole file, it may have for a part at a time; and where
-        nobody knows how long the whole is, it is read as it comes."""
+        """The reader gets the error. But something that this process lacks for the whole file it may have for a part at
+        a time; and a file whose length nobody knows is read as it comes."""
         if lacking(error) is not None or self._opens.ranges.is_unsized(self.sample):
             trio.lowlevel.spawn_system_task(self._read_by_ranges)
         else:

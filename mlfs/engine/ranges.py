@@ -60,14 +60,14 @@ class LargeHandle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangesStatistics:
-    """What reads by ranges hold: large files that are open, and bytes of files whose pages the kernel took back."""
+    """Large files that are open for reads by ranges, and bytes held of files whose pages the kernel took back."""
 
     open_files: int
     held_bytes: int
 
 
 class Ranges:
-    """See the module."""
+    """Reads of open files, by their handles: of large ones from the source, of others past the kernel's pages."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class Recorders:
         self._nursery: trio.Nursery | None = None
 
     def opened(self, entry: int, process: int, parent: int) -> None:
-        """See Listener."""
+        """A file was opened: its line is written soon."""
         for recording in self._recordings.values():
             recording.opened(self._clock(), entry, process, parent)
 

@@ -1,4 +1,4 @@
-"""Where blocking work runs: threads in named pools, one name a storage class (NoPFS, Section 4: its p_j threads).
+"""Runs blocking work: threads in named pools, one name a storage class (NoPFS, Section 4: its p_j threads).
 
 In: a pool's name and a blocking call. Out: its result, on the loop. Engine tests pass a runner without threads.
 
@@ -111,11 +111,11 @@ class _Job:
         self.in_place = False  # the task is not suspended: the loop itself waits where it is
 
     def give_up(self) -> None:
-        """See Call."""
+        """The call is forgotten, and not made if no thread has begun it."""
         self.then = None
 
     def outcome(self) -> Any:
-        """What the call returned or raised."""
+        """The call's result, or its error raised."""
         if self.error is not None:
             raise self.error
         return self.result
@@ -166,8 +166,9 @@ class Calls:
 class _Worker:
     """A thread of a pool: the job it was given while it slept, and what wakes it.
 
-    An eventfd, since writing to it lets go of the interpreter. Who releases a lock of Python's keeps it, so the thread
-    that wakes up on the same core waits for it at once: the two change places several times, 60 us, before it begins.
+    An eventfd, since writing to it lets go of the interpreter. A thread that releases a lock of Python's keeps it, so
+    the thread that wakes up on the same core waits for it at once: the two change places several times, 60 us, before
+    it begins.
     """
 
     __slots__ = ("job", "wake")
@@ -224,7 +225,7 @@ class _Starter:
 class _Pool:
     """Up to `threads` threads, started when they are first needed; they end with the process.
 
-    A call waits for one of its pool's threads where no further one can be started. Where the pool has none at all, a
+    A call waits for one of its pool's threads where no further one can be started. If the pool has none at all, a
     thread of `spare` makes the call.
     """
 
@@ -339,15 +340,15 @@ class ThreadRunner:
         return all((self._pools.get(pool) or self._make(pool)).take(number) for pool, number in threads.items())
 
     async def run(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """See Runner."""
+        """The task sleeps until the call is done. Cancelled, it leaves the thread to finish alone."""
         await trio.lowlevel.checkpoint_if_cancelled()
         job = self._submit_task(pool, call, args)
         await self._resumed(job)
         return cast(T, job.outcome())
 
     async def run_within(self, limit_s: float, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """See Runner. While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes,
-        and its timers, when a reader waits."""
+        """While the loop has nothing else to do it sleeps right here: nothing is dearer than trio's passes, and its
+        timers, when a reader waits."""
         await trio.lowlevel.checkpoint_if_cancelled()
         job = self._submit_task(pool, call, args)
         idle_s = min(limit_s, self._wait.idle_s()) if self._wait is not None else 0.0  # while the worker wakes up
@@ -357,7 +358,7 @@ class ThreadRunner:
         return cast(T, job.outcome())
 
     def start(self, pool: str, call: Callable[[Unpack[Ts]], T], *args: *Ts, then: Then[T]) -> Call:
-        """See Runner."""
+        """The call goes to a thread now; `then` hears of its end behind the next request."""
 
         def told(job: _Job) -> None:
             try:
@@ -368,7 +369,7 @@ class ThreadRunner:
         return self._submit(pool, call, args, told)
 
     def unhurried(self) -> None:
-        """See Runner."""
+        """The calling worker's result may wait until the loop wakes up anyway."""
         self._own.unhurried = True
 
     def _submit_task(self, pool: str, call: Callable[..., Any], args: tuple[Any, ...]) -> _Job:
@@ -404,13 +405,13 @@ class ThreadRunner:
         return job.done
 
     def on_loop(self, call: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        """See Runner."""
+        """The calling worker waits until the loop has run the call."""
         if self._wait is not None:
             self._wait.interrupt()
         return trio.from_thread.run_sync(call, *args, trio_token=self._token)
 
     def post(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """See Runner."""
+        """The loop runs the call soon; the calling worker goes on."""
 
         def shielded() -> None:
             try:

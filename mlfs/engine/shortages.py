@@ -1,4 +1,4 @@
-"""What the mount was short of while it ran: threads, descriptors, memory, room on a disk; and which limit that was.
+"""Shortages of the mount while it ran: threads, descriptors, memory, room on a disk; and which limit that was.
 
 In: errors, as calls raise them that lack something; from any thread. Out: frozen figures for the status: how often, the
 limit's figure, and what to set. A shortage costs the piece of work that met it, and that is all it costs: whoever calls

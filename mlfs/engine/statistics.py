@@ -1,4 +1,4 @@
-"""What an engine tells of itself: frozen figures, made by `mlfs.engine.engine` from those of its parts.
+"""An engine's figures, frozen: made by `mlfs.engine.engine` from those of its parts.
 
 Nothing here changes when the engine goes on. The status and the metrics are made from it, and what is kept for the next
 mount.

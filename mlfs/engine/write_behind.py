@@ -51,7 +51,7 @@ class WriteBehind:
         return self._waiting_bytes
 
     def carry_out(self) -> dict[type, Callable[[Any], None]]:
-        """Who carries out the command about what was got past the fetches."""
+        """The method that carries out the command about a sample that was got past the fetches."""
         return {KeepCopy: self._keep_aside}
 
     def keep(self, fetch: int, fetched: Fetched, keep_in: tuple[int, ...]) -> None:

@@ -40,7 +40,7 @@ UNHEARD_BYTES = 16 << 20
 
 
 class Finds(Protocol):
-    """What a node can give by itself (mlfs.peers.shelf)."""
+    """The samples that a node can give by itself (mlfs.peers.shelf)."""
 
     def find(self, sample: int, version: Version) -> tuple[memoryview, int] | None:
         """The bytes of that version and their checksum."""
@@ -185,8 +185,8 @@ class Agent:
             self._transport.send(node, message)
 
     def _keep_for(self, node: int, value: Any) -> None:
-        """Keep news for a lost peer until it is back, the newest UNHEARD_BYTES of them. Of how this node does, the last
-        one is enough."""
+        """Keep news for a lost peer until it is back, the newest UNHEARD_BYTES of them. The last word of how
+        this node does is enough."""
         kept = self._unheard[node]
         if "state" in value:
             kept[:] = [one for one in kept if not one.is_state]
@@ -439,7 +439,7 @@ class Agent:
         self._liveness.said(node, now_s)
 
     def _lose(self, nodes: list[int], now_s: float) -> None:
-        """Whoever waits for these peers goes on without them. Where something may still land stays reserved."""
+        """Whoever waits for these peers goes on without them. Memory where something may still land stays reserved."""
         for packet in link.pack(link.Kind.LOST, [(node,) for node in nodes]):
             self._to_server(packet)
         for of, ask in list(self._asks.items()):

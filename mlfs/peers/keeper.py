@@ -2,7 +2,7 @@
 
 In: what the agent does, COMMAND's words, signals. Out: COMMAND's exit code. Launchers of MPI end a job's processes when
 one of them dies, and COMMAND is to live as its mount does. So MPI is in the agent alone, a child; COMMAND has a session
-of its own, which no signal of the launcher reaches but by the keeper. What the launcher has started is the keeper: it
+of its own, which no signal of the launcher reaches but by the keeper. The launcher has started the keeper, which
 lives for as long as COMMAND, so nobody takes an agent's end for the end of the node.
 
 The agent tells the keeper how it does over one pipe, and hears over another that COMMAND is done, or, when that is

@@ -89,6 +89,6 @@ class Landing:
 
     @property
     def free_bytes(self) -> int:
-        """What is not reserved."""
+        """The bytes that are not reserved."""
         with self._room:
             return sum(size for _, size in self._free)

@@ -1,4 +1,4 @@
-"""What the server of a mount and the agent of its node say to each other, over a Unix socket of the user's own.
+"""The words between the server of a mount and the agent of its node, over a Unix socket of the user's own.
 
 In: records or JSON. Out: packets, and back. A packet is whole or not there (SOCK_SEQPACKET), so a side that dies leaves
 no half ones. The bytes of samples lie in memory that both have mapped, made by the server and handed over with HELLO:
@@ -28,7 +28,7 @@ MOST_FDS = 64
 
 
 class Kind(IntEnum):
-    """What a packet is."""
+    """The kinds of packets."""
 
     HELLO = 1
     """JSON, each side's first packet. The server's brings descriptors: landing memory, catalogue, RAM's files, SSDs."""
@@ -59,7 +59,7 @@ class Kind(IntEnum):
 
 
 class Ended(IntEnum):
-    """What became of a sample that was to be fetched."""
+    """The ends of a sample that was to be fetched."""
 
     HERE = 0
     """It has landed, checked."""
@@ -72,7 +72,7 @@ class Ended(IntEnum):
 
 
 class Ready(IntEnum):
-    """What became of a sample that a peer wants."""
+    """The ends of a sample that a peer wants."""
 
     LOOK = 0
     """It stands in the catalogue now."""
@@ -139,7 +139,7 @@ def pack_json(kind: Kind, value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Packet:
-    """What a packet says. Raises BadPacket."""
+    """The content of a packet. Raises BadPacket."""
     try:
         kind = Kind(data[0])
         if kind in (Kind.HELLO, Kind.TELL, Kind.TOLD, Kind.COUNTS):

@@ -24,7 +24,7 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Port:
-    """What one node has received, where it expects bytes, what landed, and which of that it looks for."""
+    """One node's side: messages that it has received, where it expects bytes, which landed, and which it looks for."""
 
     happened: list[Happened] = field(default_factory=list)
     expected: dict[tuple[int, int], memoryview] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class _Port:
     gone: bool = False
 
     def take(self) -> list[Happened]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         happened, self.happened = self.happened, []
         return happened
 

@@ -1,4 +1,4 @@
-"""What agents say to each other: requests for samples, answers, signs of life.
+"""The words between agents: requests for samples, answers, signs of life.
 
 Pure. In: records as numpy arrays. Out: the bytes of one message, and back. A message is a head of eight bytes, its kind
 and how many records follow, and the records. The bytes of samples travel apart from messages (mlfs.peers.transport).
@@ -26,7 +26,7 @@ _NEWS_BYTES = LARGEST_BYTES - _HEAD.size
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     ASK = 1
     """Please give these samples."""

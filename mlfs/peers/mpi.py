@@ -5,7 +5,7 @@ that a number of a receive, which is MPI's tag, is never taken for a message. La
 number, which MPI keeps in their order. Nothing here blocks, because a peer may be dead or stopped: sends that never end
 stay in `_sends`, and an agent that has lost a peer leaves without MPI_Finalize, which would wait for it.
 
-What a poll costs does not grow with what is under way: MPI is asked only about receives whose bytes were said to come,
+The cost of a poll does not grow with what is under way: MPI is asked only about receives whose bytes were said to come,
 and about sends, for which few wait, not at each poll.
 
 MPI is imported when a transport is made: whoever does not use peers needs no mpi4py.
@@ -203,7 +203,7 @@ class MpiTransport:
     def _acknowledge(self, error: Any) -> None:
         """Have MPI go on where a peer has died: Open MPI refuses to look for messages until that is acknowledged.
 
-        Who has died is judged by time, as with an MPI that does not tell. Raises: the error, if it is another.
+        Time tells who has died, as with an MPI that does not tell. Raises: the error, if it is another.
         """
         if error.Get_error_class() not in (self._mpi.ERR_PROC_FAILED, self._mpi.ERR_PROC_FAILED_PENDING):
             raise error
@@ -277,7 +277,7 @@ class _Requests(Generic[_About]):
 
     def ended(self) -> list[tuple[_About, int]]:
         """Those among some that have ended since, and the bytes that came: below 0 where it failed (a peer that is
-        gone, or that sends what was not asked for). Where there are many, all are looked at in turns."""
+        gone, or that sends what was not asked for). If there are many, all are looked at in turns."""
         if not self._requests:
             return []
         first = self._first if self._first < len(self._requests) else 0

@@ -63,7 +63,7 @@ class Outflow:
         self._given.append(_Given(now_s, self._total_bytes, unsent_bytes - self._stuck_bytes))
 
     def _look(self, unsent_bytes: int, now_s: float) -> None:
-        """See what has been sent since the last look, and learn from it how fast the link is."""
+        """Find out how much has been sent since the last look, and how fast the link is by that."""
         looked_s, self._looked_s = self._looked_s, now_s
         self._see_stuck(unsent_bytes, now_s)
         sent_bytes = self._total_bytes - (unsent_bytes - self._stuck_bytes)

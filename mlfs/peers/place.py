@@ -31,5 +31,5 @@ class NodePlace:
         return self._desk.ahead([Want(self._node, sample, version) for sample, version in wanted])
 
     def no_longer(self, wants: Sequence[Want]) -> None:
-        """What was said ahead and is not wanted any more, or was got."""
+        """Samples that were said ahead are not wanted any more, or were got."""
         self._desk.no_longer(wants)

@@ -205,7 +205,7 @@ def serve(path: str, mountpoint: str, patience_s: float, line: Line) -> None:
 
 
 def _introduced(connection: socket.socket, hello: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """What the server answers, with descriptors. Raises: MlfsError where it does not let this agent in."""
+    """The server's answer, with descriptors. Raises: MlfsError where it does not let this agent in."""
     fds: list[int] = []
     data = b""
     try:

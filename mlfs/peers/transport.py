@@ -83,7 +83,7 @@ class Transport(Protocol):
         """Bytes given to a node that are still kept for it. Those of a node that is gone may be kept for good."""
 
     def poll(self) -> Sequence[Happened]:
-        """What happened since the last call."""
+        """The events since the last call."""
 
     def close(self, orderly: bool, code: int) -> None:
         """The end. orderly: all nodes take part in it; else this one just goes, with this exit code."""

@@ -118,7 +118,7 @@ class Touched(NamedTuple):
 
 
 class Landed(NamedTuple):
-    """What became of one sample of a fetch.
+    """The end of one sample of a fetch.
 
     Attributes:
         place: where the bytes came from.

@@ -47,6 +47,7 @@ class Waiting:
 
     Attributes:
         waiters: by sample, those who wait for it, the first to come first; workers read it.
+        waiting: how many that are.
         waited_s: seconds that readers waited, all together.
     """
 
@@ -77,6 +78,7 @@ class Waiting:
         # second attempts.
         self._hedges: deque[tuple[float, int]] = deque()
         self._timeouts: deque[tuple[float, int]] = deque()
+        self.waiting = 0
         self.waited_s = 0.0
         self._readers = 0  # of this node, who wait
         self._waited_at_s = -URGENT_S  # when one of them went on last
@@ -84,11 +86,6 @@ class Waiting:
     def is_urgent(self, now_s: float) -> bool:
         """Whether readers of this node wait, or did a moment ago."""
         return self._readers > 0 or now_s - self._waited_at_s < URGENT_S
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return sum(map(len, self._waiters.values()))
 
     def wait(self, waiter: Waiter, now_s: float) -> None:
         """Somebody wants a sample that was not in place when the driver looked: answer now, or once it is fetched."""
@@ -104,6 +101,7 @@ class Waiting:
             self._out.append(OpenDirect(waiter))
             return
         self._waiters.setdefault(sample, []).append(waiter)
+        self.waiting += 1
         self._readers += not waiter.is_peer
         if state in (State.ABSENT, State.QUEUED):
             self.begin(sample, now_s)
@@ -115,7 +113,7 @@ class Waiting:
     def _peer_may_wait(self, peer: Waiter) -> bool:
         """Another node wants a sample: whether it waits as a reader does, as it cannot be answered at once.
 
-        Pages cannot be sent. Where they are all that is here, they count as lost, and the sample is fetched once more:
+        Pages cannot be sent. If they are all that is here, they count as lost, and the sample is fetched once more:
         this time a place keeps it. A copy that is about to be kept can be sent already.
 
         A sample that a third node owns by this node's plan is refused unless a copy is about to be kept here. The
@@ -216,6 +214,7 @@ class Waiting:
     def _count(self, waiter: Waiter, now_s: float) -> None:
         """A wait is over."""
         seconds = now_s - waiter.since_s
+        self.waiting -= 1
         self.waited_s += seconds
         if not waiter.is_peer:
             self._readers -= 1
