@@ -30,8 +30,8 @@ import trio
 from numpy.typing import NDArray
 
 from mlfs.config import MountConfig
-from mlfs.engine.context import MountLimits
-from mlfs.engine.engine import Cluster, DataSet, Engine, Machine, Observers
+from mlfs.engine.context import Cluster, MountLimits
+from mlfs.engine.engine import DataSet, Engine, Machine, Observers
 from mlfs.engine.looks import seen_before
 from mlfs.engine.mount_jobs import Listener
 from mlfs.engine.peering import PEER_LANES
@@ -340,7 +340,7 @@ class _Service:
             Machine(runner, time.monotonic, shortages),
             limits,
             Observers(explainer, listeners),
-            Cluster(runtime.agent_socket(config.mountpoint), self.showcase, self._build_streams),
+            Cluster(self.showcase, runtime.agent_socket(config.mountpoint), self._build_streams),
         )
 
     def _mount(

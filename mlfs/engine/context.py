@@ -1,4 +1,4 @@
-"""The records that the parts of one mount's engine share: the loop with its threads, and the budgets.
+"""The records that parts of one mount's engine share: the loop with its threads, budgets, the way to other nodes.
 
 In: the daemon's settings, and the loop with its threads. Out: records, made once by mlfs.engine.engine.
 """
@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from mlfs.engine.runner import Runner
 from mlfs.engine.shortages import Shortages
+from mlfs.job import JobSpec
+from mlfs.orders.streams import JobStreams
+from mlfs.places.showcase import Showcase
 from mlfs.plan.scheduler.config import Limits
 from mlfs.stats import Counters
 
@@ -30,6 +33,20 @@ class Context(NamedTuple):
     runner: Runner
     counters: Counters
     shortages: Shortages
+
+
+class Cluster(NamedTuple):
+    """This node's way to others.
+
+    Attributes:
+        showcase: the samples that the node's agent gives by itself. agent_socket: the door for the agent; None: it
+            cannot come.
+        build: computes the streams of a job that another node was told, in a worker thread.
+    """
+
+    showcase: Showcase
+    agent_socket: str | None
+    build: Callable[[JobSpec], JobStreams]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import trio
 
 from mlfs.engine.background import Background
-from mlfs.engine.context import Context, MountLimits
+from mlfs.engine.context import Cluster, Context, MountLimits
 from mlfs.engine.counted_opens import CountedOpens
 from mlfs.engine.demand import Demand
 from mlfs.engine.digest import Digest, kin_of, name_of
@@ -48,7 +48,6 @@ from mlfs.engine.shortages import Shortages
 from mlfs.engine.statistics import EngineStatistics, TreeStatistics
 from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
-from mlfs.errors import JobError
 from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
 from mlfs.job import JobSpec
@@ -58,7 +57,6 @@ from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
 from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
-from mlfs.places.showcase import Showcase
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import commands as c
@@ -116,23 +114,6 @@ class Observers(NamedTuple):
     listeners: Sequence[Listener] = ()
 
 
-def _cannot_build(spec: JobSpec) -> JobStreams:
-    raise JobError(f"job {spec.name}: this node cannot compute orders", "register it on this node")
-
-
-class Cluster(NamedTuple):
-    """How this node comes to others.
-
-    Attributes:
-        agent_socket: where the node's agent comes in; None: it cannot. showcase: what the agent gives by itself.
-        build: computes the streams of a job that another node was told, in a worker thread.
-    """
-
-    agent_socket: str | None = None
-    showcase: Showcase | None = None
-    build: Callable[[JobSpec], JobStreams] = _cannot_build
-
-
 def _name_forgotten(_: None, error: BaseException | None) -> None:
     if error is not None:
         log.warning("a name that leads to another content could not be forgotten: %s", error)
@@ -148,9 +129,9 @@ class Engine:
     """
 
     def __init__(
-        self, data: DataSet, machine: Machine, limits: MountLimits, observers: Observers, cluster: Cluster | None = None
+        self, data: DataSet, machine: Machine, limits: MountLimits, observers: Observers, cluster: Cluster
     ) -> None:
-        samples, places, cluster = data.samples, data.places, cluster or Cluster()
+        samples, places = data.samples, data.places
         runner, clock = machine.runner, machine.clock
         self.samples = samples
         self.manifest = samples.manifest
@@ -213,10 +194,10 @@ class Engine:
             self._jobs, self._planner, self._shared_plan, runner, cluster.build,
             lambda: self.scheduler.capacities_bytes, limits.staging_bytes // 2,
         )  # fmt: skip
-        showcase = cluster.showcase or Showcase()
+        giving = Giving(context, self._fetcher, cluster.showcase)
         self.peering = Peering(
-            cluster.agent_socket, samples, self.scheduler, context.step, Giving(context, self._fetcher, showcase),
-            places, infos, showcase, runner, self._shared, self._shared_plan, RollCall(self._figures), clock,
+            context, cluster, self.scheduler, self._fetcher, giving, self._shared, self._shared_plan,
+            RollCall(self._figures),
         )  # fmt: skip
 
         self._hands: dict[type, Callable[[Any], None]] = {

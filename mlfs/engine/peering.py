@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,25 +20,26 @@ import trio
 
 from mlfs.engine.agent_door import Hello, hello_of, listen, refusal
 from mlfs.engine.agent_session import AgentSession
+from mlfs.engine.context import Cluster, Context
+from mlfs.engine.fetch import Fetcher
 from mlfs.engine.giving import GIVING, Giving
 from mlfs.engine.roll_call import MemberStatistics, RollCall
-from mlfs.engine.runner import Runner, start
+from mlfs.engine.runner import start
 from mlfs.engine.shared_jobs import SharedJobs
 from mlfs.engine.shared_plan import SharedPlan
 from mlfs.peers import link
 from mlfs.peers.place import NodePlace
 from mlfs.places.lmdb_store import LmdbTier
 from mlfs.places.on_disk import OnDisk
-from mlfs.places.place import Places, TierPlace
+from mlfs.places.place import TierPlace
 from mlfs.places.ram import RamTier
-from mlfs.places.showcase import Showcase
 from mlfs.places.ssd import SsdTier
 from mlfs.plan.members import members_of
 from mlfs.plan.place_kind import PlaceKind
 from mlfs.plan.scheduler import events as e
 from mlfs.plan.scheduler.config import PlaceInfo
 from mlfs.plan.scheduler.scheduler import Scheduler
-from mlfs.tree.samples import Samples, Version
+from mlfs.tree.samples import Version
 
 log = logging.getLogger("mlfs.peers")
 
@@ -60,7 +61,7 @@ CHECK_TURNS = 5
 
 @dataclass(frozen=True, slots=True)
 class PeeringStatistics:
-    """What `status` shows.
+    """The part of peers in the status.
 
     Attributes:
         node: the number of this one, -1 without an agent. agent: its process. keeper: the process that runs it.
@@ -86,45 +87,35 @@ class PeeringStatistics:
 
 
 class Peering:
-    """See the module.
-
-    Args:
-        path: the socket's; None: no agent can come. infos: the places as decisions see them; peers are appended.
-    """
+    """See the module."""
 
     def __init__(
         self,
-        path: str | None,
-        samples: Samples,
+        context: Context,
+        cluster: Cluster,
         scheduler: Scheduler,
-        step: Callable[..., None],
+        fetcher: Fetcher,
         giving: Giving,
-        places: Places,
-        infos: list[PlaceInfo],
-        showcase: Showcase,
-        runner: Runner,
         shared: SharedJobs,
         plan: SharedPlan,
         roll: RollCall,
-        clock: Callable[[], float],
     ) -> None:
-        self._path = path
-        self._samples = samples
+        self._step = context.step
+        self._runner = context.runner
+        self._clock = context.clock
+        self._path = cluster.agent_socket
+        self._showcase = cluster.showcase
         self._fingerprint = ""
         self._scheduler = scheduler
-        self._step = step
+        self._samples, self._places = fetcher.samples, fetcher.places
+        self._place_of: dict[int, int] = {}  # by node; the peers' places are numbered behind this node's own
         self._giving = giving
-        self._places = places
-        self._infos = infos
-        self._showcase = showcase
-        self._runner = runner
         self._alone = trio.Event()  # that no agent is there any more
         self._session: AgentSession | None = None
         self._scope: trio.CancelScope | None = None  # of the session
         self._shared = shared
         self._plan = plan
         self._roll = roll
-        self._clock = clock
 
     def statistics(self) -> PeeringStatistics:
         """Frozen figures."""
@@ -288,7 +279,7 @@ class Peering:
         return memory, ssds, lmdbs
 
     def _secret(self) -> str:
-        """What the checksums of copies on disk depend on, in hexadecimal; "" without a disk. All tiers share one."""
+        """The secret of all checksums of copies on disk, in hexadecimal; "" without a disk."""
         tiers = (place.tier for place in self._places.storing if isinstance(place, TierPlace))
         return next((tier.secret.value.hex() for tier in tiers if isinstance(tier, OnDisk)), "")
 
@@ -298,9 +289,7 @@ class Peering:
         self._showcase.close()
         self._session = None
         session.close()
-        for place, info in enumerate(self._infos):
-            if info.node >= 0:
-                self._step(e.PeerLost(place))
+        self._step(*map(e.PeerLost, self._place_of.values()))
         self._shared.end()
         self._roll.forget()
         for storing in self._places.storing:
@@ -344,15 +333,12 @@ class Peering:
         """The agent does not answer: nothing is asked of any peer until it speaks, and nobody waits for it."""
         if session is self._session and session.silent:
             log.warning("the agent (process %d) does not answer: all peers' samples come from the source", session.pid)
-            self._step(*(e.PeerLost(place) for place, info in enumerate(self._infos) if info.node >= 0))
+            self._step(*map(e.PeerLost, self._place_of.values()))
 
     def _speaks(self, session: AgentSession) -> None:
         if session is self._session and not session.silent:
             log.warning("the agent answers again")
             self._usable(node for node in session.about if node not in {*session.lost, *session.refused})
-
-    def _place_of(self, node: int) -> int | None:
-        return next((number for number, info in enumerate(self._infos) if info.node == node), None)
 
     def _lose(self, session: AgentSession, nodes: Sequence[int]) -> None:
         new = [node for node in nodes if node not in session.lost]
@@ -360,7 +346,7 @@ class Peering:
         for node in new:
             session.lose(node, self._clock())
             log.warning("node %d does not answer: its samples come from the source", node)
-            if (place := self._place_of(node)) is not None:
+            if (place := self._place_of.get(node)) is not None:
                 self._step(e.PeerLost(place))
         self._plan.lose(new)
         if after in new:  # each node is missed by the one before it, and the others see for themselves
@@ -408,20 +394,18 @@ class Peering:
 
     def _enter(self, session: AgentSession, peers: Sequence[int]) -> None:
         """The peers' places. Those that were made for an agent before serve again, whichever nodes they are now."""
-        known = {info.node for info in self._infos}
-        infos = [
-            PlaceInfo(PlaceKind.PEER, f"node {node}", PEER_LANES, node=node) for node in peers if node not in known
-        ]
-        self._infos += infos
-        self._places.join([NodePlace(info.node, session.desk) for info in self._infos if info.node >= 0])
-        if infos:
-            self._step(e.PeersJoined(infos))
+        new = [node for node in peers if node not in self._place_of]
+        self._place_of |= {node: place for place, node in enumerate(new, len(self._places))}
+        self._places.join([NodePlace(node, session.desk) for node in self._place_of])
+        if new:
+            self._step(
+                e.PeersJoined([PlaceInfo(PlaceKind.PEER, f"node {node}", PEER_LANES, node=node) for node in new])
+            )
         self._usable(node for node in peers if node not in session.unreachable)
 
     def _usable(self, nodes: Iterable[int]) -> None:
         """These may be asked again."""
-        places = [place for node in nodes if (place := self._place_of(node)) is not None]
-        self._step(*(e.PeerBack(place) for place in places))
+        self._step(*(e.PeerBack(self._place_of[node]) for node in nodes if node in self._place_of))
 
 
 def _log_error(_: object, error: BaseException | None) -> None:

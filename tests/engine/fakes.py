@@ -18,7 +18,7 @@ import numpy as np
 import trio
 import trio.testing
 
-from mlfs.engine.context import MountLimits
+from mlfs.engine.context import Cluster, MountLimits
 from mlfs.engine.engine import DataSet, Engine, Machine, Observers
 from mlfs.engine.looks import Looks
 from mlfs.engine.opens import Opens, WaitingReader
@@ -30,6 +30,7 @@ from mlfs.orders.streams import JobStreams
 from mlfs.places.place import PlaceKind, Places, SourcePlace, TierPlace
 from mlfs.places.posix import PosixSource
 from mlfs.places.ram import RamTier
+from mlfs.places.showcase import Showcase
 from mlfs.places.tier import Tier
 from mlfs.plan.scheduler.events import JobEnded
 from mlfs.plan.scheduler.states import SampleTable
@@ -160,6 +161,11 @@ class GivenStreams:
             return None
         places = [self.epoch_ids(epoch, rank) for rank in ranks]
         return refill_of(places, [np.full(len(of_rank), 8192) for of_rank in places], self._rounds, self._buffer_bytes)
+
+
+def build_no_orders(spec: JobSpec) -> JobStreams:
+    """For a mount that hears of no job of another node."""
+    raise AssertionError(spec.name)
 
 
 def simulate(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -336,7 +342,9 @@ async def running(
         places = Places(SourcePlace(source, samples), tiers)
         machine = Machine(runner, trio.current_time, Shortages(), cpu_clock, kin, nameless)
         data = DataSet(samples, source, places, pages)
-        engine = Engine(data, machine, limits, Observers(explainer, listeners))
+        engine = Engine(
+            data, machine, limits, Observers(explainer, listeners), Cluster(Showcase(), None, build_no_orders)
+        )
         mount = Mount(engine, pages, source, runner, explainer)
         mount.root = os.fsencode(directory)
         async with trio.open_nursery() as nursery:
