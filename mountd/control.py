@@ -316,37 +316,31 @@ class Control:
         """
         self._forget_coming(spec.name)
         coming = self._coming[spec.name] = _Coming()
+        runner, shared = self.engine.runner, self.engine.shared
         try:
+            before, told_nodes = shared.registered(spec.name), spec.nodes
+            spec = shared.with_nodes(spec)
+            had = before.nodes if before is not None else None
+            nodes_anew = spec.nodes is not None and spec.nodes not in (told_nodes, had)
             with coming.scope:
-                return await self._install(spec, coming)
+                streams = await runner.run("register", self._prepare, spec, coming)
+                job = await shared.register(spec, streams)
+                # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
+                spec, streams = job.spec, job.streams
+                await runner.run("register", self._note_jobs)
+                first = await runner.run("register", self._first_paths, spec, streams)
+                late = shared.late(spec.name)
+                return {
+                    "job": spec.understood(),
+                    "samples": len(streams.sample_ids),
+                    "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
+                    "first_paths": first,
+                    "notes": registered_words(spec, self.engine.peering.statistics(), late, nodes_anew),
+                }
             raise StoppedError
         finally:
             if self._coming.get(spec.name) is coming:
                 del self._coming[spec.name]
-
-    async def _install(self, spec: JobSpec, coming: _Coming) -> Json:
-        runner, before = self.engine.runner, self.engine.registered(spec.name)
-        told_nodes, spec = spec.nodes, self.engine.with_nodes(spec)
-        had = before.nodes if before is not None else None
-        nodes_anew = spec.nodes is not None and spec.nodes not in (told_nodes, had)
-        streams = await runner.run("register", self._prepare, spec, coming)
-        job = await self.engine.register(spec, streams)
-        # With the ranks of this node; and where another node has registered it meanwhile, all serve that order.
-        spec, streams = job.spec, job.streams
-        await runner.run("register", self._note_jobs)
-        first: dict[str, list[str]] = {}
-        start = spec.start_step * streams.batch_files
-        part = slice(start, start + FIRST_PATHS)
-        for rank in spec.ranks:
-            paths = await runner.run("register", self._paths, streams, spec.start_epoch, rank, part)
-            first[str(rank)] = [os.fsdecode(path) for path in paths]
-        return {
-            "job": spec.understood(),
-            "samples": len(streams.sample_ids),
-            "samples_per_epoch": streams.length(spec.start_epoch) // streams.files_per_sample,
-            "first_paths": first,
-            "notes": registered_words(spec, self.engine.peering.statistics(), self.engine.late(spec.name), nodes_anew),
-        }
 
     def _prepare(self, spec: JobSpec, coming: _Coming) -> JobStreams:
         """In a thread: the job's streams, with its first epoch computed."""
@@ -359,6 +353,13 @@ class Control:
             for rank in spec.ranks:
                 streams.epoch_ids(spec.start_epoch, rank)
         return streams
+
+    def _first_paths(self, spec: JobSpec, streams: JobStreams) -> dict[str, list[str]]:
+        """In a thread: by rank of this node, the files that it is predicted to read first."""
+        start = spec.start_step * streams.batch_files
+        part = slice(start, start + FIRST_PATHS)
+        paths = {rank: self._paths(streams, spec.start_epoch, rank, part) for rank in spec.ranks}
+        return {str(rank): [os.fsdecode(path) for path in of_rank] for rank, of_rank in paths.items()}
 
     def _forget_coming(self, name: str) -> bool:
         """End the registration of that name that is under way, if there is one."""
@@ -446,7 +447,7 @@ class Control:
             self.job_reports.ends(name)
             job.streams.cancel()
         stopped = self._forget_coming(name)
-        ended = self.engine.end(name)
+        ended = self.engine.shared.ended(name)
         self._note_jobs()
         return ended or stopped
 

@@ -50,12 +50,10 @@ from mlfs.engine.warm_up import SampleIds
 from mlfs.engine.write_behind import WriteBehind
 from mlfs.explain.port import Observer
 from mlfs.follow.job import JobRun
-from mlfs.job import JobSpec
 from mlfs.measure.measured_place import MeasuredPlace
 from mlfs.measure.rates import Rates
 from mlfs.measure.refine import best
 from mlfs.measure.speeds import Speeds
-from mlfs.orders.streams import JobStreams
 from mlfs.places.place import FileChange, Places
 from mlfs.places.source import Source
 from mlfs.plan.place_kind import PlaceKind
@@ -123,7 +121,7 @@ class Engine:
     """See the module. `run` must be running for anything to move.
 
     Attributes:
-        opens, ranges, holes, digest: what the request handlers call.
+        opens, ranges, holes, digest: what the request handlers call. shared: where jobs are registered, and end.
         background: runs what goes on beside the readers' way.
         scheduler, counters: for tests; others ask for `statistics`.
     """
@@ -190,13 +188,13 @@ class Engine:
 
         # Other nodes.
         self._shared_plan = SharedPlan(self._planner, runner, clock, context.step, self.scheduler.keeping.holds)
-        self._shared = SharedJobs(
+        self.shared = SharedJobs(
             self._jobs, self._planner, self._shared_plan, runner, cluster.build,
             lambda: self.scheduler.capacities_bytes, limits.staging_bytes // 2,
         )  # fmt: skip
         giving = Giving(context, self._fetcher, cluster.showcase)
         self.peering = Peering(
-            context, cluster, self.scheduler, self._fetcher, giving, self._shared, self._shared_plan,
+            context, cluster, self.scheduler, self._fetcher, giving, self.shared, self._shared_plan,
             RollCall(self._figures),
         )  # fmt: skip
 
@@ -245,27 +243,6 @@ class Engine:
         (self._demand if fetch.waited_for else self._lanes).fetch(fetch)
 
     # -- jobs
-
-    def with_nodes(self, spec: JobSpec) -> JobSpec:
-        """A job to be registered, with the nodes on which the order rests that mlfs serves it. Raises: JobError."""
-        return self._shared.with_nodes(spec)
-
-    def registered(self, name: str) -> JobSpec | None:
-        """See `SharedJobs.registered`."""
-        return self._shared.registered(name)
-
-    def late(self, name: str) -> Sequence[int]:
-        """See `SharedJobs.late`."""
-        return self._shared.late(name)
-
-    async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
-        """Start a job, in place of one of the same name."""
-        return await (self._shared if self._shared.active else self._jobs).register(spec, streams)
-
-    def end(self, name: str) -> bool:
-        """End a job; False when there is none of that name."""
-        self._shared.ended(name)
-        return self._jobs.end(name)
 
     def warm_up(self, samples: SampleIds | None) -> int:
         """Have the tiers keep these samples, in this order; with None, no more of them. Returns the warm-up's number.

@@ -102,11 +102,6 @@ class SharedJobs:
         self._beginning: dict[str, list[_Beginning]] = {}  # by job, what is under way
         self._late: dict[str, Sequence[int]] = {}  # by job, the nodes that had not planned with it when it began
 
-    @property
-    def active(self) -> bool:
-        """Whether there are other nodes."""
-        return self._joined
-
     async def begin(self, members: Members, tell: Tell, patience_s: float) -> None:
         """This node has joined others. Returns when all have planned what each keeps."""
         self._tell = tell
@@ -159,7 +154,7 @@ class SharedJobs:
     # -- what is told here
 
     async def register(self, spec: JobSpec, streams: JobStreams) -> JobRun:
-        """A job was registered on this node: all follow it, each its own ranks.
+        """A job was registered on this node: all follow it, each its own ranks; it takes the place of one of its name.
 
         Where another node has registered it meanwhile, with other nodes under a served order, that order counts: the
         job that is returned is the one that goes on.
@@ -167,6 +162,8 @@ class SharedJobs:
         Raises:
             JobError: it is too long to be told, or something else of its name was told to another node meanwhile.
         """
+        if not self._joined:
+            return await self._jobs.register(spec, streams)
         name, fields = spec.name, _fields(spec)
         heard = name in self._rest_on and self._rest_on.pop(name) != self._registrations.last(name)
         counts = self._registrations.fields(name) if heard else None  # what was told while this one was prepared
@@ -208,12 +205,13 @@ class SharedJobs:
         self._tell({**words, "number": self._registrations.had_before(spec.name, fields, members.own).number})
         self._follow(spec.name)
 
-    def ended(self, name: str) -> None:
-        """A job was ended on this node: it is over on all."""
+    def ended(self, name: str) -> bool:
+        """A job was ended on this node: it is over on all. False when there is none of that name here."""
         if (registration := self._registrations.end(name)) is not None:
             self._tell({"ended": name, "registration": list(registration)})
             self._give_up(name)
             self._plan.agree_soon(f"ended {name}", partial(self._planner.forget_prepared, name))
+        return self._jobs.end(name)
 
     # -- what other nodes say
 

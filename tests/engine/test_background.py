@@ -144,7 +144,7 @@ def test_whichever_task_fails_every_read_is_answered(
             for entry in mount.files[:8]:
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(0.2)
-            await mount.engine.register(*given_job([order]))
+            await mount.engine.shared.register(*given_job([order]))
             for entry in order[0]:
                 assert await mount.read(entry) == mount.content(entry)
                 await trio.sleep(1)

@@ -119,7 +119,7 @@ def test_what_the_script_does_otherwise_is_found_and_followed(
     async def body() -> None:
         async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
-            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             stalls, first = 0, None
             for opens in script_opens(mount, script, epochs, workers):
                 first = first or opens
@@ -175,7 +175,7 @@ def test_a_run_that_was_resumed_is_told_from_others_whichever_worker_reads_first
         async with running(tmp_path, files, staging=60 * 8192) as mount:
             spec = parse_job(fields)
             streams = build_streams(spec, mount.engine.manifest)
-            await mount.engine.register(spec, streams)
+            await mount.engine.shared.register(spec, streams)
             for epoch in range(begins, begins + 4):
                 await read_all(mount, held_up(streams.epoch_ids(epoch, 0).tolist(), workers, rng, epoch))
                 await trio.sleep(rng.choice([0, 0.1, 1]))
@@ -193,7 +193,7 @@ def test_a_script_without_set_epoch_ends_with_its_last_epoch(tmp_path: Path, wor
         async with running(tmp_path, FILES, staging=60 * 8192) as mount:
             fields = {"seed": 5, "epochs": 4, "world_size": world}
             spec = parse_job({"batch_size": BATCH} | fields)
-            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             script = fields | {"set_epoch": False}
             for opens in script_opens(mount, script, range(4), workers):
                 await read_all(mount, opens)
@@ -212,7 +212,7 @@ def test_nothing_is_adopted_when_nothing_fits(tmp_path: Path, seed: int) -> None
     async def body() -> None:
         async with running(tmp_path, 60, staging=60 * 8192) as mount:
             spec = parse_job({"epochs": 3, "batch_size": BATCH})
-            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            job = await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             for opens in script_opens(mount, {"seed": seed, "epochs": 3}, range(3), 2):
                 await read_all(mount, opens)
             assert mount.engine.jobs["train"] is job
@@ -228,7 +228,7 @@ def test_a_loop_left_early_is_no_disagreement(tmp_path: Path, workers: int) -> N
     async def body() -> None:
         async with running(tmp_path, FILES, staging=60 * 8192) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "world_size": 2})
-            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            job = await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             for opens in script_opens(mount, {"world_size": 2}, range(5), workers, stop_after=4):
                 await read_all(mount, opens)
             await trio.sleep(1)
@@ -243,7 +243,7 @@ def test_opens_that_come_before_their_epoch_is_computed_wait_for_it(tmp_path: Pa
     async def body() -> None:
         async with running(tmp_path, 40, staging=60 * 8192, seconds={"orders": 2.0}) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH})
-            job = await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            job = await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             for opens in script_opens(mount, {}, range(4), 2):
                 for entry, pid in opens:
                     await mount.read(entry, pid)
@@ -285,7 +285,7 @@ def test_dropping_or_padding_the_last_step_is_no_disagreement(tmp_path: Path, re
         async with running(tmp_path, FILES, staging=60 * 8192) as mount:
             fields = {"seed": 5, "world_size": 4}
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "drop_last": registered} | fields)
-            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             for opens in script_opens(mount, fields | {"drop_last": script}, range(4), 2):
                 await read_all(mount, opens)
                 await trio.sleep(1)
@@ -309,7 +309,7 @@ def test_a_worker_that_does_not_read_from_the_epochs_beginning_may_be_the_first_
         # The search takes as long as the others take to read enough, on a machine that has much else to do.
         async with running(tmp_path, FILES, staging=60 * 8192, ram=1 << 22, seconds={"variants": 0.1}) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | registered)
-            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             script = registered | {"words_before": 1000, "words_between": 2}
             for epoch, opens in enumerate(script_opens(mount, script, range(3), 2)):
                 first = opens[0][1]

@@ -247,7 +247,7 @@ async def registered(directory: Path, spent: Spent) -> int:
     async with running(directory, FILES, staging=1 << 30, ram=1 << 30) as mount:
         await staged(mount)
         spec, streams = job(mount.engine.manifest)
-        await mount.engine.register(spec, streams)
+        await mount.engine.shared.register(spec, streams)
         await read(mount, streams.epoch_ids(0, 0).tolist())
         with spent.counted(mount):
             await read(mount, streams.epoch_ids(1, 0).tolist())
@@ -284,7 +284,7 @@ async def on_demand(directory: Path, spent: Spent) -> int:
 async def ahead(directory: Path, spent: Spent) -> int:
     async with running(directory, FILES, staging=1 << 30, ram=1 << 30) as mount:
         with spent.counted(mount):
-            await mount.engine.register(*job(mount.engine.manifest))
+            await mount.engine.shared.register(*job(mount.engine.manifest))
             await trio.sleep(10)
         assert all(mount.pages.resident(entry) for entry in mount.files)
         return FILES

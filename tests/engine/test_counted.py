@@ -20,7 +20,7 @@ def test_of_a_large_file_the_bytes_handed_out_are_counted(tmp_path: Path) -> Non
     async def body() -> None:
         async with running(tmp_path, 3, size=5 << 20, staging=1 << 20, seconds={"read": 0.5, "demand": 0.25}) as mount:
             entry, engine = mount.files[0], mount.engine
-            await engine.register(*given_job([[[entry]]], batch_size=1))
+            await engine.shared.register(*given_job([[[entry]]], batch_size=1))
             handle = await mount.open(entry)
             for offset in (0, 1 << 20):
                 assert len(await engine.ranges.read_large(handle, offset, 4096)) == 4096
@@ -41,7 +41,7 @@ def test_of_a_large_file_the_bytes_handed_out_are_counted(tmp_path: Path) -> Non
 def test_waits_in_reads_are_the_jobs_too(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 6, size=5 << 20, staging=1 << 20, seconds={"read": 0.5}) as mount:
-            await mount.engine.register(*given_job([[mount.files]], batch_size=1))
+            await mount.engine.shared.register(*given_job([[mount.files]], batch_size=1))
             for entry in mount.files:
                 await mount.read(entry)
                 await trio.sleep(0.5)
@@ -57,7 +57,7 @@ def test_a_read_whose_pages_the_kernel_took_back_counts_where_it_was_answered(tm
     async def body() -> None:
         async with running(tmp_path, 40, ram=ram) as mount:
             epochs = shuffled(mount.files, 2, 1)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(1)  # all are staged
             gone = mount.files[::2]
             for entry in gone:

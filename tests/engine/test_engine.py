@@ -53,7 +53,7 @@ def test_a_registered_job_never_waits_after_its_start(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 60, seconds={"pfs": 0.02}, ram=1 << 20) as mount:
             epochs = shuffled(mount.files, 3, 2)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(1)
             await train(mount, epochs)
             reads = mount.engine.counters.all.reads
@@ -75,7 +75,7 @@ def test_pfs_bytes_meet_the_bound_and_the_window_holds(tmp_path: Path, kept: int
         cost = footprint_bytes(5000)
         async with running(tmp_path, 60, seconds={"pfs": 0.005}, ram=kept * cost, staging=8 * cost) as mount:
             epochs = shuffled(mount.files, 4, 2)
-            await mount.engine.register(*given_job(epochs, batch_size=2))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=2))
             table = mount.table
 
             async def watch() -> None:
@@ -148,7 +148,7 @@ def test_a_queued_prefetch_is_taken_over_by_a_reader(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 40, seconds={"pfs": 1.0, "demand": 0.1}, pfs_threads=1) as mount:
             epochs = shuffled(mount.files, 1, 1)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(0.5)
             began = trio.current_time()
             assert await mount.read(epochs[0][0][30]) == mount.content(epochs[0][0][30])
@@ -164,7 +164,7 @@ def test_a_failing_prefetch_costs_no_read(tmp_path: Path) -> None:
         async with running(tmp_path, 30) as mount:
             epochs = shuffled(mount.files, 1, 1)
             mount.source.failures = {entry: 1 for entry in mount.files[::3]}
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(1)
             await train(mount, epochs)
             assert mount.engine.counters.errors["prefetch_failed"] == 10
@@ -235,7 +235,7 @@ def test_a_wrong_prediction_stops_the_guessing_and_reads_go_on(tmp_path: Path) -
     async def body() -> None:
         cost = footprint_bytes(5000)
         async with running(tmp_path, 300, staging=40 * cost) as mount:
-            job = await mount.engine.register(*given_job(shuffled(mount.files, 4, 1, seed=1), batch_size=16))
+            job = await mount.engine.shared.register(*given_job(shuffled(mount.files, 4, 1, seed=1), batch_size=16))
             real = shuffled(mount.files, 2, 1, seed=2)
             await train(mount, real)
             await trio.sleep(1)
@@ -254,7 +254,7 @@ def test_a_second_run_of_the_script_is_followed_from_the_start(tmp_path: Path) -
     async def body() -> None:
         async with running(tmp_path, 300, ram=0, staging=50 * footprint_bytes(5000), seconds={"pfs": 0.001}) as mount:
             epochs = shuffled(mount.files, 3, 2)
-            job = await mount.engine.register(*given_job(epochs, batch_size=8))
+            job = await mount.engine.shared.register(*given_job(epochs, batch_size=8))
             await train(mount, epochs[:2])
             await trio.sleep(1)
             before = mount.engine.counters.all.stalls.count
@@ -272,18 +272,18 @@ def test_registering_again_resumes_and_unregistering_leaves_nothing(tmp_path: Pa
         cost = footprint_bytes(5000)
         async with running(tmp_path, 90, ram=10 * cost, staging=20 * cost) as mount:
             epochs = shuffled(mount.files, 4, 1)
-            await mount.engine.register(*given_job(epochs, batch_size=10))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=10))
             await train(mount, epochs[:1])
             again = given_job(epochs, batch_size=10, start_epoch=2, start_step=3)
-            job = await mount.engine.register(*again)
+            job = await mount.engine.shared.register(*again)
             await trio.sleep(1)
             assert job.matcher.ranks[0].frontier == 2 * 90 + 30
             assert mount.engine.scheduler.uses["train"].cursors[0] >= 2 * 90 + 30 + 10
             await train(mount, [[epochs[2][0][30:]], epochs[3]])
             await trio.sleep(1)
             assert job.finished
-            assert mount.engine.end("train")
-            assert not mount.engine.end("train")
+            assert mount.engine.shared.ended("train")
+            assert not mount.engine.shared.ended("train")
             await trio.sleep(1)
             table = mount.table
             assert sum(table.pending) == 0
@@ -299,8 +299,8 @@ def test_two_jobs_share_the_window(tmp_path: Path) -> None:
         async with running(tmp_path, 120, staging=24 * cost, seconds={"pfs": 0.002}) as mount:
             train_files, val_files = mount.files[:90], mount.files[90:]
             train_epochs, val_epochs = shuffled(train_files, 2, 1), [[val_files]] * 2
-            await mount.engine.register(*given_job(train_epochs, batch_size=5))
-            await mount.engine.register(*given_job(val_epochs, batch_size=5, name="val"))
+            await mount.engine.shared.register(*given_job(train_epochs, batch_size=5))
+            await mount.engine.shared.register(*given_job(val_epochs, batch_size=5, name="val"))
             for epoch in range(2):
                 await train(mount, train_epochs[epoch : epoch + 1], pid0=100)
                 await train(mount, val_epochs[epoch : epoch + 1], pid0=900 + epoch)
@@ -317,7 +317,7 @@ def test_a_reader_that_stops_for_an_hour_costs_nothing_and_goes_on(tmp_path: Pat
         cost = footprint_bytes(5000)
         async with running(tmp_path, 60, staging=10 * cost) as mount:
             epochs = shuffled(mount.files, 2, 2)
-            await mount.engine.register(*given_job(epochs, batch_size=4))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=4))
             await train(mount, [[stream[:20] for stream in epochs[0]]])
             await trio.sleep(1)
             calls = Counter(mount.runner.calls)
@@ -338,7 +338,7 @@ def test_ranks_at_different_speeds_and_random_pauses(tmp_path: Path) -> None:
         rng = random.Random(7)
         async with running(tmp_path, 120, staging=30 * cost, ram=40 * cost, seconds={"pfs": 0.003}) as mount:
             epochs = shuffled(mount.files, 5, 3)
-            await mount.engine.register(*given_job(epochs, batch_size=4))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=4))
 
             async def rank_reads(rank: int) -> None:
                 for number, epoch in enumerate(epochs):
@@ -406,7 +406,7 @@ def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, mo
     async def body() -> None:
         async with running(tmp_path, 60, ram=1 << 20) as mount:
             epochs = shuffled(mount.files, 3, 2)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(1)
             job = mount.engine.jobs["train"]
             await train(mount, epochs[:1])
@@ -422,7 +422,7 @@ def test_a_fault_in_following_a_job_costs_its_prediction_only(tmp_path: Path, mo
             assert not job.predicting
             assert not any(mount.table.pending)
             check_budgets(mount)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(1)
             await train(mount, epochs)
             await trio.sleep(1)
@@ -440,8 +440,8 @@ def test_reads_of_another_job_over_the_same_files_do_not_count_against_a_job(
     async def body() -> None:
         async with running(tmp_path, 90, ram=1 << 20) as mount:
             first, second = shuffled(mount.files, 3, 1, seed=1), shuffled(mount.files[:60], 3, 1, seed=2)
-            await mount.engine.register(*given_job(first, name="first"))
-            await mount.engine.register(*given_job(second, name="second"))
+            await mount.engine.shared.register(*given_job(first, name="first"))
+            await mount.engine.shared.register(*given_job(second, name="second"))
             states = set()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(train, mount, first, 0.01, pids[0])
@@ -465,8 +465,8 @@ def test_a_wrong_job_beside_a_right_one_is_still_noticed(tmp_path: Path) -> None
     async def body() -> None:
         async with running(tmp_path, 90, ram=1 << 20) as mount:
             right, wrong = shuffled(mount.files, 3, 1, seed=1), shuffled(mount.files, 3, 1, seed=2)
-            await mount.engine.register(*given_job(right, name="right"))
-            await mount.engine.register(*given_job(wrong, name="wrong"))
+            await mount.engine.shared.register(*given_job(right, name="right"))
+            await mount.engine.shared.register(*given_job(wrong, name="wrong"))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(train, mount, right, 0.01, 100)
                 nursery.start_soon(train, mount, shuffled(mount.files, 3, 1, seed=3), 0.01, 200)
@@ -480,8 +480,8 @@ def test_a_job_beside_one_of_many_processes_still_waits_for_its_first_read(tmp_p
     async def body() -> None:
         async with running(tmp_path, 240, ram=1 << 20) as mount:
             first, second = shuffled(mount.files, 2, 12, seed=1), shuffled(mount.files, 2, 1, seed=2)
-            await mount.engine.register(*given_job(first, name="first"))
-            await mount.engine.register(*given_job(second, name="second"))
+            await mount.engine.shared.register(*given_job(first, name="first"))
+            await mount.engine.shared.register(*given_job(second, name="second"))
             await train(mount, first)
             await trio.sleep(1)
             assert mount.engine.jobs["first"].finished  # a fault in following it would have dropped it

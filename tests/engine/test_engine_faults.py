@@ -67,7 +67,7 @@ def test_a_bug_in_the_scheduler_costs_what_the_event_is_about_and_no_read(
                     raise ZeroDivisionError
 
             handlers[kind] = wrong
-            await mount.engine.register(*given_job([[mount.files]] * 2))
+            await mount.engine.shared.register(*given_job([[mount.files]] * 2))
             for entry in [*mount.files, *mount.files]:
                 with trio.fail_after(10):
                     assert await mount.read(entry) == mount.content(entry)

@@ -43,7 +43,7 @@ def test_what_lies_behind_a_sample_that_hangs_is_fetched_by_other_lanes(tmp_path
             hung = mount.files[at]
             runner.hang.add(hung)
             spec = parse_job({"sampler": "sequential", "epochs": 1, "batch_size": 4, "layout": "sorted"})
-            await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+            await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
             await trio.sleep(HEDGE_S / 2)
             behind = [entry for entry in mount.files if not mount.pages.resident(entry) and entry != hung]
             for entry in mount.files[:at]:

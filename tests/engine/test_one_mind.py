@@ -149,7 +149,7 @@ def by_trio(drawn: Drawn, root: Path) -> tuple[Trace, int]:
             async with trio.open_nursery() as nursery:
                 for reader in drawn.readers(first[0]):
                     nursery.start_soon(read_by_trio, mount, reader, began_s)
-                await mount.engine.register(*drawn.job(first[0]))
+                await mount.engine.shared.register(*drawn.job(first[0]))
             await trio.sleep(20)
 
     simulate(body)

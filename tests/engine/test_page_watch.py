@@ -19,7 +19,7 @@ def test_pages_that_were_taken_back_are_staged_again_before_the_read(tmp_path: P
     async def body() -> None:
         async with running(tmp_path, 60, ram=ram) as mount:
             epochs = shuffled(mount.files, 1, 1)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await trio.sleep(2 * LONGEST_IDLE_PAUSE_S)
             assert mount.engine.statistics().page_watch.taken_back == 0
             gone = epochs[0][0][::3]  # of the soonest needed ones, too
@@ -45,7 +45,7 @@ def test_pages_that_were_taken_back_are_staged_again_before_the_read(tmp_path: P
 def test_it_is_looked_at_nothing_while_an_unmount_waits(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 60) as mount:
-            await mount.engine.register(*given_job(shuffled(mount.files, 1, 1)))
+            await mount.engine.shared.register(*given_job(shuffled(mount.files, 1, 1)))
             await trio.sleep(0.1)
             mount.engine.stop_prefetching(True)
             mount.pages.held.clear()
@@ -64,7 +64,7 @@ def test_the_soonest_needed_come_first_and_nobodys_come_not_at_all(tmp_path: Pat
         async with running(tmp_path, 60) as mount:
             epochs = shuffled(mount.files, 2, 2)
             assert mount.engine.scheduler.staged(MOST) == []
-            await mount.engine.register(*given_job(epochs, batch_size=1))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=1))
             await trio.sleep(0.1)
             staged = mount.engine.scheduler.staged(10)
             steps = [pair for step in zip(*epochs[0], strict=True) for pair in step][:10]

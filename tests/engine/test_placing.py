@@ -71,7 +71,7 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
         capacity = 15
         async with running(tmp_path, 60, ram=capacity * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
             epochs = [[ranks[0]] for ranks in shuffled(m.files, 12, 4, seed=5)]
-            await m.engine.register(*given_job(epochs, world_size=4))
+            await m.engine.shared.register(*given_job(epochs, world_size=4))
             await trio.sleep(1)
             assert not m.engine.statistics().planner.under_way
             assert about(m)["samples"] == capacity
@@ -88,7 +88,7 @@ def test_a_rank_of_many_keeps_what_it_reads_most(tmp_path: Path) -> None:
             assert first_come < hits(stream, held) <= best
             assert hits(stream, held) >= best - 2 * 3
             assert not any(m.engine.scheduler.keeping._reserved_bytes) or len(held - set(planned(m))) > 0
-            assert m.engine.end("train")
+            assert m.engine.shared.ended("train")
             assert plan_of(m) is None
 
     simulate(body)
@@ -98,7 +98,7 @@ def test_a_job_whose_ranks_are_all_here_keeps_what_comes_first(tmp_path: Path) -
     async def body() -> None:
         async with running(tmp_path, 12, ram=1 << 20) as mount:
             spec, streams = given_job(shuffled(mount.files, 3, 2))
-            await mount.engine.register(spec.model_copy(update={"sampler": "torch-distributed"}), streams)
+            await mount.engine.shared.register(spec.model_copy(update={"sampler": "torch-distributed"}), streams)
             await trio.sleep(1)
             assert plan_of(mount) is None
             assert "plan" not in mount.runner.calls
@@ -128,7 +128,7 @@ def test_where_copies_make_room_for_others_less_comes_from_the_source_than_any_c
         async with running(tmp_path, 80, ram=room * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
             epochs = epochs_of(m.files)
             spec, streams = given_job(epochs)
-            await m.engine.register(spec.model_copy(update=fields), streams)
+            await m.engine.shared.register(spec.model_copy(update=fields), streams)
             await trio.sleep(1)
             assert planned(m) == []
             assert about(m)["evicts"]
@@ -160,13 +160,13 @@ def test_copies_of_an_earlier_job_make_room_for_those_of_the_next_one(tmp_path: 
             for name, part in (("first", m.files[:30]), ("second", m.files[25:])):
                 before = len(m.source.read)
                 epochs = shuffled(part, 4, 1)
-                await m.engine.register(*given_job(epochs, name=name))
+                await m.engine.shared.register(*given_job(epochs, name=name))
                 for epoch in epochs:
                     for entry in epoch[0]:
                         assert await m.read(entry, 100) == m.content(entry)
                         await trio.sleep(0.1)
                 await trio.sleep(1)
-                assert m.engine.end(name)
+                assert m.engine.shared.ended(name)
                 # All of the room serves it: of each later epoch 20 samples less come from the source.
                 held = sum(1 for entry in part if m.table.held_by[entry])
                 assert held >= 18
@@ -187,12 +187,12 @@ def test_copies_of_an_earlier_job_make_room_in_an_lmdb_cache_whose_commits_need_
         async with running(data, 240, disks=disks, staging=6 * footprint_bytes(5000)) as m:
             for name, part in (("first", m.files[:130]), ("second", m.files[110:])):
                 epochs = shuffled(part, 2, 1)
-                await m.engine.register(*given_job(epochs, name=name))
+                await m.engine.shared.register(*given_job(epochs, name=name))
                 for entry in (*epochs[0][0], *epochs[1][0]):
                     assert await m.read(entry, 100) == m.content(entry)
                     await trio.sleep(0.1)
                 await trio.sleep(1)
-                assert m.engine.end(name)
+                assert m.engine.shared.ended(name)
                 held = sum(1 for entry in part if m.table.held_by[entry])
                 assert held >= 0.95 * (tier.capacity_bytes // tier.footprint_bytes(5000))
 
@@ -203,13 +203,13 @@ def test_what_a_job_reads_that_is_predicted_no_more_makes_no_room_for_another(tm
     async def body() -> None:
         async with running(tmp_path, 40, ram=20 * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
             first, others = m.files[:20], m.files[20:]
-            job = await m.engine.register(*given_job(shuffled(first, 4, 1), name="first"))
+            job = await m.engine.shared.register(*given_job(shuffled(first, 4, 1), name="first"))
             for entry in first:
                 await m.read(entry, 100)
             await trio.sleep(1)
             held = [entry for entry in first if m.table.held_by[entry]]
             m.engine._driver.step(JobBroken(job, ValueError("a bug")))
-            await m.engine.register(*given_job(shuffled(others, 2, 1), name="second"))
+            await m.engine.shared.register(*given_job(shuffled(others, 2, 1), name="second"))
             for entry in others:
                 await m.read(entry, 200)
                 await trio.sleep(0.1)
@@ -223,11 +223,11 @@ def test_of_several_jobs_what_most_of_them_read_is_kept(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 12, ram=4 * footprint_bytes(5000)) as m:
             for name, part in (("a", m.files[:8]), ("b", m.files[4:])):
-                await m.engine.register(*given_job(shuffled(part, 3, 1), name=name))
+                await m.engine.shared.register(*given_job(shuffled(part, 3, 1), name=name))
                 await trio.sleep(1)
                 assert (plan_of(m) is None) == (name == "a")
             assert planned(m) == m.files[4:8]  # both read these
-            m.engine.end("a")
+            m.engine.shared.ended("a")
             await trio.sleep(1)
             assert plan_of(m) is None
 
@@ -238,7 +238,7 @@ def test_only_so_many_epochs_are_counted(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 3, ram=1 << 20) as mount:
             epochs = [[[mount.files[0], mount.files[epoch % 3]]] for epoch in range(MOST_EPOCHS + 50)]
-            await mount.engine.register(*given_job(epochs, world_size=2))
+            await mount.engine.shared.register(*given_job(epochs, world_size=2))
             await trio.sleep(1)
             assert mount.runner.calls.count("plan") == MOST_EPOCHS + 1  # and the plan itself
             assert about(mount)["reads"] == 2 * MOST_EPOCHS
@@ -258,7 +258,7 @@ def test_an_order_that_cannot_be_counted_costs_the_plan_only(tmp_path: Path) -> 
                 return told(epoch, rank)
 
             streams.epoch_ids = gone
-            await mount.engine.register(spec, streams)
+            await mount.engine.shared.register(spec, streams)
             await trio.sleep(1)
             assert not mount.engine.statistics().planner.under_way
             assert plan_of(mount) is None
@@ -271,15 +271,15 @@ def test_a_job_that_ends_while_a_plan_is_made_is_not_in_it(tmp_path: Path) -> No
     async def body() -> None:
         async with running(tmp_path, 12, ram=3 * footprint_bytes(5000), seconds={"plan": 1.0}) as mount:
             for name, part in (("first", mount.files[:4]), ("second", [mount.files[8], *mount.files[8:]])):
-                await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
+                await mount.engine.shared.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
             await trio.sleep(13.5)  # both are counted, and the plan for both is being made
-            mount.engine.end("first")
+            mount.engine.shared.ended("first")
             await trio.sleep(0.1)
             assert plan_of(mount) is None or set(planned(mount)) <= set(mount.files)
             await trio.sleep(10)
             assert 0 < len(planned(mount)) <= 3
             assert set(planned(mount)) <= set(mount.files[8:])
-            mount.engine.end("second")
+            mount.engine.shared.ended("second")
             await trio.sleep(10)
             assert plan_of(mount) is None
 
@@ -290,10 +290,10 @@ def test_the_plan_goes_on_for_the_jobs_that_are_left(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path, 12, ram=3 * footprint_bytes(5000)) as mount:
             for name, part in (("first", mount.files[:4]), ("second", [mount.files[8], *mount.files[8:]])):
-                await mount.engine.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
+                await mount.engine.shared.register(*given_job(shuffled(part, 6, 1), world_size=2, name=name))
             await trio.sleep(1)
             assert about(mount)["reads"] == 54
-            mount.engine.end("first")
+            mount.engine.shared.ended("first")
             await trio.sleep(1)
             assert about(mount)["reads"] == 30
             assert set(planned(mount)) <= set(mount.files[8:])
@@ -369,7 +369,7 @@ def test_sizes_that_change_count_from_the_next_epoch_on(tmp_path: Path) -> None:
         capacity = 12
         async with running(tmp_path, 40, ram=capacity * footprint_bytes(5000), staging=3 * footprint_bytes(5000)) as m:
             epochs = [[ranks[0]] for ranks in shuffled(m.files, 8, 2, seed=5)]
-            await m.engine.register(*given_job(epochs, world_size=2))
+            await m.engine.shared.register(*given_job(epochs, world_size=2))
             await trio.sleep(1)
             table = m.table
             assert about(m)["samples"] == capacity
@@ -438,7 +438,7 @@ def test_a_tier_that_refuses_is_passed_over(tmp_path: Path) -> None:
         disks: Any = [(PlaceKind.SSD, Full(), 0)]
         async with running(tmp_path, 20, ram=1 << 20, disks=disks) as mount:
             assert isinstance(mount.runner, InlineRunner)
-            await mount.engine.register(*given_job([[r[0]] for r in shuffled(mount.files, 4, 2)], world_size=2))
+            await mount.engine.shared.register(*given_job([[r[0]] for r in shuffled(mount.files, 4, 2)], world_size=2))
             await trio.sleep(1)
             for entry in mount.files:
                 assert await mount.read(entry) == mount.content(entry)

@@ -21,7 +21,7 @@ FIELDS: dict[str, Any] = {"seed": 5, "world_size": 2}
 
 async def register(mount: Mount, **more: Any) -> JobRun:
     spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH} | FIELDS | more)
-    return await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+    return await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ def test_registered_and_ended_anywhere_at_any_time_all_nodes_end_with_one_order(
             if draw.random() < 0.2:
                 ends.append(own)
                 nodes[own].shared.ended("train")
-                nodes[own].jobs.end("train")
                 return
             spec = job(nodes=with_buffers(number * PAGE))
             registered.add(spec.nodes)

@@ -85,7 +85,7 @@ async def settle(mount: Mount) -> None:
 
 async def filled(mount: Mount, epochs: list[list[list[int]]]) -> Any:
     """All samples lie on the disk, and the source was measured while they came. Returns the job."""
-    job = await mount.engine.register(*given_job(epochs))
+    job = await mount.engine.shared.register(*given_job(epochs))
     await read_epoch(mount, epochs[0])
     await settle(mount)
     assert mount.table.held_by.count(2) == FILES

@@ -68,7 +68,7 @@ def run(root: Path, kept: int, sample_s: float, refills: bool) -> Run:
             spec, streams, away = served(mount, kept)
             if not refills:
                 streams.refill = lambda epoch, ranks: None  # type: ignore[method-assign]
-            await mount.engine.register(spec, streams)
+            await mount.engine.shared.register(spec, streams)
             await trio.sleep(1)
             began_s, before = trio.current_time(), 0
             for epoch in range(EPOCHS):

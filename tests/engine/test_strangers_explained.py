@@ -20,7 +20,7 @@ CP = 99  # its parent is another one than those of the ranks: see `fakes.kin`
 
 async def register(mount: Mount, **fields: Any) -> None:
     spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "seed": 5} | fields)
-    await mount.engine.register(spec, build_streams(spec, mount.engine.manifest))
+    await mount.engine.shared.register(spec, build_streams(spec, mount.engine.manifest))
 
 
 def mixed(opens: list[tuple[int, int]], other: list[tuple[int, int]], seed: int) -> list[tuple[int, int]]:

@@ -63,7 +63,7 @@ def test_all_reads_are_predicted_and_nobody_is_believed_to_be_further_than_he_is
     async def body() -> None:
         async with running(tmp_path, FILES, staging=1 << 16, runner=SlowRunner(seed)) as mount:
             epochs = shuffled(mount.files, EPOCHS, 1, seed)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await Threads(mount, epochs).run()
             await trio.sleep(1)
             [job] = mount.engine.statistics().jobs
@@ -79,7 +79,7 @@ def test_who_is_refused_has_nothing_open_and_his_read_counts(tmp_path: Path) -> 
             epochs = shuffled(mount.files, 1, 1)
             missing = epochs[0][0][7]
             mount.source.failures[missing] = 100
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             threads = Threads(mount, epochs)
             await threads.run()
             await trio.sleep(1)
@@ -100,7 +100,7 @@ def test_what_the_source_gave_counts_where_it_was_asked_for_also_after_a_refusal
             epochs = shuffled(mount.files, EPOCHS, 1)
             missing = epochs[0][0][7]
             mount.source.failures[missing] = 1000
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             threads = Threads(mount, epochs[:1])
             await threads.run()
             assert threads.refused == {missing}
@@ -125,7 +125,7 @@ def test_an_epoch_is_over_when_its_last_reader_has_what_he_waited_for(
     async def body() -> None:
         async with running(tmp_path, 24, staging=1, runner=SlowRunner(2)) as mount:  # all comes on demand
             epochs = shuffled(mount.files, 2, 1)
-            await mount.engine.register(*given_job(epochs))
+            await mount.engine.shared.register(*given_job(epochs))
             await Threads(mount, epochs).run()
             await trio.sleep(1)
             [job] = mount.engine.statistics().jobs

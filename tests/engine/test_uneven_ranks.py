@@ -91,7 +91,7 @@ def test_a_rank_that_is_slow_makes_steps_uneven_as_the_simulator_does_not_expect
     async def body() -> None:
         async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
             epochs = shuffled(mount.files, EPOCHS, 2)
-            await mount.engine.register(*given_job(epochs, BATCH))
+            await mount.engine.shared.register(*given_job(epochs, BATCH))
             with pytest.raises(ConfigError, match="too few batches"):
                 like(status_of(mount))
             training = Training(mount, epochs, [0.01, 0.03])
@@ -130,7 +130,7 @@ def test_batches_are_what_reads_have_told_whatever_was_registered(tmp_path: Path
         async with running(tmp_path, FILES, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": 2 * BATCH, "world_size": 2, "seed": 5})
             streams = build_streams(spec, mount.engine.manifest)
-            await mount.engine.register(spec, streams)
+            await mount.engine.shared.register(spec, streams)
             epochs = [[streams.epoch_ids(epoch, rank).tolist() for rank in range(2)] for epoch in range(EPOCHS)]
             await Training(mount, epochs, [0.01, 0.01], workers=2).run(range(1))
             assert like(status_of(mount)).scenario.job.batch == 2 * BATCH
@@ -150,7 +150,7 @@ def test_the_bytes_of_a_part_of_a_batch_are_not_told(tmp_path: Path) -> None:
         async with running(tmp_path, FILES - 4, staging=1 << 16, ram=1 << 21, runner=TimedRunner()) as mount:
             spec = parse_job({"epochs": EPOCHS, "batch_size": BATCH, "world_size": 2, "seed": 5})
             streams = build_streams(spec, mount.engine.manifest)
-            await mount.engine.register(spec, streams)
+            await mount.engine.shared.register(spec, streams)
             epochs = [[streams.epoch_ids(0, rank).tolist() for rank in range(2)]]
             a_file = mount.engine.samples.sizes[mount.files[0]]
             for place, entries in enumerate(zip(*epochs[0], strict=True)):

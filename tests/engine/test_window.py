@@ -19,7 +19,7 @@ def test_what_waiting_readers_brought_is_not_kept_for_later_beyond_the_window(tm
         staging = window * footprint_bytes(5000)
         async with running(tmp_path, 24, seconds={"pfs": 0.02, "drop": 0.01}, staging=staging) as mount:
             epochs = shuffled(mount.files, 6, 1)
-            await mount.engine.register(*given_job(epochs, batch_size=2))
+            await mount.engine.shared.register(*given_job(epochs, batch_size=2))
             table = mount.table
             for (stream,) in epochs:
                 for entry in stream:
