@@ -122,6 +122,25 @@ def test_modules_that_texts_name_are_there() -> None:
             assert there, f"{path.relative_to(ROOT)} names {name}"
 
 
+def functions_of(path: Path) -> set[str]:
+    """Names of a module's functions, and of its classes' methods."""
+    tree = ast.parse(path.read_text())
+    scopes = [("", tree), *((f"{node.name}.", node) for node in tree.body if isinstance(node, ast.ClassDef))]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {scope + node.name for scope, of in scopes for node in of.body if isinstance(node, kinds)}
+
+
+def test_walks_go_through_functions_that_are_there() -> None:
+    """In docs/architecture.md: "`file`: `function`", and methods of that file behind it."""
+    text = (ROOT / "docs/architecture.md").read_text().partition("\n## Three walks\n")[2].partition("\n## ")[0]
+    there: set[str] = set()
+    steps = re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`|`([A-Z]\w+\.\w+)`", text)
+    for path, function, method in steps:
+        there = functions_of(ROOT / path) if path else there
+        assert (function or method) in there, f"{function or method} is not in the file named before it"
+    assert len(steps) > 30
+
+
 # -- who knows whom
 
 
