@@ -28,7 +28,7 @@ from mountd import mounts, runtime
 log = logging.getLogger("mlfs.commands")
 
 # System calls of linux/mount.h (5.2, mount_setattr 5.12); their numbers are the same on all architectures.
-_OPEN_TREE, _MOVE_MOUNT, _FSCONFIG, _FSPICK, _MOUNT_SETATTR = 428, 429, 431, 433, 442
+_OPEN_TREE, MOVE_MOUNT, _FSCONFIG, FSPICK, _MOUNT_SETATTR = 428, 429, 431, 433, 442
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
 _CLONE, _FROM_EMPTY_PATH, _PICK_CLOEXEC, _PICK_EMPTY_PATH = 1, 4, 1, 8
 _SET_FLAG, _RECONFIGURE = 0, 7
@@ -38,7 +38,7 @@ _CAP_SYS_ADMIN = 21
 # A table of mounts that changes all the time is not read more often.
 _LOOK_S = 0.1
 # Whoever takes the mount for commands away gets it back so often: a machine that shuts down must come to its end.
-_MOST_TIMES = 5
+MOST_TIMES = 5
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -150,7 +150,7 @@ class CommandsMount:
                     log.warning(
                         "%s was unmounted, by which commands go: mounting it again", os.fsdecode(self.directory)
                     )
-                    await runner.run("look", self.make if self._times < _MOST_TIMES else self._leave, device)
+                    await runner.run("look", self.make if self._times < MOST_TIMES else self.leave, device)
                 await trio.sleep(_LOOK_S)
 
     def end(self) -> None:
@@ -162,7 +162,7 @@ class CommandsMount:
     def _is_there(self, device: str) -> bool:
         return any(entry.device == device and entry.takes_commands for entry in mounts.mount_table())
 
-    def _leave(self, device: str) -> None:
+    def leave(self, device: str) -> None:
         self.end()
         self._give_up(device, f"its mount for commands was taken away {self._times} times")
 
@@ -179,7 +179,7 @@ def _may_mount() -> bool:
 
 def _make_writable(root: int) -> None:
     """Make the file system of a mount writable, and leave the mount itself as it is."""
-    fs = _syscall(_FSPICK, root, b"", _PICK_CLOEXEC | _PICK_EMPTY_PATH)
+    fs = _syscall(FSPICK, root, b"", _PICK_CLOEXEC | _PICK_EMPTY_PATH)
     try:
         _syscall(_FSCONFIG, fs, _SET_FLAG, b"rw", None, 0)
         _syscall(_FSCONFIG, fs, _RECONFIGURE, None, None, 0)
@@ -193,7 +193,7 @@ def _mount_part(root: int, part: str, directory: str) -> None:
     try:
         attr = _MountAttr(attr_clr=_ATTR_RDONLY)
         _syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, ctypes.byref(attr), ctypes.sizeof(attr))
-        _syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(directory), _FROM_EMPTY_PATH)
+        _syscall(MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(directory), _FROM_EMPTY_PATH)
     finally:
         os.close(tree)
 

@@ -283,7 +283,7 @@ def _is_commanded(device: str) -> bool:
         if entry.takes_commands and entry.device == device:
             # It only tells, the first time: EAGAIN, or EBUSY. Whoever comes to the mount next makes it the first time
             # again: we do, with an open that asks the file system nothing.
-            if _umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_EXPIRE) == errno.EBUSY:
+            if umount2(entry.mountpoint, _UMOUNT_NOFOLLOW | _MNT_EXPIRE) == errno.EBUSY:
                 return True
             with contextlib.suppress(OSError):
                 os.close(os.open(entry.mountpoint, os.O_PATH | os.O_CLOEXEC))
@@ -306,7 +306,7 @@ def release_commands(device: str) -> bool:
 def clear_commands(directory: str) -> None:
     """Take away every mount for commands at a directory, and the directory."""
     while (entry := topmost(mount_table(), directory)) is not None and entry.takes_commands:
-        if _umount2(directory, _UMOUNT_NOFOLLOW | _MNT_DETACH):
+        if umount2(directory, _UMOUNT_NOFOLLOW | _MNT_DETACH):
             return
     with contextlib.suppress(OSError):
         os.rmdir(directory)  # what other mount namespaces have mounted there goes with it
@@ -323,7 +323,7 @@ def clear_dead_commands() -> None:
 
 def _unmount(path: str, *, lazy: bool) -> bool:
     if os.geteuid() == 0:
-        code = _umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
+        code = umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
         if code in (0, errno.EBUSY):
             return code == 0
         if code in (errno.EINVAL, errno.ENOENT):
@@ -332,7 +332,7 @@ def _unmount(path: str, *, lazy: bool) -> bool:
     return _fusermount(path, lazy)
 
 
-def _umount2(path: str, flags: int) -> int:
+def umount2(path: str, flags: int) -> int:
     """umount2(2), the error number or 0. Follows no link and asks the mounted file system nothing."""
     import ctypes
 

@@ -156,7 +156,7 @@ def _check_not_served(config: MountConfig) -> None:
 
 def _check_source(source: str, timeout_s: float) -> None:
     try:
-        mounts.call_with_timeout(lambda: _look_at_source(source), timeout_s)
+        mounts.call_with_timeout(lambda: look_at_source(source), timeout_s)
     except TimeoutError:
         hint = "see whether its file system hangs, or give a longer --source-timeout"
         raise SourceError(f"source {source} does not answer within {timeout_s:g} s", hint) from None
@@ -164,7 +164,7 @@ def _check_source(source: str, timeout_s: float) -> None:
         raise _source_error(source, error) from None
 
 
-def _look_at_source(source: str) -> None:
+def look_at_source(source: str) -> None:
     if not stat.S_ISDIR(os.stat(source).st_mode):
         raise SourceError(f"source {source} is not a directory", "give the directory that holds the data set")
     # A directory can be readable (its names) without being executable (its files), and the other way round.

@@ -7,7 +7,6 @@ parsed by the real parser.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import re
@@ -21,6 +20,7 @@ from support.mounts import MlfsMount
 from support.trees import content, make_tree
 
 from mlfs.cli.commands import build_full_parser, main
+from mlfs.cli.parser import Parser
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ("architecture.md",)  # whose blocks are drawings
@@ -79,9 +79,8 @@ def blocks() -> Iterator[tuple[str, str]]:
                 yield page.name, command
 
 
-def known() -> dict[str, argparse.ArgumentParser]:
-    (commands,) = (a for a in PARSER._actions if isinstance(a, argparse._SubParsersAction))
-    return dict(commands.choices)
+def known() -> dict[str, Parser]:
+    return PARSER.commands
 
 
 PARSER = build_full_parser()
@@ -107,13 +106,11 @@ def parsed(command: str) -> Any:
 def check_flags(command: str) -> None:
     """Whether its command and its flags are there; for what is cut short by an ellipsis or stands for many."""
     words = [word.strip("[],.;") for word in command.split()[1:]]
-    parser: Any = PARSER
+    parser = PARSER
     for word in words:
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
-                parser = action.choices[word]
+        parser = parser.commands.get(word, parser)
     assert parser is not PARSER, command
-    there = {option for action in parser._actions for option in action.option_strings}
+    there = {option for action in parser.fields for option in action.option_strings}
     own = words[: words.index("--")] if "--" in words else words
     flags = {word.partition("=")[0] for word in own if word.startswith("-") and len(word) > 1 and word != "--"}
     assert flags <= there, command

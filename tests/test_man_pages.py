@@ -21,7 +21,7 @@ def test_they_are_as_the_help_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "44")
     kept = {path.name: path.read_text() for path in man_pages.FOLDER.iterdir()}
     assert kept == man_pages.pages(), "write them anew: python scripts/man_pages.py"
-    names = {"mlfs.1", "mount.mlfs.8"} | {f"mlfs-{name}.1" for name in commands._COMMANDS}
+    names = {"mlfs.1", "mount.mlfs.8"} | {f"mlfs-{name}.1" for name in commands.build_full_parser().commands}
     assert kept.keys() == names
 
 

@@ -284,6 +284,42 @@ def fields_defined_in(tree: ast.Module) -> set[str]:
     return declared | {t.attr for t in assigned if isinstance(t.value, ast.Name) and t.value.id == "self"}
 
 
+# What may be asked of others' objects though its name begins with an underscore: it is documented.
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_make"}
+# Tests that still ask private members: the list only becomes shorter.
+ASK_PRIVATE = {
+    "tests/engine/fakes.py", "tests/engine/test_engine.py", "tests/engine/test_engine_faults.py",
+    "tests/engine/test_one_mind.py", "tests/engine/test_placing.py", "tests/engine/test_routes.py",
+    "tests/engine/test_shared_job_words.py", "tests/engine/test_uneven_ranks.py",
+    "tests/plan/scheduler/test_refilling.py", "tests/plan/scheduler/test_staging_window.py",
+    "tests/plan/scheduler/test_warming.py", "tests/cli/test_cli_register.py",
+}  # fmt: skip
+
+
+def test_tests_ask_no_private_members() -> None:
+    """A test says what somebody may rely on: what it asks has a name without an underscore, or it asks otherwise."""
+    found = {path.relative_to(ROOT).as_posix(): sorted(set(private_members_asked(path))) for path in TESTS}
+    assert {name: asked for name, asked in found.items() if asked and name not in ASK_PRIVATE} == {}
+    assert {name for name in ASK_PRIVATE if not found.get(name)} == set(), "take it from the list"
+
+
+def private_members_asked(path: Path) -> Iterator[str]:
+    """Attributes and imports with an underscore that a file does not define itself, also those that it patches."""
+    tree = ast.parse(path.read_text())
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    own = {node.name for node in ast.walk(tree) if isinstance(node, functions)} | fields_defined_in(tree) | DOCUMENTED
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Attribute):
+            names = [] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".setattr", ".delattr")):
+            words = [word.value for word in node.args[:2] if isinstance(word, ast.Constant)]
+            names = [word.rpartition(".")[2] for word in words if isinstance(word, str)]
+        yield from (name for name in names if re.match(r"_[A-Za-z]", name) and name not in own)
+
+
 # -- what is shown is made from frozen figures
 
 

@@ -23,7 +23,7 @@ from mlfs.printable import printable
 from mlfs.units import format_size
 from mlfs.user_input import answer
 
-_PROGRESS_AFTER_S = 2.0
+PROGRESS_AFTER_S = 2.0
 _SHOWN_FAULTS = 20  # the most damaged copies that are named: a disk that fails has thousands
 
 
@@ -150,7 +150,7 @@ def _with_progress(verdicts: Iterator[str | None], store: Store) -> Iterator[str
     for verdict in verdicts:
         yield verdict
         done += 1
-        if time.monotonic() - started_s > _PROGRESS_AFTER_S and sys.stderr.isatty():
+        if time.monotonic() - started_s > PROGRESS_AFTER_S and sys.stderr.isatty():
             break
     else:
         return

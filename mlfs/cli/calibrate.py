@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         _check_writable(Path(args.plot), make_above=False)
     with _interruptible(Meter(time.monotonic)) as meter:
-        result = _measure(args, meter)
+        result = measure(args, meter)
     try:
         calibration.save(result, path)
         if args.plot:
@@ -196,7 +196,7 @@ def _interruptible(meter: Meter) -> Iterator[Meter]:
             signal.signal(number, handler)
 
 
-def _measure(args: argparse.Namespace, meter: Meter) -> Calibration:
+def measure(args: argparse.Namespace, meter: Meter) -> Calibration:
     from mlfs.cli.tree import opened
     from mlfs.measure.calibration import Calibration, SourceSpeeds, StorageSpeeds
     from mlfs.measure.trials import directory_points, doubling, memory_points, source_points

@@ -35,7 +35,7 @@ def require_mount(path: str) -> str:
     resolved = door.resolve(path)
     entry = door.mount_at(resolved)
     if entry is not None and entry.is_mlfs:
-        _check_not_stopped(resolved)
+        check_not_stopped(resolved)
         return resolved
     raise not_mounted(resolved)
 
@@ -59,7 +59,7 @@ def not_mounted(path: str) -> MlfsError:
 
 def read_file(mountpoint: str, name: str, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
     """The content of MOUNT/.mlfs/NAME."""
-    _check_not_stopped(mountpoint)
+    check_not_stopped(mountpoint)
 
     def read() -> bytes:
         with open(os.path.join(mountpoint, ".mlfs", name), "rb", buffering=0) as file:
@@ -93,7 +93,7 @@ def send(
             even die before the daemon has answered: the kernel lets nobody out of a write that the daemon has begun.
     """
     line = json.dumps(command).encode() + b"\n"
-    _check_not_stopped(mountpoint)
+    check_not_stopped(mountpoint)
 
     def write() -> tuple[bool, bytes]:
         # The answer is read through the same descriptor: a new one would have the last answer that anybody got.
@@ -158,7 +158,7 @@ def _refusal(answer: dict[str, Any]) -> MlfsError:
     return JobError(message, hint, field)
 
 
-def _check_not_stopped(mountpoint: str) -> None:
+def check_not_stopped(mountpoint: str) -> None:
     """Raise for a daemon that got SIGSTOP, in a debugger perhaps: whoever asked it would wait for nothing."""
     pid = door.stopped_daemon(mountpoint)
     if pid is not None:

@@ -42,7 +42,7 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
         group = groups.setdefault(title, parser.add_argument_group(title))
         flag = "--" + field.replace("_", "-")
         text = _help(field).replace("%", "%%")
-        if _kind(field) is bool:
+        if kind_of(field) is bool:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         else:
             group.add_argument(flag, metavar=_metavar(field), type=_reader(field), help=text)
@@ -62,7 +62,7 @@ def parse_ranks(text: str) -> list[int]:
     return sorted(set(ranks))
 
 
-def _kind(field: str) -> Any:
+def kind_of(field: str) -> Any:
     """The type of a field's value: bool, int, float, tuple or str."""
     annotation = JobSpec.model_fields[field].annotation
     if get_origin(annotation) in (typing.Union, types.UnionType):
@@ -74,7 +74,7 @@ def _kind(field: str) -> Any:
 
 def _metavar(field: str) -> str:
     by_kind = {int: "N", float: "X", tuple: "LIST", str: "WORD"}
-    return _METAVARS.get(field, "FILE" if field.endswith("_file") else by_kind[_kind(field)])
+    return _METAVARS.get(field, "FILE" if field.endswith("_file") else by_kind[kind_of(field)])
 
 
 def _help(field: str) -> str:
@@ -100,7 +100,7 @@ def _reader(field: str) -> Callable[[str], Any]:
         return lambda text: [_extension(part) for part in text.split(",") if part.strip()]
     if field.endswith("_file"):
         return os.path.abspath  # because the daemon has another working directory
-    kind = _kind(field)
+    kind = kind_of(field)
     if kind is tuple:
         return lambda text: [_number(field, part, float) for part in text.split(",")]
     return str if kind is str else lambda text: _number(field, text, kind)

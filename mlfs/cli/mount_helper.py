@@ -7,7 +7,6 @@ flag of `mlfs mount` is an option: `-o ram=8G,ssd=/scratch:100G,allow_other` is 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -137,10 +136,8 @@ def _is_there(source: str, mountpoint: str) -> bool:
 
 def _flags_of_mount() -> dict[str, bool]:
     """The flags of `mlfs mount` that are options here, and whether they take a value."""
-    subparsers = commands.build_parser(["mount"])._subparsers
-    assert subparsers is not None
-    mount: argparse.ArgumentParser = subparsers._group_actions[0].choices["mount"]  # type: ignore[index]
-    flags = {flag: action.nargs != 0 for action in mount._actions for flag in action.option_strings}
+    mount = commands.build_parser(["mount"]).commands["mount"]
+    flags = {flag: action.nargs != 0 for action in mount.fields for flag in action.option_strings}
     return {flag: takes for flag, takes in flags.items() if flag.startswith("--") and flag not in _NOT_HERE}
 
 

@@ -7,7 +7,6 @@ the parsers of sub-commands of the same class.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,6 @@ from mlfs.user_input import InputError, shortened, whole_number
 
 # An error quotes what was given, which may be of any length: more than this is no line for people.
 MOST_SHOWN = 1000
-_CHOICE = re.compile(r"(\S+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -72,15 +70,28 @@ class Parser(argparse.ArgumentParser):
         """One line, with the way to the help, and exit code 2."""
         hint = f"{self.prog} --help says more"
         message = message.replace("argument ", "", 1).replace(": is ", " is ", 1)
-        choice = _CHOICE.fullmatch(message)
-        if choice:
-            names = re.findall(r"[\w-]+", choice[3])
-            message = f"{choice[1]} is {choice[2]!r}, must be one of {', '.join(names)}"
-            hint = nearest(choice[2], names) or hint
         flag, _, what = message.partition(": ")
         if what == "expected one argument":
             message, hint = f"{flag} needs a value", f"{hint}; a value that begins with - is written {flag}=VALUE"
         self._leave(message, hint)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuses a word that is none of the action's choices, with the one that was probably meant."""
+        if action.choices is not None and value not in action.choices:
+            names = [str(name) for name in action.choices]
+            said = f"{argparse.ArgumentError(action, '').argument_name} is {value!r}, must be one of {', '.join(names)}"
+            self._leave(said, nearest(str(value), names) or f"{self.prog} --help says more")
+
+    @property
+    def fields(self) -> list[argparse.Action]:
+        """Flags and words that this command takes; its sub-commands are in `commands`."""
+        return [action for action in self._actions if not isinstance(action, argparse._SubParsersAction)]
+
+    @property
+    def commands(self) -> dict[str, Parser]:
+        """The parsers of the sub-commands, by name."""
+        below = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return {name: parser for action in below for name, parser in action.choices.items()}
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """As `parse_args`; the error about an unknown flag names the nearest flag of the same command.
@@ -89,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         only where no flag stands between the other words and `--`.
         """
         behind: list[str] = []
-        if "--" in argv and any(action.dest == "command_words" for action in self._innermost(argv)._actions):
+        if "--" in argv and any(action.dest == "command_words" for action in self._innermost(argv).fields):
             at = list(argv).index("--")
             argv, behind = argv[:at], list(argv[at + 1 :])
         parsed, unknown = self.parse_known_args(argv)
@@ -105,16 +116,14 @@ class Parser(argparse.ArgumentParser):
         flag = word.partition("=")[0]
         if not flag.startswith("-"):
             parser._leave(f"{flag!r} is one word too many", f"{parser.prog} --help says more")
-        known = [option for action in parser._actions for option in action.option_strings]
+        known = [option for action in parser.fields for option in action.option_strings]
         parser._leave(f"there is no flag {flag}", nearest(flag, known) or f"{parser.prog} --help lists them")
 
     def _innermost(self, argv: Sequence[str]) -> Parser:
         """The parser of the sub-command that the words name."""
         parser: Parser = self
         for word in argv:
-            for action in parser._actions:
-                if isinstance(action, argparse._SubParsersAction) and word in action.choices:
-                    parser = action.choices[word]
+            parser = parser.commands.get(word, parser)
         return parser
 
     def _leave(self, message: str, hint: str) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import Any
 # Most starts take less, and then a command that says nothing but its result is the easiest to read.
 PROGRESS_AFTER_S = 2.0
 # Where each report is a line of its own, as in the log of a batch job, few of them do.
-_PLAIN_PROGRESS_EVERY_S = 5.0
+PLAIN_PROGRESS_EVERY_S = 5.0
 _COUNTED = (("dirs", "directories"), ("files", "files"))
 
 
@@ -49,7 +49,7 @@ class Progress:
                 self._live = Console(stderr=True, markup=False).status(self._text)
                 self._live.start()
             self._live.update(self._text)
-        elif now - self._printed >= _PLAIN_PROGRESS_EVERY_S or self._printed == self._started:
+        elif now - self._printed >= PLAIN_PROGRESS_EVERY_S or self._printed == self._started:
             self._printed = now
             print(f"mlfs: {self._text}", file=sys.stderr)
 

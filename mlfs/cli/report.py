@@ -29,7 +29,7 @@ examples:
   mlfs report - imagenet.html < status.json          a saved status
 """
 # The mount answers from memory, and nobody reads the page sooner.
-_LOOK_EVERY_S = 2.0
+LOOK_EVERY_S = 2.0
 _KIND = "a report of mlfs"
 
 
@@ -87,7 +87,7 @@ def _wait(mountpoint: str, status: dict[str, Any]) -> dict[str, Any]:
 
     with contextlib.suppress(KeyboardInterrupt):
         while not _finished(status):
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
             try:
                 client.require_mount(mountpoint)
                 status = client.read_status(mountpoint)

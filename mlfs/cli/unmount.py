@@ -27,7 +27,7 @@ _END_TIMEOUT_S = 15.0
 # A file system that is still there so long after its mount is in use, whatever uses it: its daemon goes on.
 _HELD_S = 3.0
 # After a signal the same work is left, but a daemon that has not done it by now is not going to.
-_TERM_TIMEOUT_S = 5.0
+TERM_TIMEOUT_S = 5.0
 # A keeper passes the signal on to COMMAND, and has an agent that hangs end three seconds later (mlfs.peers.keeper).
 _KEEPER_TIMEOUT_S = 8.0
 _SHOWN_USERS = 8
@@ -133,7 +133,7 @@ def _speakers_of(mountpoint: str) -> list[Record]:
 
 def _end_speaker(speaker: Record) -> None:
     """An agent ends with its server, unless it is stopped, or hangs in MPI; its keeper when COMMAND has ended."""
-    for number, timeout_s in ((signal.SIGTERM, _KEEPER_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)):
+    for number, timeout_s in ((signal.SIGTERM, _KEEPER_TIMEOUT_S), (signal.SIGKILL, TERM_TIMEOUT_S)):
         door.send_signal(speaker, number)
         if _gone_within(speaker, timeout_s):
             return
@@ -323,9 +323,9 @@ def _see_off(mountpoint: str, daemon: Record | None, *, force: bool) -> None:
     if daemon is None:
         door.forget_dead_daemons()
         return
-    steps = [(None, _END_TIMEOUT_S), (signal.SIGTERM, _TERM_TIMEOUT_S)]
+    steps = [(None, _END_TIMEOUT_S), (signal.SIGTERM, TERM_TIMEOUT_S)]
     if force:
-        steps = [(signal.SIGTERM, _TERM_TIMEOUT_S), (signal.SIGKILL, _TERM_TIMEOUT_S)]
+        steps = [(signal.SIGTERM, TERM_TIMEOUT_S), (signal.SIGKILL, TERM_TIMEOUT_S)]
     for signal_number, timeout_s in steps:
         if signal_number is not None:
             door.send_signal(daemon, signal_number)

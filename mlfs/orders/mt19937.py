@@ -17,7 +17,7 @@ from mlfs.orders.stopping import stop_if_asked
 # MT19937.random_raw answers 64-bit integers that hold 32 bits each: small chunks stay in the cache.
 _CHUNK_WORDS = 1 << 15
 # Doubles that are drawn at once to be thrown away: a portion takes a fraction of a millisecond.
-_SKIPPED_DOUBLES = 1 << 17
+SKIPPED_DOUBLES = 1 << 17
 _WORDS_A_DOUBLE = 2
 _WORD_MASK = 0xFFFFFFFF
 
@@ -66,9 +66,9 @@ class TorchWords:
         A double takes two words, and numpy draws doubles without the interpreter's lock: other threads go on.
         """
         doubles, odd = divmod(count, _WORDS_A_DOUBLE)
-        thrown_away = np.empty(min(doubles, _SKIPPED_DOUBLES))
+        thrown_away = np.empty(min(doubles, SKIPPED_DOUBLES))
         generator = np.random.Generator(self._bits)
-        for start in range(0, doubles, _SKIPPED_DOUBLES):
+        for start in range(0, doubles, SKIPPED_DOUBLES):
             stop_if_asked()
             generator.random(out=thrown_away[: doubles - start])
         self._bits.random_raw(odd, output=False)

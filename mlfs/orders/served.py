@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # points in its first epochs (docs/served-orders.md, "What it does to learning").
 LEVEL = 0.9
 # Samples that are dealt at once: some hundred megabytes of intermediate arrays.
-_SAMPLES_AT_ONCE = 1 << 21
+SAMPLES_AT_ONCE = 1 << 21
 
 Sizes = npt.NDArray[np.int64]
 
@@ -135,7 +135,7 @@ class ServedOrder:
             holder[elements[away]] = reader[away]
         # While they are dealt, each node has room for as many ranks as the node with the most.
         places = len(self._ranks_of) * max(map(len, self._ranks_of)) * ids.shape[2]
-        rows = max(1, _SAMPLES_AT_ONCE // places)
+        rows = max(1, SAMPLES_AT_ONCE // places)
         for start in range(0, len(ids), rows):
             ids[start : start + rows] = deal_to_ranks(ids[start : start + rows], self._ranks_of, holder)
         return ids

@@ -36,8 +36,8 @@ Permutation = npt.NDArray[np.int32]
 
 # Elements that are swapped at once: n / _SPREAD, within bounds. A larger block has less overhead for each element. A
 # smaller one fits a core's cache, and has fewer swaps that depend on each other, which cost further passes.
-_SMALLEST_BLOCK = 1 << 12
-_LARGEST_BLOCK = 1 << 16
+SMALLEST_BLOCK = 1 << 12
+LARGEST_BLOCK = 1 << 16
 _SPREAD = 100
 MOST_ELEMENTS = 2**31 - 1
 
@@ -73,7 +73,7 @@ def _forward(targets: npt.NDArray[Any]) -> Permutation:
     if compiled is not None:
         compiled(result, np.ascontiguousarray(targets, dtype=np.uint32))
         return result
-    size = min(max(len(targets) // _SPREAD, _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    size = min(max(len(targets) // _SPREAD, SMALLEST_BLOCK), LARGEST_BLOCK)
     for start in range(0, len(targets), size):
         _block(result, start, targets[start : start + size])
     return result

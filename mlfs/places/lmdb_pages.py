@@ -103,42 +103,42 @@ def read_entries(fd: int, *, overflow_heads: bool = False) -> list[tuple[bytes, 
     With `overflow_heads` the head of every value outside the tree is read too (one read a sample).
     Raises BadEnvironment when LMDB must not open the file, OSError when it cannot be read.
     """
-    return _StructureCheck(fd, overflow_heads).run()
+    return StructureCheck(fd, overflow_heads).run()
 
 
-class _StructureCheck:
+class StructureCheck:
     """One pass over all pages that the last commit can reach."""
 
     def __init__(self, fd: int, overflow_heads: bool) -> None:
         self._fd = fd
         self._overflow_heads = overflow_heads
-        self._meta = read_meta(fd)
-        self._page_bytes = self._meta.page_bytes
+        self.meta = read_meta(fd)
+        self._page_bytes = self.meta.page_bytes
         self._file_pages = os.fstat(fd).st_size // self._page_bytes
-        if not 1 <= self._meta.last_page < max(2, 2 * self._file_pages):
+        if not 1 <= self.meta.last_page < max(2, 2 * self._file_pages):
             raise BadEnvironment("truncated, or the last page number is wrong")
         # Invariant: a page is marked once; a second way to it is damage.
-        self._seen = np.zeros(self._meta.last_page + 1, dtype=np.bool_)
+        self._seen = np.zeros(self.meta.last_page + 1, dtype=np.bool_)
         self._seen[:2] = True
 
     def run(self) -> list[tuple[bytes, int]]:
         entries = []
         last_key = b""
-        for _, node in self._nodes(self._meta.main):
+        for _, node in self.nodes(self.meta.main):
             if len(node.key) != KEY_BYTES or node.key <= last_key:
                 raise BadEnvironment("keys out of order")
             last_key = node.key
             entries.append((node.key, node.value_bytes))
-        if len(entries) != self._meta.main.entries:
+        if len(entries) != self.meta.main.entries:
             raise BadEnvironment("wrong number of records")
-        free = [self._value(page, node) for page, node in self._nodes(self._meta.free)]
-        if len(free) != self._meta.free.entries:
+        free = [self._value(page, node) for page, node in self.nodes(self.meta.free)]
+        if len(free) != self.meta.free.entries:
             raise BadEnvironment("wrong number of free lists")
         for value in free:
             self._check_free_list(value)
         return entries
 
-    def _nodes(self, tree: _Tree) -> Iterator[tuple[bytes, _Node]]:
+    def nodes(self, tree: _Tree) -> Iterator[tuple[bytes, _Node]]:
         """All leaf nodes of a tree in the order of their keys, each with the page that it lies in."""
         if tree.root == _NO_ROOT:
             return
@@ -165,7 +165,7 @@ class _StructureCheck:
         return page
 
     def _mark(self, number: int, count: int) -> None:
-        if not 2 <= number <= number + count - 1 <= min(self._meta.last_page, self._file_pages - 1):
+        if not 2 <= number <= number + count - 1 <= min(self.meta.last_page, self._file_pages - 1):
             raise BadEnvironment(f"page {number} lies outside of the file")
         if self._seen[number : number + count].any():
             raise BadEnvironment(f"page {number} is used twice")
@@ -225,7 +225,7 @@ class _StructureCheck:
         if not len(numbers) or numbers[0] > len(numbers) - 1:
             raise BadEnvironment("a free list is too short")
         pages = numbers[1 : 1 + int(numbers[0])]
-        if len(pages) and (pages.max() > self._meta.last_page or (pages[1:] >= pages[:-1]).any()):
+        if len(pages) and (pages.max() > self.meta.last_page or (pages[1:] >= pages[:-1]).any()):
             raise BadEnvironment("a free list is out of order")
         if self._seen[pages].any():
             raise BadEnvironment("a page is free and in use")

@@ -39,7 +39,7 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 # What a read fails with on something that is no file, or on a file that cannot be read without waiting.
 _NO_FILE: Final = frozenset({errno.EAGAIN, errno.ESPIPE, errno.EISDIR, errno.EINVAL, errno.ENXIO})
 # One read(2) gives at most 2 GiB less a page. Up to half of that a file is read by one call into one allocation.
-_ONE_READ_BYTES: Final = 1 << 30
+ONE_READ_BYTES: Final = 1 << 30
 # A call that takes longer is told of: no source that is well takes so long for the first bytes of a file.
 HANGS_S: Final = 2.0
 # So often the server is asked what became of an open file, also where the client believes to know.
@@ -55,7 +55,7 @@ def _raise(number: int, why: str) -> NoReturn:
     raise OSError(number, f"{os.strerror(number)}: {why}")
 
 
-def _pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | bytearray:
+def pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | bytearray:
     """`size` bytes from `offset`, fewer only where the file ends.
 
     Args:
@@ -65,7 +65,7 @@ def _pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | b
     wanted = size + ends
     if wanted == 0:
         return b""  # an offset far beyond the end is no error
-    if wanted <= _ONE_READ_BYTES:
+    if wanted <= ONE_READ_BYTES:
         data = os.pread(fd, wanted, offset)
         if len(data) == size or len(data) == wanted or not data:
             return data
@@ -78,7 +78,7 @@ def _pread_all(fd: int, offset: int, size: int, ends: bool = False) -> bytes | b
     done = len(data)
     whole[:done] = data
     while done < size:
-        count = os.preadv(fd, [view[done : done + _ONE_READ_BYTES]], offset + done)
+        count = os.preadv(fd, [view[done : done + ONE_READ_BYTES]], offset + done)
         if not count:
             break
         done += count
@@ -125,7 +125,7 @@ class PosixFile:
         left = self.version.size - offset
         wanted = size if self.unsized else max(0, min(size, left))
         ends = not self.unsized and 0 <= left <= size
-        data = os.pread(self.fd, size, offset) if self.unsized else _pread_all(self.fd, offset, wanted, ends)
+        data = os.pread(self.fd, size, offset) if self.unsized else pread_all(self.fd, offset, wanted, ends)
         self._source.count(0, len(data))
         asks = (len(data) != wanted and not self.unsized) or self._source.now_s() - self._asked_s > ASKED_S
         if self._was_written(attributes_now(self.fd, asks)):
@@ -326,7 +326,7 @@ class PosixSource:
         if not is_settled(*((mtime_ns, ctime_ns) if times.both else times.proved(mtime_ns, ctime_ns))):
             return 0
         try:
-            data = _pread_all(fd, 0, size, True)
+            data = pread_all(fd, 0, size, True)
             now = attributes_now(fd)
         except OSError as error:
             if error.errno in _NO_FILE:
@@ -405,7 +405,7 @@ class PosixSource:
         try:
             for _ in range(_RETRIES + (not bytes_read)):
                 size = before.size
-                data = _pread_all(fd, 0, size, True)
+                data = pread_all(fd, 0, size, True)
                 bytes_read += len(data)
                 now = attributes_now(fd)
                 asked = now

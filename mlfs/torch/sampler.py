@@ -30,7 +30,7 @@ from mlfs.launchers import told_rank
 from mlfs.torch.alike import check_alike, named
 from mlfs.torch.served_job import ServedJob, find_served_job
 
-_warned: set[str] = set()
+warned_of: set[str] = set()
 
 # Indices that are made Python's numbers at once.
 _BLOCK = 1 << 16
@@ -92,7 +92,7 @@ class ServedSampler(Sampler[int]):
             raise JobError(found, "with fall_back=True the order is DistributedSampler's then")
         if length is None:
             raise JobError(found, "the order of DistributedSampler needs the data set: give dataset or length")
-        _warn(f"mlfs: {found}: the order is that of torch's DistributedSampler")
+        warn(f"mlfs: {found}: the order is that of torch's DistributedSampler")
         self._own: DistributedSampler[Any] = DistributedSampler(
             cast(Dataset[Any], range(length)),
             self.num_replicas, self.rank, shuffle=shuffle, seed=seed, drop_last=drop_last,
@@ -126,7 +126,7 @@ class ServedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         if self._has_read and not self._is_told_epochs and self.job is not None:
-            _warn("mlfs: set_epoch is never called: the order of the first epoch is read again")
+            warn("mlfs: set_epoch is never called: the order of the first epoch is read again")
         if self._is_over:  # whoever reads the epoch again reads all of it
             self._start, self._saved_order = 0, None
         if self.job is not None:
@@ -245,10 +245,10 @@ def _check(job: ServedJob, length: int | None, rank: int, num_replicas: int) -> 
         raise JobError(f"the rank is {rank}, and {where} has ranks 0 to {job.world_size - 1}", "", "ranks")
 
 
-def _warn(message: str) -> None:
+def warn(message: str) -> None:
     """Say it once in this process."""
-    if message not in _warned:
-        _warned.add(message)
+    if message not in warned_of:
+        warned_of.add(message)
         warnings.warn(message, stacklevel=3)
 
 

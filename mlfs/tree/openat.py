@@ -38,7 +38,7 @@ _HOW_BYTES = ctypes.sizeof(_OpenHow)
 _hows: dict[int, _OpenHow] = {}
 
 
-def _openat2(root_fd: int, path: bytes, flags: int) -> int:
+def openat2(root_fd: int, path: bytes, flags: int) -> int:
     how = _hows.get(flags)
     if how is None:
         how = _hows.setdefault(flags, _OpenHow(flags, 0, _RESOLVE_NO_SYMLINKS))
@@ -51,8 +51,8 @@ def _openat2(root_fd: int, path: bytes, flags: int) -> int:
             raise OSError(number, os.strerror(number), path)
 
 
-def _walk(root_fd: int, path: bytes, flags: int) -> int:
-    """As `_openat2`, with one openat for each component of the path."""
+def walk(root_fd: int, path: bytes, flags: int) -> int:
+    """As `openat2`, with one openat for each component of the path."""
     *above, last = path.split(b"/")
     at = root_fd
     try:
@@ -70,14 +70,14 @@ def _walk(root_fd: int, path: bytes, flags: int) -> int:
 def _has_openat2() -> bool:
     """Whether openat2 can be used: the kernel has it, and no sandbox forbids it."""
     try:
-        os.close(_openat2(-100, b".", _DIRECTORY))  # -100: AT_FDCWD
+        os.close(openat2(-100, b".", _DIRECTORY))  # -100: AT_FDCWD
     except OSError as error:
         # Any other error, such as EACCES on a working directory that may not be entered, comes from a call that exists.
         return error.errno not in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG)
     return True
 
 
-_open_piece = _openat2 if _has_openat2() else _walk
+open_piece = openat2 if _has_openat2() else walk
 
 
 def open_beneath(root_fd: int, path: bytes, flags: int) -> int:
@@ -93,16 +93,16 @@ def open_beneath(root_fd: int, path: bytes, flags: int) -> int:
     """
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     if len(path) <= PIECE_BYTES:
-        return _open_piece(root_fd, path or b".", flags)
+        return open_piece(root_fd, path or b".", flags)
     at = root_fd
     try:
         while len(path) > PIECE_BYTES:
             cut = path.rindex(b"/", 0, PIECE_BYTES + 1)
-            deeper = _open_piece(at, path[:cut], _DIRECTORY)
+            deeper = open_piece(at, path[:cut], _DIRECTORY)
             if at != root_fd:
                 os.close(at)
             at, path = deeper, path[cut + 1 :]
-        return _open_piece(at, path, flags)
+        return open_piece(at, path, flags)
     finally:
         if at != root_fd:
             os.close(at)

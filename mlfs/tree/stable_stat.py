@@ -32,7 +32,7 @@ COARSE_TICK_NS = 1_000_000_000
 ROUNDS: Final = 2
 
 
-def _wait_ns(stamp_ns: int, now_ns: int) -> int:
+def wait_ns(stamp_ns: int, now_ns: int) -> int:
     """How long it takes until the stamp is a tick old; 0 when it is, or when it lies more than a tick in the future."""
     tick = COARSE_TICK_NS if stamp_ns % 1_000_000_000 == 0 else TICK_NS
     age = now_ns - stamp_ns
@@ -46,7 +46,7 @@ def _left_ns(stamps: tuple[int, int]) -> int:
     settled = now - COARSE_TICK_NS
     if stamps[0] < settled and stamps[1] < settled:
         return 0  # this is nearly always so, and asked for each file that is fetched: the calls below are spared
-    return _wait_ns(stamps[0], now) or _wait_ns(stamps[1], now)
+    return wait_ns(stamps[0], now) or wait_ns(stamps[1], now)
 
 
 def is_settled(ctime_ns: int, mtime_ns: int) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfs.cli.commands import build_full_parser, main
+from mlfs.cli.parser import Parser
 from mlfs.errors import ConfigError, ExitCode, MlfsError
 
 ROOM_BYTES = 1 << 30  # what a command may take beyond what is loaded already
@@ -45,14 +46,12 @@ class Case(argparse.Namespace):
     field: str
 
 
-def leaves(parser: argparse.ArgumentParser, words: Words) -> Iterator[tuple[Words, list[argparse.Action]]]:
+def leaves(parser: Parser, words: Words) -> Iterator[tuple[Words, list[argparse.Action]]]:
     """Each command that can be run, with its fields."""
-    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in below:
-        for name, child in action.choices.items():
-            yield from leaves(child, [*words, name])
-    if not below:
-        yield words, [action for action in parser._actions if action.dest != "help"]
+    for name, child in parser.commands.items():
+        yield from leaves(child, [*words, name])
+    if not parser.commands:
+        yield words, [action for action in parser.fields if action.dest != "help"]
 
 
 class Ground:

@@ -72,7 +72,7 @@ def test_calibrate_tries_its_disks_first_and_makes_no_directory(
     source = tmp_path / "source"
     source.mkdir()
     (source / "a").write_bytes(b"a")
-    monkeypatch.setattr("mlfs.cli.calibrate._measure", measured)
+    monkeypatch.setattr("mlfs.cli.calibrate.measure", measured)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert exit_code(["calibrate", str(source), "--ssd", str(full_disk)]) == 10
     assert "No space left on device" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlfs.cli.commands import build_parser
+from mlfs.cli.parser import Parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,18 +21,16 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def parsers(parser: Parser) -> Iterator[Parser]:
     """A parser and those of its sub-commands."""
     yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from parsers(below)
+    for below in parser.commands.values():
+        yield from parsers(below)
 
 
-def flags(parser: argparse.ArgumentParser) -> set[str]:
+def flags(parser: Parser) -> set[str]:
     """Its own, without what says no, and without the help."""
-    found = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+    found = {option for action in parser.fields for option in action.option_strings if option.startswith("--")}
     return {flag for flag in found if not flag.startswith("--no-")} - {"--help", "--version", "--debug"}
 
 

@@ -37,10 +37,9 @@ def test_each_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str
 
 def test_each_flag_says_its_default() -> None:
     parser = commands.build_parser(["register", "order"])
-    choices = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     required = {"--help", "--epochs"}
     for name in ("mount", "register", "order", "status", "unmount"):
-        for action in choices[name]._actions:
+        for action in parser.commands[name].fields:
             flag = next(iter(action.option_strings[-1:]), None) if len(action.option_strings) < 2 else None
             flag = flag or next((f for f in action.option_strings if not f.startswith("--no-")), None)
             if flag and flag not in required | {"-h"}:

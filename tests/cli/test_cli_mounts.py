@@ -177,7 +177,7 @@ def test_fusermount_serves_users_without_umount_rights(
     """The way of everybody but root; root in a container without CAP_SYS_ADMIN falls back to it."""
     path = str(open_dir / "a b")
     os.mkdir(path)
-    monkeypatch.setattr(mounts, "_umount2", lambda path, flags: errno.EPERM)
+    monkeypatch.setattr(mounts, "umount2", lambda path, flags: errno.EPERM)
     tiny.start(path)
     process = hold(HOLD_OPEN, path)
     assert mounts.unmount(path) is False

@@ -137,7 +137,7 @@ def test_allow_other_needs_a_line_in_fuse_conf(open_dir: Path, monkeypatch: pyte
 
 
 def test_a_source_that_hangs_is_given_up(config: MountConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "_look_at_source", lambda source: threading.Event().wait())
+    monkeypatch.setattr(preflight, "look_at_source", lambda source: threading.Event().wait())
     refused(config, ExitCode.SOURCE, "does not answer within 0.05 s", source_timeout_s=0.05)
 
 

@@ -101,7 +101,7 @@ def test_every_flag_has_its_field(capsys: pytest.CaptureFixture[str], monkeypatc
 @pytest.mark.parametrize("field", JobSpec.model_fields)
 def test_each_field_of_a_job_has_its_flag(field: str, capsys: pytest.CaptureFixture[str]) -> None:
     values = {"bool": [], "int": ["3"], "float": ["0.5"], "tuple": ["1,2"], "str": ["/x"]}
-    kind = job_flags._kind(field).__name__
+    kind = job_flags.kind_of(field).__name__
     if field in job_flags.NO_FLAGS:
         return
     sent = dry(capsys, "--" + field.replace("_", "-"), *values[kind])[field]

@@ -162,7 +162,7 @@ def test_the_command(open_dir: Path, tiny: Mounts, tmp_path: Path, capsys: pytes
 def test_it_waits_for_the_end_of_a_mount(
     open_dir: Path, tiny: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlfs.cli.report._LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("mlfs.cli.report.LOOK_EVERY_S", 0.05)
     (open_dir / "m").mkdir()
     process = tiny.start(open_dir / "m")
     out = tmp_path / "out.html"

@@ -36,7 +36,7 @@ def test_what_takes_long_says_how_far_it_is(
     assert main(words) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("mlfs.cli.progress.PROGRESS_AFTER_S", -1.0)
-    monkeypatch.setattr("mlfs.cli.progress._PLAIN_PROGRESS_EVERY_S", -1.0)
+    monkeypatch.setattr("mlfs.cli.progress.PLAIN_PROGRESS_EVERY_S", -1.0)
     assert main(words) == 0
     assert re.search(rf"mlfs: simulating: \d+%, {said} \d+", capsys.readouterr().err)
 

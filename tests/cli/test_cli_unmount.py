@@ -95,7 +95,7 @@ def test_it_waits_for_readers(place: str, tiny: Mounts) -> None:
 def test_force_takes_it_away_under_readers_also_from_a_hung_daemon(
     place: str, tiny: Mounts, stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlfs.cli.unmount._TERM_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("mlfs.cli.unmount.TERM_TIMEOUT_S", 0.3)
     monkeypatch.setattr("mountd.mounts.probe.__defaults__", (0.3,))
     server = tiny.start(place)
     wait_for(lambda: runtime.read(place) is not None)

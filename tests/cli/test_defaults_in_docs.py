@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
 import pytest
 
 from mlfs.cli.job_flags import NO_FLAGS, add_job_flags
+from mlfs.cli.parser import Parser
 from mlfs.job import JobSpec
 from mlfs.orders.layouts.tf_list_files import PATTERN
 from mlfs.orders.served import LEVEL
@@ -33,10 +33,10 @@ def stated_in_docs() -> dict[str, str]:
 
 def stated_in_help() -> dict[str, str]:
     """By field, the default that --help ends with."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_job_flags(parser)
     found = {}
-    for action in parser._actions:
+    for action in parser.fields:
         if default := re.search(r"\(default: (.*)\)$", action.help or ""):
             found[action.dest] = default[1]
     return found

@@ -165,7 +165,7 @@ def test_a_second_ctrl_c_does_not_cut_off_what_gives_a_registration_up(monkeypat
         calls.append("ended")
         return True, b"{}"
 
-    monkeypatch.setattr(client, "_check_not_stopped", lambda _mountpoint: None)
+    monkeypatch.setattr(client, "check_not_stopped", lambda _mountpoint: None)
     monkeypatch.setattr(client.door, "call_with_timeout", call)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

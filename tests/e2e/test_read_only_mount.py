@@ -163,7 +163,7 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
         assert not table()
     with mount:
         control = tree / ".mlfs/control"
-        for _ in range(commands_mount._MOST_TIMES):  # and again: at last the data's mount takes commands itself
+        for _ in range(commands_mount.MOST_TIMES):  # and again: at last the data's mount takes commands itself
             commands = commands_of(tree)
             subprocess.run(["umount", commands], check=True)
             wait_until(lambda gone=commands: not control.is_symlink() or commands_of(tree) != gone)
@@ -189,7 +189,7 @@ def test_the_mount_for_commands_goes_when_the_data_goes_however_it_goes(place: P
 @pytest.mark.promise("control-given-up", "control-refusal")
 @pytest.mark.parametrize(
     ("call", "number"),
-    [(commands_mount._FSPICK, errno.ENOSYS), (commands_mount._MOVE_MOUNT, errno.EPERM)],
+    [(commands_mount.FSPICK, errno.ENOSYS), (commands_mount.MOVE_MOUNT, errno.EPERM)],
 )
 def test_where_the_kernel_refuses_that_the_mount_is_writable_for_commands_and_says_so(
     place: Path, call: int, number: int
@@ -217,7 +217,7 @@ def test_a_read_only_source_below_a_mount_that_has_just_gone_is_not_made_writabl
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", source], check=True)
     commands = commands_mount.CommandsMount(str(source), False)
     commands.make("0:1")  # as when the mount over the source went between two looks at the table of mounts
-    commands._leave("0:1")
+    commands.leave("0:1")
     line = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f" {source} " in line)
     assert [line.split()[5].split(",")[0], line.split()[-1].split(",")[0]] == ["ro", "ro"]
     assert not commands.directory

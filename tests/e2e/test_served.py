@@ -37,7 +37,7 @@ JOB = ["--epochs", "3", "--batch-size", "8", "--world-size", "2", "--seed", "3"]
 
 @pytest.fixture(autouse=True)
 def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_module, "_warned", set())
+    monkeypatch.setattr(sampler_module, "warned_of", set())
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from mountd.poll_wait import PollWait
 from mountd.requests import Requests
 
 ROOT = str(Path(__file__).resolve().parents[2])
+C_FUNCTION: Any = ctypes.CFUNCTYPE(None).__base__  # the type of a function of a C library
 OURS = (f"{ROOT}/mlfs/", f"{ROOT}/mountd/")
 FILES, BATCH = 300, 25
 READER, OTHER = 100, 200
@@ -185,7 +186,7 @@ class Spent:
         for module in [module for name, module in sys.modules.items() if name.startswith(("mlfs.", "mountd."))]:
             for holder in [module, *(value for value in vars(module).values() if isinstance(value, ctypes.CDLL))]:
                 for name, value in list(vars(holder).items()):
-                    if isinstance(value, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+                    if isinstance(value, C_FUNCTION):
                         patch.setattr(holder, name, counting(value))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from fakes import given_job, running, shuffled, simulate
+from support.held import held_bytes
 
 from mlfs.engine.counted_opens import MOST_REMEMBERED, CountedOpens
 from mlfs.engine.ranges import ReadWaits
@@ -96,10 +97,13 @@ def test_opens_are_moved_once_and_never_what_was_brought_for_them() -> None:
 
 
 def test_what_is_remembered_of_opens_is_bounded() -> None:
-    counted = CountedOpens(memoryview(bytes(MOST_REMEMBERED + 10)), Counters())
-    for entry in range(MOST_REMEMBERED + 10):
+    counted = CountedOpens(memoryview(bytes(8 * MOST_REMEMBERED)), Counters())
+    held = []
+    for entry in range(8 * MOST_REMEMBERED):
         counted.brought(entry, PlaceKind.SOURCE)
-    assert len(counted._brought) == MOST_REMEMBERED
+        if entry in (MOST_REMEMBERED, 8 * MOST_REMEMBERED - 1):
+            held.append(held_bytes(counted))
+    assert held[1] <= 2 * held[0]  # a dict has room for twice what is in it
 
 
 def test_reads_of_a_file_that_come_together_are_one_wait() -> None:

@@ -7,6 +7,7 @@ import stat
 
 import pytest
 import trio
+from support.held import held_bytes
 
 from mountd.onlookers import Reader
 from mountd.virtual import LONGEST_LINE_BYTES, MOST_PENDING_BYTES, Answer, Path, VirtualFiles
@@ -71,7 +72,7 @@ def test_what_is_written_is_kept_up_to_a_bound_only_through_however_many_descrip
     part = bytes(LONGEST_LINE_BYTES // 4)  # a multiple of 4096, as a buffer is
 
     async def main() -> None:
-        refused, handles = 0, []
+        refused, handles, empty_bytes = 0, [], held_bytes(files)
         for _ in range(10):
             handles.append(await files.open(files.lookup(files.root, b"control"), True, Reader(0, 0, 0)))
         for _ in range(6):
@@ -81,9 +82,7 @@ def test_what_is_written_is_kept_up_to_a_bound_only_through_however_many_descrip
                 except OSError as error:
                     assert error.errno == errno.E2BIG  # noqa: PT017
                     refused += 1
-                pending = [len(state.pending) for state in files._handles.values()]
-                assert max(pending) <= LONGEST_LINE_BYTES
-                assert sum(pending) <= MOST_PENDING_BYTES
+                assert held_bytes(files) - empty_bytes <= MOST_PENDING_BYTES + 4096  # and the handles themselves
         assert refused
         for handle in handles:
             files.release(handle)

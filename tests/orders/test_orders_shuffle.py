@@ -43,8 +43,8 @@ def swaps(draw: st.DrawFn) -> tuple[list[int], Direction]:
 def test_blocks_of_any_size_do_what_the_loop_does(drawn: tuple[list[int], Direction], block: int) -> None:
     targets, direction = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "_SMALLEST_BLOCK", block)
-        patch.setattr(shuffle, "_LARGEST_BLOCK", block)
+        patch.setattr(shuffle, "SMALLEST_BLOCK", block)
+        patch.setattr(shuffle, "LARGEST_BLOCK", block)
         patch.setattr(shuffle, "compiled_shuffle", lambda n: None)
         result = shuffle_from_targets(np.array(targets, dtype=np.int64), direction)
     assert result.tolist() == by_loop(targets, direction)

@@ -292,7 +292,7 @@ def test_nodes_that_run_different_numbers_of_ranks_are_dealt_to_in_bounded_memor
         return deal_to_ranks(ids, ranks_of, holder)
 
     monkeypatch.setattr("mlfs.orders.served.deal_to_ranks", deal)
-    monkeypatch.setattr("mlfs.orders.served._SAMPLES_AT_ONCE", 5 * 30 * 30 * 2)
+    monkeypatch.setattr("mlfs.orders.served.SAMPLES_AT_ONCE", 5 * 30 * 30 * 2)
     assert served(59 * 2 * 12, **fields)[2].rank_stream(1, 40).tolist() == whole
     assert dealt == [5, 5, 2]
 

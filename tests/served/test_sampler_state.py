@@ -21,7 +21,7 @@ EPOCHS = [[3, 1, 2, 0], [0, 2, 1, 3], [1, 0, 3, 2]]
 @pytest.fixture(autouse=True)
 def warned_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is warned of once in a process was warned of already."""
-    monkeypatch.setattr(sampler_module, "_warn", lambda _: None)
+    monkeypatch.setattr(sampler_module, "warn", lambda _: None)
 
 
 @pytest.fixture

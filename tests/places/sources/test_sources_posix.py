@@ -62,7 +62,7 @@ def test_a_file_may_be_closed_later(tree: Tree) -> None:
 def test_more_than_one_read_gives(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(10_001)
     tree.add("f", data)
-    monkeypatch.setattr(posix, "_ONE_READ_BYTES", 1000)
+    monkeypatch.setattr(posix, "ONE_READ_BYTES", 1000)
     assert bytes(tree.source.read_whole(tree.id("f")).data) == data
     opened = tree.source.open(tree.id("f"))
     assert opened.read(17, 5000) == data[17:5017]
@@ -188,7 +188,7 @@ def test_replaced_or_removed_during_the_read_the_old_content_is_whole(
 
 def test_fewer_bytes_than_the_size_says_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.add("f", b"A" * 100)
-    monkeypatch.setattr(posix, "_pread_all", lambda fd, offset, size, ends=False: b"A" * (size - 1))
+    monkeypatch.setattr(posix, "pread_all", lambda fd, offset, size, ends=False: b"A" * (size - 1))
     assert error_of(tree.source.read_whole, tree.id("f")) == errno.EIO
     opened = tree.source.open(tree.id("f"))
     assert error_of(opened.read, 0, 10) == errno.EIO
@@ -202,7 +202,7 @@ def test_a_read_that_fails_counts_as_an_open(tree: Tree, monkeypatch: pytest.Mon
     def fail(fd: int, offset: int, size: int, ends: bool = False) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(posix, "_pread_all", fail)
+    monkeypatch.setattr(posix, "pread_all", fail)
     for opens in (1, 2):
         assert error_of(tree.source.read_whole, entry) == errno.EIO
         assert (tree.source.open_count, tree.source.bytes_read) == (opens, 0)
@@ -236,9 +236,9 @@ def test_gone_and_replaced_by_something_else(tree: Tree) -> None:
     assert tree.source.open_count == 0
 
 
-@pytest.mark.parametrize("way", ["_openat2", "_walk"])
+@pytest.mark.parametrize("way", ["openat2", "walk"])
 def test_a_directory_swapped_for_a_symbolic_link(tree: Tree, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(openat, "_open_piece", getattr(openat, way))
+    monkeypatch.setattr(openat, "open_piece", getattr(openat, way))
     tree.add("a/b/f", b"mine")
     outside = tree.path.parent / "outside"
     outside.mkdir()
@@ -270,9 +270,9 @@ def test_a_write_lease_does_not_fail_the_open(tree: Tree, monkeypatch: pytest.Mo
 # -- the rest
 
 
-@pytest.mark.parametrize("way", ["_openat2", "_walk"])
+@pytest.mark.parametrize("way", ["openat2", "walk"])
 def test_paths_longer_than_the_kernel_takes(tree: Tree, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(openat, "_open_piece", getattr(openat, way))
+    monkeypatch.setattr(openat, "open_piece", getattr(openat, way))
     name = "d" * 200
     at = os.dup(tree.fd)
     for _ in range(45):
@@ -293,7 +293,7 @@ def test_paths_longer_than_the_kernel_takes(tree: Tree, monkeypatch: pytest.Monk
     assert len(os.listdir("/proc/self/fd")) == before  # less `at`, and with the source's own
 
 
-@pytest.mark.parametrize("way", ["_openat2", "_walk"])
+@pytest.mark.parametrize("way", ["openat2", "walk"])
 @pytest.mark.parametrize("length", [3999, 4000, 4001, 4002, 8001])
 def test_every_length_around_a_piece(tree: Tree, monkeypatch: pytest.MonkeyPatch, way: str, length: int) -> None:
     pieces: list[bytes] = []
@@ -303,7 +303,7 @@ def test_every_length_around_a_piece(tree: Tree, monkeypatch: pytest.MonkeyPatch
         pieces.append(path)
         return int(true(fd, path, flags))
 
-    monkeypatch.setattr(openat, "_open_piece", noted)
+    monkeypatch.setattr(openat, "open_piece", noted)
     (tree.path / "d").mkdir()
     (tree.path / "dd").mkdir()
     path = b"./" * ((length - 1) // 2) + b"d" * (2 - length % 2)
@@ -421,7 +421,7 @@ def test_a_file_that_has_just_been_written_is_read_a_tick_later(tree: Tree, monk
 )
 def test_how_long_to_wait_for_a_tick(age_ns: int, whole_second: bool, wait_ns: int) -> None:
     stamp = 1_700_000_000_000_000_000 + (0 if whole_second else 1)
-    assert stable_stat._wait_ns(stamp, stamp + age_ns) == wait_ns
+    assert stable_stat.wait_ns(stamp, stamp + age_ns) == wait_ns
 
 
 # -- the faulty source that other tests use
