@@ -1,12 +1,12 @@
 """Finds out what explains the reads that no job, or not the registered one, predicts; and has the engine follow it.
 
-In: what the engine tells of opens and jobs (`mlfs.explain.port.Observer`). Out: jobs installed in the engine, words for
+In: what the engine says of opens and jobs (`mlfs.explain.port.Observer`). Out: jobs installed in the engine, words for
 the status. Lives on the daemon's loop; made before the engine, which is handed to `run`.
 
-Whichever the case is, the way is the same: reads that don't fit give hypotheses, those are screened with what was read,
-and what is left is installed if reads that it was not found by bear it out. An unregistered mount has nothing to lose:
-there a finding is installed at once, and taken back if the next reads contradict it (`inference`). A registered job is
-replaced only after further opens have confirmed what was found (`correction`).
+Whichever the case is, the way is the same: reads that don't fit make generators propose hypotheses, and the best one
+comes into force by one rule and goes by another (`hypothesis`). Where nobody registered a job, `inference` does that;
+where a registered one is to be replaced, `correction`. The two meet where no change of a registration explains the
+reads: then these are explained as if nobody had registered anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import trio
 
-from mlfs.explain.correction import CorrectionSearch
+from mlfs.explain.correction import Corrections
 from mlfs.explain.inference import Build, Inference
 from mlfs.explain.port import Jobs
 from mlfs.explain.statistics import ExplainerStatistics, InferenceState, InferenceStatistics
@@ -25,7 +25,7 @@ from mlfs.follow.nameless import NAMELESS
 
 
 class Explainer:
-    """Implements `mlfs.explain.port.Observer`.
+    """What the engine tells of opens and jobs (`mlfs.explain.port.Observer`).
 
     Args:
         build: makes the data sets and orders that an unregistered mount's reads may be of; None forbids to guess what
@@ -36,11 +36,11 @@ class Explainer:
         self._build = build
         # Both are there while `run` runs.
         self._inference: Inference | None = None
-        self._corrections: CorrectionSearch | None = None
+        self._corrections: Corrections | None = None
 
     async def run(self, jobs: Jobs) -> None:
-        """See Observer."""
-        self._corrections = CorrectionSearch(jobs, None if self._build is None else self._explain_anew)
+        """Search whenever there is a need, for as long as the mount lives."""
+        self._corrections = Corrections(jobs, None if self._build is None else self._explain_anew)
         if self._build is not None:
             self._inference = Inference(jobs, self._build, self._corrections.is_set_aside)
         self.jobs_changed()  # some may have been registered before
@@ -49,36 +49,36 @@ class Explainer:
             if self._inference is not None:
                 nursery.start_soon(self._inference.run)
 
-    # -- what the engine tells
+    # -- what the engine says
 
     def opened(self, entry: int, process: int, parent: int) -> None:
-        """See Observer."""
+        """Note an open, once the jobs that it belongs to have counted it."""
         if self._inference is not None and process != NAMELESS:  # what nobody can tell apart shows no order
             self._inference.opened(entry, process, parent)
 
     def digested(self, job: JobRun) -> None:
-        """See Observer."""
+        """Look whether a job whose opens were counted needs a search."""
         if self._corrections is not None:
             self._corrections.digested(job)
 
     def jobs_changed(self) -> None:
-        """See Observer."""
+        """Know the jobs that there are by now."""
         if self._corrections is not None:
             self._corrections.jobs_changed()
         if self._inference is not None:
             self._inference.jobs_changed()
 
     def explains_restart(self, job: JobRun) -> bool:
-        """See Observer."""
+        """Whether a job that seems to read its first epoch again may do so for another reason than a restart."""
         return self._corrections is not None and self._corrections.explains_restart(job)
 
     def offer(self, fields: dict[str, object]) -> None:
-        """See Observer."""
+        """Try what explains the reads of another node."""
         if self._inference is not None:
             self._inference.offer(fields)
 
     def _explain_anew(self, opens: Sequence[Open]) -> None:
-        """A registered job does not lead to the order of these reads, the first of an epoch."""
+        """Explain the first reads of an epoch to whose order a registered job does not lead."""
         if self._inference is not None:
             self._inference.begin_with(opens)
 
@@ -91,8 +91,7 @@ class Explainer:
     def statistics(self) -> ExplainerStatistics:
         """Frozen figures."""
         cases = self._corrections.statistics(self._explained_instead) if self._corrections is not None else {}
-        if self._build is None:
-            return ExplainerStatistics(InferenceStatistics(InferenceState.OFF), cases)
-        if self._inference is None:
-            return ExplainerStatistics(InferenceStatistics(InferenceState.WATCHING), cases)
-        return ExplainerStatistics(self._inference.statistics(), cases)
+        if self._inference is not None:
+            return ExplainerStatistics(self._inference.statistics(), cases)
+        state = InferenceState.OFF if self._build is None else InferenceState.WATCHING
+        return ExplainerStatistics(InferenceStatistics(state), cases)
