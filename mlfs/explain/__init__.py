@@ -1,7 +1,7 @@
 """Reads that no job explains: what explains them?
 
-One story is told in two cases. Where no job is registered, the reads must tell the data set, the sampler and the seed;
-where a job is registered and its reads don't come as it says, they must tell what its script does instead.
+One story has two cases. If no job is registered, the reads must show the data set, the sampler and the seed. If a job
+is registered and its reads don't come as it says, they must show what its script does instead.
 
 1. Reads that don't fit: `first_reads` keeps what an unregistered mount reads first, `misfit` and `beginning` see from
    where on a job's opens disagree with its prediction.
@@ -13,6 +13,6 @@ where a job is registered and its reads don't come as it says, they must tell wh
    one goes. All that is measured, and every threshold, is in `evidence`.
 4. Jobs in force: `inferred_jobs`, and in place of a registered job `correction`.
 
-`explainer` holds the story together, `inference` and `correction` are its two cases. What they ask of the engine, and
-what the engine says to them, is in `port`: nothing here imports the engine.
+`explainer` holds the story together, `inference` and `correction` are its two cases. `port` has all that they ask of
+the engine, and the engine of them: nothing here imports the engine.
 """

@@ -25,7 +25,7 @@ _WORLDS_IN_PIECES = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64)
 
 
 class Finding(NamedTuple):
-    """What explains the reads.
+    """An explanation of the reads.
 
     Attributes:
         data_set: its number among those that were asked about. n: how many samples it has.
@@ -88,8 +88,8 @@ def confirm(seed: int, reading: Reading, data_set: DataSet, fewest_bits: float =
 def confirm_sequential(data_sets: Sequence[DataSet]) -> Finding | None:
     """The data set that some process reads from its start in the order of its samples, if there is one.
 
-    Of several it is the largest: a process that reads the first class's files may go on to the second class. Where
-    another process reads the data set in another order, it is shuffled, and who walks it beside that is a stranger.
+    The largest is taken of several: a process that reads the first class's files may go on to the second class. A data
+    set that another process reads in another order is shuffled, and a process that walks it beside that is a stranger.
     """
     by_size = sorted(range(len(data_sets)), key=lambda index: -data_sets[index].n)
     for index in by_size:
@@ -121,7 +121,7 @@ def _goes_forward(values: Sequence[int]) -> bool:
 def _pieces(data_set: DataSet) -> Finding | None:
     """Ranks that read a piece each, if at least two of them are seen to begin, and nobody begins otherwise.
 
-    Of a rank's workers one begins where its piece does, and the others one or more batches behind it. Few ranks of many
+    One of a rank's workers begins where its piece does, and the others one or more batches behind it. Few ranks of many
     may as well be workers whose batches are as long as a piece: half of the ranks must be here.
     """
     n, heads = data_set

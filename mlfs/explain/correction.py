@@ -223,8 +223,8 @@ class RegisteredJob:
     async def _find_place(self, drawing: Drawing) -> bool:
         """Look for the epoch in the words of the registered seed's generator.
 
-        Of a loader's workers only one reads from where the epoch begins, and it need not be the first that has read
-        enough. So where the reads say nothing, it is looked once more when more processes have read enough by then.
+        Only one of a loader's workers reads from where the epoch begins, and it need not be the first that has read
+        enough. So if the reads say nothing, the search looks once more when more processes have read enough by then.
         """
         job, n_samples = self.job, len(self.job.streams.sample_ids)
         begun = self._beginnings.latest(job)
@@ -243,7 +243,7 @@ class RegisteredJob:
         return False
 
     async def _place_of(self, drawing: Drawing, begun: Beginning, ready: int) -> PlaceFound | None:
-        """Where the epoch begins, by what was read of it: looked for near where it should be, then far.
+        """The place at which the epoch begins, by its reads: looked for near where it should be, then far.
 
         Args:
             ready: how many processes have read enough. The far search, of tens of millions of words in a process of its
@@ -303,7 +303,7 @@ class RegisteredJob:
     async def _confirm(self, found: Hypothesis, families: Families, opens: list[Open], seen: int) -> bool:
         """Have a hypothesis predict opens that it was not searched with; install it once they bear it out.
 
-        Where several families of processes read, only those count whose opens it was found to explain.
+        If several families of processes read, only those count whose opens it was found to explain.
 
         Args:
             families: who is who among the readers.

@@ -1,4 +1,4 @@
-"""What reads tell, in bits, and every threshold by which something is concluded from it.
+"""The evidence of reads, in bits, and every threshold by which something is concluded from it.
 
 Pure. In: numbers of reads that fit and of explanations that were tried. Out: bits, and yes or no. Used by all of
 `mlfs.explain`, so that there is one measure of chance.
@@ -41,13 +41,13 @@ are tried: 7 bits. Of the 33 that are left 20 would do for chance alone; but a w
 
 
 def bits_of_distinct(n: int, reads: int) -> float:
-    """What that many reads of different samples out of n tell: log2 of n (n - 1) ... (n - reads + 1)."""
+    """The bits of that many reads of different samples out of n: log2 of n (n - 1) ... (n - reads + 1)."""
     reads = min(n, reads)
     return (lgamma(n + 1) - lgamma(n - reads + 1)) / log(2)
 
 
 def bits_of_hits(hits: int, total: int, chance: float) -> float:
-    """What it tells that `hits` of `total` independent tries hit, each of which hits by `chance`: at least that much.
+    """The bits, or fewer, of `hits` hits in `total` independent tries, each of which hits by `chance`.
 
     Chernoff's bound. 0 when there are no more hits than chance gives.
     """
@@ -68,7 +68,7 @@ _LEAST_SHARE_NEAR = 0.875
 
 
 def bits_near_the_start(places: Sequence[int], n: int) -> float:
-    """What it tells that so many of a process' first reads stand near the start of an order of n samples.
+    """The bits of a process' first reads that stand near the start of an order of n samples.
 
     The threads of one process, of tf.data's parallel map for one, read in nearly the order that they are given.
 

@@ -4,8 +4,8 @@ In: what the engine says of opens and jobs (`mlfs.explain.port.Observer`). Out: 
 the status. Lives on the daemon's loop; made before the engine, which is handed to `run`.
 
 Whichever the case is, the way is the same: reads that don't fit make generators propose hypotheses, and the best one
-comes into force by one rule and goes by another (`hypothesis`). Where nobody registered a job, `inference` does that;
-where a registered one is to be replaced, `correction`. The two meet where no change of a registration explains the
+comes into force by one rule and goes by another (`hypothesis`). `inference` does that if nobody registered a job, and
+`correction` if a registered one is to be replaced. The two meet where no change of a registration explains the
 reads: then these are explained as if nobody had registered anything.
 """
 
@@ -25,7 +25,7 @@ from mlfs.follow.nameless import NAMELESS
 
 
 class Explainer:
-    """What the engine tells of opens and jobs (`mlfs.explain.port.Observer`).
+    """The engine tells it of opens and jobs (`mlfs.explain.port.Observer`).
 
     Args:
         build: makes the data sets and orders that an unregistered mount's reads may be of; None forbids to guess what

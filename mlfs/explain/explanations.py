@@ -54,7 +54,7 @@ def of_walk(
     needed: int,
     make_samples: MakeSamples,
 ) -> Walk | None:
-    """What the reads of those say who walk the directories; None if they walk no data set from its start.
+    """The hypotheses of processes that walk the directories; None if they walk no data set from its start.
 
     Args:
         heads: their first reads, as entries. others: the first reads of all others. needed: reads that show an order.
@@ -70,7 +70,7 @@ def of_walk(
 
 
 class Seen(NamedTuple):
-    """What some processes read first.
+    """The first reads of some processes.
 
     Attributes:
         heads: entries by process, a file that was opened again at once counted once. opens: the same, each open
@@ -86,7 +86,7 @@ class Seen(NamedTuple):
 def of_finding(
     candidate: Candidate, finding: Finding, draws: Sequence[Draw], drawings: Sequence[JobSpec], last: int, seen: Seen
 ) -> list[Hypothesis]:
-    """What a permutation says that the reads of some process have shown.
+    """The hypotheses of a permutation that the reads of some process have shown.
 
     Args:
         drawings: what explained the epochs up to `last`, by torch's default generator. It goes on, if it may have drawn
@@ -100,12 +100,12 @@ def of_finding(
 
 
 def of_draws(candidate: Candidate, finding: Finding, draws: Sequence[Draw]) -> list[Hypothesis]:
-    """What a permutation says of which it became known where its seed may have been drawn."""
+    """The hypotheses of a permutation once it is known where its seed may have been drawn."""
     return _proposed(candidate, explanations(finding, draws))
 
 
 def of_recipe(candidate: Candidate, recipe: Recipe, opens: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """What a recipe says that explains the reads: it, and all with the same first epoch.
+    """The hypotheses of a recipe that explains the reads: it, and all with the same first epoch.
 
     Args:
         opens: what each process opened first, as entries, each open counted.

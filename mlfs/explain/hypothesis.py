@@ -32,7 +32,7 @@ EPOCHS = 1000
 
 
 class Origin(Enum):
-    """Where a hypothesis comes from."""
+    """The generator that proposed a hypothesis."""
 
     VARIANT = auto()
     """Another registration, the best of some hundred that mistakes make."""
@@ -85,7 +85,7 @@ class Tally(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the reads say of a hypothesis that is to take a registered job's place."""
+    """The reads' answer to whether a hypothesis takes a registered job's place."""
 
     WAITS = auto()
     INSTALL = auto()
@@ -124,7 +124,7 @@ def proposed(ranked: Iterable[Fields], origin: Origin) -> list[Hypothesis]:
 
 
 def order_of(spec: JobSpec) -> JobSpec:
-    """What of a job says in which order is read, without what the same reads may tell otherwise later."""
+    """The part of a job that gives the order, without what the same reads may show otherwise later."""
     return spec.model_copy(update={"name": "", "batch_size": 1, "ranks": (), "start_epoch": 0, "start_step": 0})
 
 

@@ -6,7 +6,7 @@ inferred jobs in force, words for the status. Part of `mlfs.explain.explainer`.
 Opens come on the engine's way and are only noted. A task (`run`) sleeps until they call it (`Phase`, and the table
 below it). Then it holds against the reads what may explain them, the cheapest first: what explains another node's
 reads, what explained the epochs before, the order of the files, and last a search for a seed, in a process of its own.
-What is found is in force at once. When its reads refute it, the task is called again.
+The hypothesis that it finds is in force at once. When its reads refute it, the task is called again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TRY_AGAIN_AFTER = (20, 40, 80)
 
 
 class Phase(Enum):
-    """What inferring does."""
+    """The state of inferring."""
 
     YIELDS = auto()
     """A job is registered, and the reads are its: nothing is inferred."""
@@ -68,7 +68,7 @@ class Phase(Enum):
 
 
 class Cause(Enum):
-    """What happens to it."""
+    """Something that happens to it."""
 
     REGISTERED = auto()
     UNREGISTERED = auto()
@@ -318,7 +318,7 @@ class Inference:
 
     async def _walked(self) -> bool:
         """Whether processes read a data set in the order of its files: a job does so then, until another one is found
-        that reads the same samples. Where others read them in another order already, who walks is a stranger."""
+        that reads the same samples. If others read them in another order already, those that walk are strangers."""
         walkers, needed = self._reads.walkers(), self._needed
         heads = self._reads.of(walkers.__contains__).heads(needed)
         if not heads or len(heads[0]) < needed:
@@ -390,7 +390,7 @@ class Inference:
     async def _explained_by(
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: InferredJob | None
     ) -> list[Hypothesis]:
-        """What a finding says, by all that was read until now."""
+        """The hypotheses of a finding, by all that was read until now."""
         reads = self._may_shuffle()()
         seen = Seen(reads.heads(self._needed), reads.opens(), reads.kin())
         drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)

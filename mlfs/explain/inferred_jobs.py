@@ -77,7 +77,7 @@ class InferredJobs:
         return any(not inferred.walks for inferred in self.reading(entry))
 
     def end_walks(self) -> None:
-        """Who walked the directories while nobody else was known, and read what another job reads, is no job."""
+        """End jobs that follow a walk over files that another job reads: nobody else was known when they began."""
         for name, inferred in list(self.in_force.items()):
             entries = inferred.job.streams.sample_ids
             own = inferred.job.readers.own
@@ -121,7 +121,7 @@ class InferredJobs:
 
     @property
     def explanation(self) -> str:
-        """What explains the reads, in words; "" while nothing does."""
+        """The explanation of the reads in words; "" while there is none."""
         return "; ".join(in_words(inferred.hypothesis.spec) for inferred in self.in_force.values())
 
     @property
@@ -150,7 +150,7 @@ class InferredJobs:
         return False
 
     async def learn_more(self, inferred: InferredJob, ranked: Sequence[Hypothesis]) -> bool:
-        """Where the seed was drawn is known now: what comes after the first epoch may be another order.
+        """Take note of where the seed was drawn: the epochs after the first one may have another order.
 
         Returns whether the job was replaced by one that goes on in that order.
         """
@@ -225,7 +225,7 @@ _EPOCHS_BEFORE = 3
 
 
 class Begin(NamedTuple):
-    """Where a job begins to be followed."""
+    """The place from which a job is followed."""
 
     epoch: int
     step: int

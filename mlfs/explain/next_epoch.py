@@ -4,7 +4,7 @@ In: hypotheses of the epochs before, the first reads of an epoch by process, as 
 goes on as. Called by `mlfs.explain.inference` in a worker thread.
 
 Several hypotheses explain a first epoch, and differ in the second one. So the first reads of the second one choose
-(`chosen`). Where none of them fits, the script has drawn something in between from the generator that draws the epochs:
+(`chosen`). If none of them fits, the script has drawn something in between from the generator that draws the epochs:
 a validation loader's seed, random crops in the main process. Then the epoch begins soon after the one before it, and a
 look at so few words takes tenths of a second (`goes_on`).
 
@@ -50,7 +50,7 @@ class NextEpoch(NamedTuple):
 def next_epoch(
     ranked: Sequence[Hypothesis], drawings: Sequence[JobSpec], last: int, data_set: DataSet
 ) -> NextEpoch | None:
-    """What the reads of an epoch are by what explained those before it; None if they are nothing of that.
+    """The job that goes on with an epoch by what explained those before it; None if its reads are nothing of that.
 
     Reading in the order of the files is left to those who look where it begins: each part of it goes on like it.
 
@@ -166,7 +166,7 @@ def goes_on(drawings: Sequence[JobSpec], last: int, data_set: DataSet) -> Hypoth
 
 
 def continued(drawings: Sequence[JobSpec], last: int, draws: Sequence[Draw]) -> list[Fields]:
-    """What a script draws between two epochs, if both epochs' seeds may have been drawn from the same generator.
+    """The fields that say what a script draws between two epochs whose seeds one generator may have drawn.
 
     Args:
         drawings: explain the epochs up to `last`, by torch's default generator.

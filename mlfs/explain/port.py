@@ -67,7 +67,7 @@ class Jobs(Protocol):
 
 
 class Observer(Protocol):
-    """Who is told of opens and jobs, and may install other jobs."""
+    """The part that hears of opens and jobs, and may install other jobs."""
 
     def opened(self, entry: int, process: int, parent: int) -> None:
         """An open has been counted by the jobs that it belongs to. Called for each open: cheap."""

@@ -47,7 +47,7 @@ SHARED_GENERATOR_WORDS = 2
 
 
 class DataSet(NamedTuple):
-    """What was read if the data set is this one.
+    """The first reads, if the data set is this one.
 
     Attributes:
         n: its samples.

@@ -154,7 +154,7 @@ def _without_repeats(stream: Indices) -> Indices:
 
 
 class _Readers:
-    """What processes read of one rank's stream.
+    """The reads of processes in one rank's stream.
 
     Attributes:
         proved: whether one reads it from its start, so far that it is no chance. here: whether one seems to.

@@ -7,7 +7,7 @@ and the caller may stop at any of them.
 1. Hints (numbers on the script's command line), seeds that people choose and the smallest numbers,
    each taken for the seed of a permutation's generator, and for that of torch.manual_seed: a RandomSampler is seeded
    with the fourth word that torch's default generator gives (the DataLoader's base_seed takes the two words before).
-2. What torch's default generator gives in its first million words, where a hint, or one of the most usual
+2. The first million words of torch's default generator, where a hint, or one of the most usual
    ones, was set and a model initialised before the first epoch: all of them before any is looked at further.
 3. The seeds 0 to 2^20 - 1 as in 1; then 2 for more seeds that people choose; then samplers that are not torch's, with
    the seeds that people choose; then 2 again, further for each seed.
@@ -69,7 +69,7 @@ EVERYTHING = SearchExtent()
 
 
 def find(data_sets: list[DataSet], extent: SearchExtent = EVERYTHING) -> Iterator[Event]:
-    """Search until something explains the reads. Where nothing does, the last event is a StageProgress that is done."""
+    """Search until something explains the reads. If nothing does, the last event is a StageProgress that is done."""
     if extent.words is not None:
         yield from find_place(data_sets[0], extent.words, extent.search())
         return
@@ -109,7 +109,7 @@ def _drawn(readings: list[Reading]) -> list[Reading]:
 
 
 def _recipes(data_sets: list[DataSet], hints: tuple[int, ...]) -> Generator[Event, None, bool]:
-    """Of stage 3. Returns whether a sampler that is not torch's explains the reads."""
+    """The samplers of stage 3. Returns whether a sampler that is not torch's explains the reads."""
     of = sum(1 for data_set in data_sets for _ in recipes(data_set.n, hints))
     yield StageProgress(OTHERS_STAGE, 0, of)
     for done, recipe in enumerate(explaining(data_sets, hints), 1):
@@ -179,7 +179,7 @@ class _Look(NamedTuple):
 
 
 def _first_looks(extent: SearchExtent) -> tuple[list[_Look], list[_Look]]:
-    """What stage 2 looks at first, and before it looks at any seed further."""
+    """The words that stage 2 looks at first, of all seeds before it looks at any further."""
 
     def looks(seeds: Iterable[int], words: int) -> list[_Look]:
         return [_Look(seed, SAMPLER_SEED_WORD, min(extent.latest, words)) for seed in seeds if seed not in hints]

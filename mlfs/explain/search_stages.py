@@ -1,4 +1,4 @@
-"""What the stages of the search for a seed are made of: their extent, their events, ranges of seeds tried in slices.
+"""The parts of the stages of the search for a seed: their extent, their events, ranges of seeds tried in slices.
 
 In: conditions on a seed as a `Trie`, and ranges of seeds. Out: the seeds that pass, and how far the stage is. Used by
 `mlfs.explain.search`.
@@ -40,7 +40,7 @@ WHOLE: Ranges = ((0, ALL_SEEDS),)
 
 
 class StageProgress(NamedTuple):
-    """Where the search is: seeds tried of all, in a stage."""
+    """How far the search is: seeds tried of all, in a stage."""
 
     stage: str
     done: int
@@ -63,13 +63,13 @@ class SeedFound:
 
 
 class GeneratorsFound(NamedTuple):
-    """Where the seed may have been drawn, the likeliest first. At most one of them is right: see `generators`."""
+    """The draws that may have given the seed, the likeliest first. At most one of them is right: see `generators`."""
 
     draws: tuple[Draw, ...]
 
 
 class WordsAsked(NamedTuple):
-    """Where an epoch may begin in the words of a generator.
+    """The places in the words of a generator at which an epoch may begin.
 
     Attributes:
         seed, seeded, ahead: see `mlfs.explain.words.Drawing`.

@@ -108,7 +108,7 @@ class SeedSearch:
 
 
 def question(data_sets: Sequence[DataSet], extent: SearchExtent) -> str:
-    """What is asked, as one line."""
+    """The question as one line."""
     return json.dumps({"data_sets": [[d.n, d.heads] for d in data_sets], "extent": extent._asdict()})
 
 
@@ -165,7 +165,7 @@ def _draws(said: dict[str, Any]) -> tuple[Draw, ...]:
 
 
 def main() -> int:
-    """What the process does."""
+    """Search, in a process of its own."""
     data_sets, extent = parse_question(sys.stdin.readline())
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     said_s, takes_long = 0.0, extent.words is None

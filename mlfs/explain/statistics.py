@@ -1,4 +1,4 @@
-"""What explaining tells of itself: frozen figures of the search for an unregistered order, and for each job.
+"""Explaining in figures: frozen figures of the search for an unregistered order, and for each job.
 
 Made by `mlfs.explain.explainer` and its parts, for the status of a mount.
 """
@@ -16,7 +16,7 @@ WHY_UNKNOWN = (
 
 
 class InferenceState(StrEnum):
-    """What inferring does, as `status` says it."""
+    """Inferring in a word, as `status` says it."""
 
     OFF = "off"
     IDLE = "a job is registered"
@@ -28,7 +28,7 @@ class InferenceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptStatistics:
-    """Where a search for a seed is.
+    """The progress of a search for a seed.
 
     Attributes:
         stage: which seeds are being tried. tried: how many of them were. of: how many there are.
@@ -63,7 +63,7 @@ class InferenceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What explains the reads of a registered job that was set aside.
+    """The explanation of a registered job's reads once it was set aside.
 
     Attributes:
         registered: in words. true: what the reads say. flags: of `mlfs register`, that say it.

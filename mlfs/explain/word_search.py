@@ -88,7 +88,7 @@ def _find_draws(draws: WeightedDraws, asked: WordsAsked, fewest_bits: float) -> 
 
 
 def _direct(tests: list[Probe], words: Words, count: int) -> Iterator[tuple[int, int]]:
-    """Where the words themselves make a permutation that passes a probe's tests: (index, the probe's tag)."""
+    """The places whose words themselves make a permutation that passes a probe's tests: (index, the probe's tag)."""
     passed: dict[Condition, npt.NDArray[np.int64]] = {}
     for probe in tests:
         first = probe.tests[0]
@@ -121,7 +121,7 @@ class Drawn(NamedTuple):
 
 
 class WeightedDraws:
-    """What the first reads of some processes demand of the words.
+    """The demands that the first reads of some processes make of the words.
 
     Args:
         readings: how each process may have read.
@@ -179,5 +179,5 @@ class WeightedDraws:
         return False
 
     def _bits(self, values: Sequence[int]) -> float:
-        """What it tells that a process' reads fit, the last one left out."""
+        """The bits of a process' reads that fit, the last one left out."""
         return sum(-log2(max(self._upper[value] - self._lower[value], 2.0**-53)) for value in values[1:-1])

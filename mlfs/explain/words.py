@@ -110,7 +110,7 @@ def _of_words(spec: JobSpec, words: int) -> Drawing:
 
 
 class Whereabouts(NamedTuple):
-    """Where the order of an epoch may begin, as numbers of words drawn before it: (first, last + 1).
+    """The places at which the order of an epoch may begin, as numbers of words drawn before it: (first, last + 1).
 
     Attributes:
         near: where it should be. far: where else it may be.
