@@ -3,7 +3,7 @@
 In: every open, after the engine has counted it; jobs that come and go; what explains the reads of other nodes. Out:
 inferred jobs in force, words for the status. Part of `mlfs.explain.explainer`.
 
-Opens come on the engine's way and are only noted. A task (`run`) sleeps until they call it (`Phase`, and the table
+Opens come on the engine's way and are only noted. A task (`run`) sleeps until they call it (`State`, and the table
 below it). Then it holds against the reads what may explain them, the cheapest first: what explains another node's
 reads, what explained the epochs before, the order of the files, and last a search for a seed, in a process of its own.
 The hypothesis that it finds is in force at once. When its reads refute it, the task is called again.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import trio
@@ -26,11 +26,11 @@ from mlfs.explain.confirm import Finding, confirm_sequential
 from mlfs.explain.data_sets import Candidate, MakeSamples, as_indices, candidates_apart
 from mlfs.explain.explanations import Seen, of_draws, of_finding, of_recipe, of_walk
 from mlfs.explain.first_reads import FirstReads
-from mlfs.explain.hypothesis import Fields, Hypothesis, Origin, in_words, order_of
 from mlfs.explain.inferred_job import InferredJob
 from mlfs.explain.inferred_jobs import InferredJobs, MakeStreams, Reads
 from mlfs.explain.next_epoch import next_epoch
 from mlfs.explain.port import Jobs
+from mlfs.explain.proposal import Fields, Proposal, Proposer, in_words, order_of
 from mlfs.explain.question import FEWEST_SAMPLES, reads_needed
 from mlfs.explain.recipes import Recipe
 from mlfs.explain.search_stages import Draw, GeneratorsFound, SeedFound
@@ -48,7 +48,7 @@ MOST_IN_VAIN = 16
 TRY_AGAIN_AFTER = (20, 40, 80)
 
 
-class Phase(Enum):
+class State(Enum):
     """The state of inferring."""
 
     YIELDS = auto()
@@ -85,17 +85,17 @@ class Cause(Enum):
     """The task has done what it could. If it was called meanwhile, `CALL` follows."""
 
 
-NEXT = {
-    (Phase.GATHERS, Cause.CALL): Phase.IS_CALLED,
-    (Phase.IS_CALLED, Cause.BEGIN): Phase.LOOKS,
-    (Phase.LOOKS, Cause.FOUND): Phase.LEARNS,
-    (Phase.IS_CALLED, Cause.END): Phase.GATHERS,
-    (Phase.LOOKS, Cause.END): Phase.GATHERS,
-    (Phase.LEARNS, Cause.END): Phase.GATHERS,
-    (Phase.YIELDS, Cause.UNREGISTERED): Phase.GATHERS,
-    **{(phase, Cause.REGISTERED): Phase.YIELDS for phase in Phase},
+TRANSITIONS: Final = {
+    (State.GATHERS, Cause.CALL): State.IS_CALLED,
+    (State.IS_CALLED, Cause.BEGIN): State.LOOKS,
+    (State.LOOKS, Cause.FOUND): State.LEARNS,
+    (State.IS_CALLED, Cause.END): State.GATHERS,
+    (State.LOOKS, Cause.END): State.GATHERS,
+    (State.LEARNS, Cause.END): State.GATHERS,
+    (State.YIELDS, Cause.UNREGISTERED): State.GATHERS,
+    **{(state, Cause.REGISTERED): State.YIELDS for state in State},
 }
-"""The phase after each cause; it stays as it is where a pair is not here."""
+"""The state after each cause; it stays as it is where a pair is not here."""
 
 
 class Build(NamedTuple):
@@ -119,7 +119,7 @@ class Inference:
         self._make_samples = build.samples
         self._inferred = InferredJobs(jobs, build.streams)
         self._needed = reads_needed(max(jobs.manifest.n_files, FEWEST_SAMPLES))
-        self._phase = Phase.GATHERS
+        self._state = State.GATHERS
         self._called = trio.Event()  # there is something for the task to do
         self._registered: frozenset[str] = frozenset()  # jobs that somebody has registered
         self._offered: list[Fields] = []  # what explains the reads of other nodes
@@ -133,16 +133,16 @@ class Inference:
         self._lost: InferredJob | None = None  # that was refuted, and among the reads is its next epoch
         self._attempt: Attempt | None = None  # what the task is at, or was at last
         self._unexplained: frozenset[int] = frozenset()  # processes whose reads nothing explains
-        self._by_chance: list[Hypothesis] = []  # what explained some first reads, and few of all that came
+        self._by_chance: list[Proposal] = []  # what explained some first reads, and few of all that came
 
     def _happens(self, cause: Cause) -> None:
-        self._phase = NEXT.get((self._phase, cause), self._phase)
+        self._state = TRANSITIONS.get((self._state, cause), self._state)
 
     # -- what the engine says
 
     def opened(self, entry: int, process: int, parent: int) -> None:
         """An open, counted by the jobs that it belongs to."""
-        if self._phase is Phase.YIELDS:
+        if self._state is State.YIELDS:
             return
         inferred = self._inferred.of(entry, process, parent)
         if inferred is not None:
@@ -153,10 +153,10 @@ class Inference:
             return
         self._reads.add(entry, process, parent)
         try_again = self._reads.total in TRY_AGAIN_AFTER
-        if self._phase is Phase.LOOKS:
+        if self._state is State.LOOKS:
             self._look_with_more(process, try_again)
         elif (try_again and self._lost is not None) or (
-            self._phase is Phase.GATHERS
+            self._state is State.GATHERS
             and self._reads.enough(self._needed)
             and not self._inferred.full
             and not self._inferred.is_on_trial(entry, process, parent)
@@ -180,7 +180,7 @@ class Inference:
 
     def _refute(self, inferred: InferredJob) -> None:
         """The reads no longer come as explained: the task is to begin with the other hypotheses."""
-        log.info("the reads no longer come in the inferred order: %s", in_words(inferred.hypothesis.spec))
+        log.info("the reads no longer come in the inferred order: %s", in_words(inferred.proposal.spec))
         if inferred.fitted_by_chance:
             self._by_chance += inferred.ranked
         self._reads, self._lost = self._reads.joined(inferred.unfit), inferred
@@ -196,7 +196,7 @@ class Inference:
 
     def offer(self, fields: Fields) -> None:
         """This explains the reads of another node: it is tried here, without a search and before any read."""
-        if self._phase is not Phase.YIELDS:
+        if self._state is not State.YIELDS:
             self._offered.append(fields)
             self._called.set()
 
@@ -206,12 +206,12 @@ class Inference:
         registered = [job for job in self._jobs.jobs.values() if not job.inferred]
         were, self._registered = self._registered, frozenset(job.name for job in registered)
         if not all(map(self._is_set_aside, registered)):
-            if self._phase is not Phase.YIELDS:
+            if self._state is not State.YIELDS:
                 self._cancel()
                 self._lost = None
                 self._happens(Cause.REGISTERED)
                 self._inferred.end_all()
-        elif self._phase is Phase.YIELDS or (were and not registered):
+        elif self._state is State.YIELDS or (were and not registered):
             self._cancel()
             self._begin_anew()
             self._happens(Cause.UNREGISTERED)
@@ -253,7 +253,7 @@ class Inference:
         if await self._try_offered():
             return  # what it does not explain has called the task again
         self._happens(Cause.BEGIN)
-        if self._phase is not Phase.LOOKS:
+        if self._state is not State.LOOKS:
             return  # it was called for nothing else
         lost, self._lost = self._lost, None
         attempt = self._attempt = Attempt(self._jobs.runner, self._jobs.clock, self._reads.asked(self._needed), lost)
@@ -300,10 +300,10 @@ class Inference:
                 spec = parse_job(fields)
             except JobError:
                 continue  # of a node with another version of mlfs
-            known = [*self._by_chance, *(inferred.hypothesis for inferred in self._inferred.in_force.values())]
+            known = [*self._by_chance, *(inferred.proposal for inferred in self._inferred.in_force.values())]
             is_known = any(order_of(spec) == order_of(other.spec) for other in known)
-            if not (is_known or self._phase is Phase.YIELDS or self._inferred.full):
-                installed |= await self._install([Hypothesis(spec, Origin.NODE)], self._may_shuffle())
+            if not (is_known or self._state is State.YIELDS or self._inferred.full):
+                installed |= await self._install([Proposal(spec, Proposer.NODE)], self._may_shuffle())
         return installed
 
     async def _goes_on(self, lost: InferredJob) -> bool:
@@ -314,7 +314,7 @@ class Inference:
         if found is None:
             return False
         chosen_from = lost.ranked if found.was_chosen else ()
-        return await self._install([found.hypothesis], reads, found.epoch, chosen_from)
+        return await self._install([found.proposal], reads, found.epoch, chosen_from)
 
     async def _walked(self) -> bool:
         """Whether processes read a data set in the order of its files: a job does so then, until another one is found
@@ -389,21 +389,21 @@ class Inference:
 
     async def _explained_by(
         self, candidate: Candidate, finding: Finding, draws: Sequence[Draw], lost: InferredJob | None
-    ) -> list[Hypothesis]:
+    ) -> list[Proposal]:
         """The hypotheses of a finding, by all that was read until now."""
         reads = self._may_shuffle()()
         seen = Seen(reads.heads(self._needed), reads.opens(), reads.kin())
         drawings, last = ([], 0) if lost is None else (lost.drawings, lost.last_epoch)
         return await self._jobs.runner.run(POOL, of_finding, candidate, finding, draws, drawings, last, seen)
 
-    async def _install_found(self, ranked: Sequence[Hypothesis], reads: Reads | None = None) -> bool:
+    async def _install_found(self, ranked: Sequence[Proposal], reads: Reads | None = None) -> bool:
         """Put the best hypothesis in force that is not known to have fitted by chance."""
         by_chance = [order_of(known.spec) for known in self._by_chance]
-        possible = [hypothesis for hypothesis in ranked if order_of(hypothesis.spec) not in by_chance]
+        possible = [proposal for proposal in ranked if order_of(proposal.spec) not in by_chance]
         return await self._install(possible, self._may_shuffle() if reads is None else reads)
 
     async def _install(
-        self, ranked: Sequence[Hypothesis], reads: Reads, epoch: int = 0, chosen_from: Sequence[Hypothesis] = ()
+        self, ranked: Sequence[Proposal], reads: Reads, epoch: int = 0, chosen_from: Sequence[Proposal] = ()
     ) -> bool:
         """Put the best hypothesis in force; its rivals wait for the next epoch's reads."""
         installed = await self._inferred.install(ranked, reads, epoch, chosen_from)
@@ -411,7 +411,7 @@ class Inference:
             self._are_explained(reads())
         return installed
 
-    async def _learn(self, found: Finding, ranked: Sequence[Hypothesis]) -> None:
+    async def _learn(self, found: Finding, ranked: Sequence[Proposal]) -> None:
         """Have the job that goes by the finding know where its seed may have been drawn."""
         inferred = self._inferred.with_seed_of(found)
         if inferred is not None:
@@ -444,17 +444,17 @@ class Inference:
     @property
     def state(self) -> InferenceState:
         """In one word."""
-        if self._phase is Phase.YIELDS:
+        if self._state is State.YIELDS:
             return InferenceState.IDLE
         if self._inferred.in_force:
             return InferenceState.LOCKED
-        if self._phase is not Phase.GATHERS:
+        if self._state is not State.GATHERS:
             return InferenceState.SEARCHING
         return InferenceState.UNKNOWN if self._unexplained else InferenceState.WATCHING
 
     def statistics(self) -> InferenceStatistics:
         """Frozen figures."""
-        is_at_work = self._attempt is not None and self._phase in (Phase.IS_CALLED, Phase.LOOKS, Phase.LEARNS)
+        is_at_work = self._attempt is not None and self._state in (State.IS_CALLED, State.LOOKS, State.LEARNS)
         attempt = self._attempt.statistics() if self._attempt is not None and is_at_work else None
         return InferenceStatistics(
             self.state, self._searches, attempt, self._inferred.explanation, self._inferred.rivals

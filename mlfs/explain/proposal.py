@@ -1,10 +1,11 @@
-"""A hypothesis: a job as it may be, and what speaks for it. Two rules say when it comes into force and when it goes.
+"""A proposal: a hypothesis with another specification than the one in force; and the rule by which it takes its place.
 
-Pure. In: what generators propose, and how reads came. Out: verdicts. Used by all of `mlfs.explain`.
+Pure. In: what proposers find, and how reads came. Out: verdicts. Used by all of `mlfs.explain`.
 
-Generators only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
-words at which an epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), what
-explained the epochs before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`).
+Proposers only propose, the likeliest first: the variants of a registration (`screen`), the place in its generator's
+words at which an epoch begins (`words`), the order of the files, a seed or another sampler (`explanations`), the epochs
+before (`next_epoch`), another node. Each has paid in bits for the choice that it had (`evidence`). Hypotheses with the
+specification in force, that its script was started again for one, are the job's own (`mlfs.follow`).
 
 A registered job and one that nobody registered differ in what they begin with. Somebody has said that the first one is
 right: it is in force before any read, and what is to take its place must be borne out by reads that it was not searched
@@ -31,8 +32,8 @@ EPOCHS = 1000
 """Epochs of a job that nobody registered: more than anybody waits for, as nobody said how many there will be."""
 
 
-class Origin(Enum):
-    """The generator that proposed a hypothesis."""
+class Proposer(Enum):
+    """The part that finds what may be, and proposes it."""
 
     VARIANT = auto()
     """Another registration, the best of some hundred that mistakes make."""
@@ -54,8 +55,8 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """A job as it may be, from where its reads are: see the module.
+class Proposal:
+    """A job as it may be, from where its reads are.
 
     Attributes:
         streams: of the job, if somebody has made them already; those of a `PLACE` know what its specification cannot
@@ -66,7 +67,7 @@ class Hypothesis:
     """
 
     spec: JobSpec
-    origin: Origin
+    proposer: Proposer
     streams: JobStreams | None = None
     sentence: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -93,14 +94,14 @@ class Verdict(Enum):
     REGISTERED_STANDS = auto()
 
 
-def verdict(found: Hypothesis, shown: Tally, further: Tally, registered: Tally | None) -> Verdict:
+def verdict(found: Proposal, shown: Tally, further: Tally, registered: Tally | None) -> Verdict:
     """The rule that installs, where a registered job is in force: whether a hypothesis takes its place.
 
     Args:
         shown: of all opens of the epoch, those included that the hypothesis was found by. further: of those since.
         registered: of the same further opens, by the job that is in force; None where its count says nothing.
     """
-    if found.origin is Origin.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
+    if found.proposer is Proposer.PLACE:  # no other of millions of orders begins so: further opens have nothing to add
         return Verdict.INSTALL if fits(*shown) else Verdict.REFUTED
     if registered is not None and further.opens >= JUDGED_OPENS and further.fitting <= registered.fitting:
         return Verdict.REGISTERED_STANDS
@@ -112,12 +113,12 @@ def verdict(found: Hypothesis, shown: Tally, further: Tally, registered: Tally |
 # -- specifications
 
 
-def proposed(ranked: Iterable[Fields], origin: Origin) -> list[Hypothesis]:
-    """The hypotheses that these fields make, in their order, without those that are no job."""
+def proposed(ranked: Iterable[Fields], proposer: Proposer) -> list[Proposal]:
+    """The proposals that these fields make, in their order, without those that are no job."""
     found = []
     for fields in ranked:
         try:
-            found.append(Hypothesis(parse_job(fields), origin))
+            found.append(Proposal(parse_job(fields), proposer))
         except JobError:
             continue
     return found
